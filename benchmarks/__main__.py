@@ -23,6 +23,7 @@ from benchmarks.judging import judging
 from benchmarks.monitor import monitor
 from benchmarks.publishing import publishing
 from benchmarks.reading import reading
+from benchmarks.sampling import sampling
 from worker.embedded import EmbeddedRedis
 
 _RESULTS: Final = Path(__file__).parent / "RESULTS.md"
@@ -38,12 +39,13 @@ def _publishing() -> Iterator[Figure]:
 _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "publishing": _publishing,
     "reading": reading,
+    "sampling": sampling,
     "judging": judging,
     "ingest": ingest,
     "gateway": gateway,
     "monitor": monitor,
 }
-_TITLES: Final = {"reading": "Rendering and reading"}
+_TITLES: Final = {"reading": "Rendering and reading", "sampling": "Sampling and budgets"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from benchmarks.samples import Sample, slope
 from benchmarks.traces import fields, make
 from benchmarks.workers import Pipeline, pipeline
 
-__all__ = ["judging"]
+__all__ = ["cpu_of_an_evaluation", "judging"]
 
 _QUICK: Final = 30_000
 _SLOW_S: Final = 2.0
@@ -90,6 +90,11 @@ def _judged(line: Pipeline) -> _Quick:
         spans=after["spans"] - before["spans"],
         events=after["events"] - before["events"],
     )
+
+
+def cpu_of_an_evaluation(line: Pipeline) -> float:
+    """Measure the CPU time of the only worker per evaluation, in ms."""
+    return _judged(line).cpu_ms
 
 
 def _slow() -> Iterator[Figure]:

@@ -1,5 +1,6 @@
 """The monitor's sums: CPU time per verdict in the worker and in Redis, by how many verdicts one read returns."""
 
+import gc
 import random
 import resource
 from collections.abc import Iterator
@@ -58,6 +59,10 @@ def _cpu_us(server: EmbeddedRedis, monitor: Monitor, size: int, count: int) -> t
     store.pipeline(lambda pipe: [pipe.xadd(outbox, {"v": 1, "j": text}) for text in texts])
     sums.read_all()  # the scripts' first run, the connection
     tell(f"{count:,} verdicts written")
+    # As a worker does when it has started.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     before = _used_s(store)
     while sums.read_all():
         pass

@@ -125,7 +125,12 @@ def endpoint(delay_s: float) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def pipeline(
-    *, delay_s: float = 0.0, workers: int = 1, rate: float = 1.0, max_in_flight: int | None = None
+    *,
+    delay_s: float = 0.0,
+    workers: int = 1,
+    rate: float = 1.0,
+    max_in_flight: int | None = None,
+    budgets: Mapping[str, Mapping[str, int]] = {},
 ) -> Iterator[Pipeline]:
     """Run everything until the block is left.
 
@@ -134,6 +139,7 @@ def pipeline(
         workers: How many worker processes.
         rate: Share of the traces that is judged, for groundedness.
         max_in_flight: How many calls a worker may have under way; the default of the settings where absent.
+        budgets: As in the settings.
     """
     with contextlib.ExitStack() as parts:
         server = parts.enter_context(EmbeddedRedis())
@@ -147,6 +153,7 @@ def pipeline(
             "TRACEJUDGE_OTLP_ENDPOINT": receiver.url,
             "TRACEJUDGE_MODELS": json.dumps({"default": model}),
             "TRACEJUDGE_RULES": json.dumps([{"name": "all", "judges": ["groundedness"], "rate": rate}]),
+            "TRACEJUDGE_BUDGETS": json.dumps(budgets),
         }
         running = [parts.enter_context(_worker(number, settings)) for number in range(1, workers + 1)]
         line = Pipeline(server, endpoint_, receiver, running)

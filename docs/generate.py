@@ -79,6 +79,33 @@ _OUTCOMES: Final = """\
 scored without a pass rule; `abstained`, the judge said that it cannot tell; `unscored`, for a reason of the table
 below, which `tracejudge_unscored_total` counts by `reason`.
 """
+_WITHOUT_MONITOR: Final = """\
+## The share without the monitor
+
+Where no worker has the role `monitor`, the counters give the weighted share of passes, and its standard error from the
+squared weights. They know nothing of sessions, so five verdicts in a conversation count as five; and `increase` ignores
+the first value of a new counter.
+
+```promql
+sum by (service, judge, metric) (increase(tracejudge_verdict_weight_total{outcome="pass"}[6h]))
+/
+sum by (service, judge, metric) (increase(tracejudge_verdict_weight_total{outcome=~"pass|fail"}[6h]))
+```
+
+The number of equally weighted verdicts that would be as precise, for Wilson's interval:
+
+```promql
+sum by (service, judge, metric) (increase(tracejudge_verdict_weight_total{outcome=~"pass|fail"}[6h])) ^ 2
+/
+sum by (service, judge, metric) (increase(tracejudge_verdict_weight_squared_total{outcome=~"pass|fail"}[6h]))
+```
+
+Failing verdicts of safety judges, each of which an alert of your own may count:
+
+```promql
+sum by (service, judge) (increase(tracejudge_verdicts_total{judge="safety", outcome="fail"}[1h]))
+```
+"""
 _PANELS: Final = """\
 ## Several models on one question
 
@@ -149,7 +176,7 @@ def _metrics() -> str:
     for metric in (*METRICS.values(), *GATEWAY_METRICS.values()):
         kind, labels = metric.kind.__name__.lower(), ", ".join(metric.labels) or "-"
         lines.append(f"| `{metric.name}` | {kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help} |")
-    return "\n".join([*lines, "", _PANELS])
+    return "\n".join([*lines, "", _PANELS, _WITHOUT_MONITOR])
 
 
 def _configuration() -> str:

@@ -85,7 +85,7 @@ def make(table: Table) -> Dashboard:
         "Which share of the answers of each service passes by each judge, how sure that is, and why the rest fails.",
         [
             Row("Now", [alerts_now(table, _PLACE, (14, 8)), *_now(table)]),
-            Row("Shares that passed", [_all_series(table)]),
+            Row("Shares that passed", [_incidents(table), _all_series(table)]),
             Row(f"Up to {_AT_ONCE} series of what is chosen, the lowest share first", [_share_in_its_interval(table)]),
             Row("Scores", _scores()),
             Row("Without a score, and in doubt", _without_score(table)),
@@ -189,6 +189,25 @@ def _now(table: Table) -> list[Panel]:
 def _gauge(name: str, *matchers: str) -> str:
     """Select a gauge of the monitor for whole series."""
     return f"tracejudge_quality_{name}{{{', '.join((RATED, _WHOLE, *matchers))}}}"
+
+
+def _incidents(table: Table) -> Panel:
+    names = ("service", "environment", "judge", "metric", "segment", "since", "changed", "examples")
+    drops, failures = (f"tracejudge_{what}_incident_info{{{RATED}}}" for what in ("quality", "safety"))
+    drifts = f"tracejudge_judge_canary_drift_info{{{JUDGE}}}"
+    return rows(
+        "Open incidents",
+        "Drops, safety incidents and judges that drift, until they are over: which segment explains them, since "
+        "when, what changed at that time, and example traces, of the canary for a judge.",
+        Query(" or ".join(per(names, one, "max") for one in (drops, failures, drifts))),
+        columns={name: name for name in names},
+        sort="since",
+        descending=True,
+        no_data="No incident is open",
+        runbooks=runbooks(table, "TraceJudgeQualityDrop", "TraceJudgeSafetyFailures", "TraceJudgeJudgeDrift"),
+        size=(24, 6),
+        overrides=[override("service", links=[data_link("Only this series", "Quality", (*_PLACE, "metric"))])],
+    )
 
 
 def _all_series(table: Table) -> Panel:
@@ -445,7 +464,7 @@ def _judge_error(table: Table) -> list[Panel]:
         return per((*_RATED_LABELS, "method"), _gauge(f"corrected_{part}"), "max")
 
     twice = (*_JUDGED_BY, "second_model")
-    rated = legend("service", "environment", "judge", "metric")
+    rated = legend("service", "environment", "judge", "metric") + " ({{version}} {{judge_model}})"
     return [
         graph(
             "Agreement with the canary",
@@ -459,7 +478,7 @@ def _judge_error(table: Table) -> list[Panel]:
         ),
         graph(
             "Judge drift",
-            "1 while a judge and model agree surely less with the canary than before.",
+            "Whether a judge and model agree surely less with the canary than before: 1 while they do.",
             Query(per(_JUDGED_BY, f"tracejudge_judge_canary_drift{{{JUDGE}}}", "max"), legend(*_JUDGED_BY)),
             most=1,
             no_data="No canary was judged",

@@ -119,7 +119,8 @@ def drift(silenced: str = "") -> dict[str, list[Fires]]:
         f"groundedness by {MODEL} judges differently than before",
         "On the canary traces, whose labels are known, its agreement is 70% now: surely below its own level before. "
         f"The traces are the same every hour, so version {VERSION} of the judge or its model has changed, not a "
-        f"service. Segment: all services that it judges. Since 1970-01-01 00:10:00 +0000 UTC.{silenced}",
+        f"service. Segment: all services that it judges. Since {SINCE}. Canary traces that fell: bad-refund "
+        f"late-parcel.{silenced}",
         dashboard="quality",
         opens=("judge",),
         **JUDGE,
@@ -215,6 +216,8 @@ def drifted(*, with_drop: bool = False) -> Monitored:
         info = {**INCIDENT, "examples": EXAMPLES, "changed": "nothing"}
         world.of_series("quality_incident_info", "1x100", **info)
     world.gauge("tracejudge_judge_canary_drift", "0x10 1x30 0x60", instance="a", **JUDGE)
+    told = {"since": SINCE, "examples": "bad-refund late-parcel"}
+    world.gauge("tracejudge_judge_canary_drift_info", "_x10 1x30 stale", instance="a", **JUDGE, **told)
     world.gauge("tracejudge_judge_canary_agreement", "0.95x10 0.7x30 0.95x60", instance="a", **JUDGE)
     return world
 
@@ -276,6 +279,9 @@ SCENES = [
     .at(44, drop(NAMED.format("all")), kept=[DROP])
     .at(47, over=[DROP]),
     Scene("a segment drops", dropped("model=x")).at(12, drop(NAMED.format("model=x")), segment=[DROP]),
+    Scene("a safety judge drops", dropped("").of_series("safety_incident", "0x200", segment=None)).at(
+        12, has_an_alert_of_its_own=[DROP]
+    ),
     Scene("another worker goes on", dropped("", takes_over=True))
     .at(21, drop(NAMED.format("all")), between=[DROP])
     .at(30, drop(NAMED.format("all")), taken_over=[DROP])

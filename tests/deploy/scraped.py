@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import yaml
 from alertmanager_run import listening_url
+from prometheus_client import Gauge
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from support.processes import wait_until
 
@@ -23,7 +24,7 @@ from judges.core.verdict import Score, Verdict
 from worker.config.settings import Settings
 from worker.export.consumer import OutboxEntry
 from worker.export.prometheus import VerdictCounter
-from worker.telemetry.metrics import Metrics
+from worker.telemetry.metrics import METRICS, Metrics
 
 __all__ = ["FINDING_S", "SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
 
@@ -35,6 +36,16 @@ MODEL, AWAY = "gpt-4.1-mini", "claude-haiku"
 PANEL = "majority(gpt-4.1-mini,llama)"
 PANEL_REASON = "over_budget"
 """Why panels have no score, and nobody else."""
+_OF_MONITOR = ("quality_", "safety_", "budget_", "judge_canary_", "judge_flip_", "judge_kappa")
+_SERIES = (
+    ("safety", "safety", "prod", MODEL, 0.5),
+    ("groundedness", "groundedness", "prod", MODEL, 0.8),
+    ("groundedness", "groundedness", "stage", MODEL, 0.9),
+    ("facts_grounding", "grounded", "prod", MODEL, 0.1),
+    ("correctness", "correctness", "prod", MODEL, 0.9),
+    ("correctness", "correctness", "prod", PANEL, 0.4),
+)
+_VALUES = {"quality_window_seconds": 3600, "quality_effective_n": 100, "quality_judgements": 100, "quality_drop": 1}
 CHANGES_AFTER = 8
 """Scrapes after which the judge `correctness` has another version."""
 
@@ -163,8 +174,21 @@ class Traffic:
             metrics.outbox_cut_off.labels(exporter).inc()
             metrics.export_dropped.labels(exporter, "unreadable").inc()
         metrics.dead_cut_off.inc()
+        self._monitored()
         for role in ("ingest", "judge", "export"):
             metrics.ready.labels(role).set(1)
+
+    def _monitored(self) -> None:
+        """Set every gauge of the monitor for each series; all have dropped."""
+        for judge, metric_name, environment, model, share in _SERIES:
+            labels = {"service": "shop", "environment": environment, "judge": judge, "metric": metric_name}
+            labels |= {"version": "01234567", "judge_model": model, "budget": "day", "second_model": "llama"}
+            values = {**_VALUES, "quality_lower": share - 0.05, "quality_share": share, "quality_upper": share + 0.05}
+            for name, metric in METRICS.items():
+                if metric.kind is Gauge and metric.name.startswith(_OF_MONITOR):
+                    gauge = getattr(self.metrics, name).labels(*(labels.get(label, "") for label in metric.labels))
+                    gauge.set(values.get(metric.name, 0.9))
+        self.metrics.budget_refused.labels("day").inc()
 
 
 @contextmanager

@@ -26,6 +26,8 @@ SEES_STILL = frozenset(
         "TraceJudgeDeadLettersGrowing",
         "TraceJudgeExporterBehind",
         "TraceJudgeExportDropped",
+        "TraceJudgeQualitySilent",
+        "TraceJudgeAbstainedShareHigh",
     }
 )
 
@@ -87,6 +89,7 @@ def test_of_each_alert_of_the_watcher_it_is_decided_whether_it_silences_quality(
         (("severity=page", "kind=quality"), "webhook,page"),
         (("severity=page", "kind=watcher"), "webhook,page"),
         (("severity=ticket", "kind=watcher"), "webhook,ticket"),
+        (("severity=ticket", "kind=quality"), "webhook,ticket"),
         (("severity=info", "kind=info"), "webhook,info"),
         (("severity=critical",), "webhook,ticket"),
         ((), "webhook,ticket"),
@@ -145,6 +148,16 @@ SCENES = {
         ({"environment": ""},),
         EVERYWHERE,
     ),
+    "a judge drifts": Scene(
+        alert(
+            "TraceJudgeJudgeDrift",
+            "page",
+            "watcher",
+            **{name: BOT[name] for name in ("judge", "version", "judge_model")},
+        ),
+        ({}, *OTHERS[:2]),
+        (*OTHERS[2:], {"version": "99999999"}),
+    ),
     "scores come late": Scene(
         alert("TraceJudgeScoresLate", "ticket", "watcher", service=BOT["service"]), (), EVERYWHERE
     ),
@@ -166,7 +179,9 @@ def test_the_blind_silence_quality_of_what_they_do_not_see_and_nothing_else(
         for different in differences:
             for name, severity in quality:
                 case = f"{name} {different}"
-                sent.append(alert(name, severity, "quality", **(BOT | different | {"case": case})))
+                # Each of a metric of its own: on one series a drop silences what burns.
+                labels = BOT | {"metric": name} | different | {"case": case}
+                sent.append(alert(name, severity, "quality", **labels))
                 expected[case] = "active" if name.startswith("TraceJudgeSafety") else state
     alertmanager.post(*sent)
     wait_until(lambda: alertmanager.states() == expected, what=f"{expected}, at first {alertmanager.states()}")
@@ -188,6 +203,17 @@ def test_who_is_blind_is_heard_in_place_of_the_quality_alert(alertmanager: Alert
     ]
 
 
+def test_a_silent_service_is_told_once(alertmanager: Alertmanager) -> None:
+    """Its silence follows from what another alert names; that of another service does not."""
+    alertmanager.post(
+        alert("TraceJudgeTracesStopped", "ticket", "watcher", service="support-bot", case="stopped"),
+        alert("TraceJudgeQualitySilent", "ticket", "watcher", service="support-bot", environment="prod", case="silent"),
+        alert("TraceJudgeQualitySilent", "ticket", "watcher", service="summariser", environment="prod", case="other"),
+    )
+    expected = {"stopped": "active", "silent": "suppressed", "other": "active"}
+    wait_until(lambda: alertmanager.states() == expected, what=str(expected))
+
+
 def test_a_silence_ends_with_the_blindness(alertmanager: Alertmanager) -> None:
     blind = ("TraceJudgeNoVerdicts", "page", "watcher")
     alertmanager.post(
@@ -202,7 +228,11 @@ def test_a_silence_ends_with_the_blindness(alertmanager: Alertmanager) -> None:
 @pytest.mark.parametrize(
     ("loud", "quiet"),
     [
-        ("TraceJudgeSafetyFailures", "TraceJudgeSafetyFailure"),
+        ("TraceJudgeSafetyFailures", "TraceJudgeQualityDrop"),
+        ("TraceJudgeQualityDrop", "TraceJudgeObjectiveBurnFast"),
+        ("TraceJudgeQualityDrop", "TraceJudgeQualityBelowObjective"),
+        ("TraceJudgeQualityBelowObjective", "TraceJudgeObjectiveBurnSlow"),
+        ("TraceJudgeObjectiveBurnFast", "TraceJudgeQualityBelowObjective"),
         ("TraceJudgeObjectiveBurnFast", "TraceJudgeObjectiveBurnMedium"),
         ("TraceJudgeObjectiveBurnFast", "TraceJudgeObjectiveBurnSlow"),
         ("TraceJudgeObjectiveBurnMedium", "TraceJudgeObjectiveBurnSlow"),

@@ -39,16 +39,18 @@ def test_programs_get_labels_and_annotations_whole(alertmanager: Alertmanager) -
     assert (got["labels"], got["annotations"], got["status"]) == (sent["labels"], sent["annotations"], "firing")
 
 
-def test_what_befalls_a_service_is_one_message_of_five_alerts_at_most(alertmanager: Alertmanager) -> None:
-    judges = [f"judge-{number}" for number in range(7)]
-    drops = [alert("TraceJudgeQualityDrop", "page", "quality", **(BOT | {"judge": judge})) for judge in judges]
-    alertmanager.post(*drops)
+def test_an_incident_is_one_message_of_five_alerts_at_most(alertmanager: Alertmanager) -> None:
+    """The metrics of one judge on one service belong together; another judge's drop is a message of its own."""
+    metrics = [f"metric-{number}" for number in range(7)]
+    drops = [alert("TraceJudgeQualityDrop", "page", "quality", **(BOT | {"metric": metric})) for metric in metrics]
+    alertmanager.post(*drops, alert("TraceJudgeQualityDrop", "page", "quality", **(BOT | {"judge": "safety"})))
     message = alertmanager.inbox.wait_for_titled("page", "7 alerts")
     said = shown(message.attachment)
     assert said["title"] == "[PAGE] 7 alerts on support-bot, prod: TraceJudgeQualityDrop happened, and more"
     assert said["text"].count("\n\n* TraceJudgeQualityDrop happened\nIn the last") == 4
     assert said["text"].startswith("* TraceJudgeQualityDrop happened\n")
     assert said["text"].endswith("\n\n5 of 7 are shown; all of them: http://localhost:9093/#/alerts?receiver=page")
+    alertmanager.inbox.wait_for_titled("page", "[PAGE] TraceJudgeQualityDrop happened")
 
 
 def test_who_is_blind_on_every_service_wakes_somebody_once(alertmanager: Alertmanager) -> None:
@@ -83,7 +85,7 @@ def test_what_is_over_is_said_with_its_times(alertmanager: Alertmanager) -> None
 
 
 def test_what_goes_on_stands_before_what_is_over(alertmanager: Alertmanager) -> None:
-    other = BOT | {"judge": "correctness"}
+    other = BOT | {"metric": "correctness"}
     alertmanager.post(
         alert("TraceJudgeQualityDrop", "page", "quality", **BOT),
         alert("TraceJudgeQualityDrop", "page", "quality", **other),

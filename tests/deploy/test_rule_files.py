@@ -11,7 +11,6 @@ import scenes_quality
 import scenes_watcher
 import scenes_whole
 from compose_file import mounts, ports, services
-from gauges import LABELS
 from promtool_run import alert_names, every_rule
 from queries import dashboards
 from support.cases import each_case
@@ -150,7 +149,7 @@ def test_rules_use_only_metrics_that_exist() -> None:
 
 def exported() -> list[str]:
     """Name every time series of the worker."""
-    return [*LABELS, *(name for metric in METRICS.values() for name in metric.samples)]
+    return [name for metric in METRICS.values() for name in metric.samples]
 
 
 def test_recorded_names_are_unique_but_for_rows() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 import yaml
-from gauges import LABELS as GAUGES
 from promtool_run import alert_names, every_rule
 from queries import dashboards, named_metrics
 from runbook_pages import FOLDER, HEADINGS, Page, alerts_in, pages
@@ -233,7 +232,7 @@ def rules_of(page: Page) -> list[dict[str, Any]]:
 def series() -> set[str]:
     """Give every name of a series: of the worker's and of the recorded ones."""
     names = {rule["record"] for rule in every_rule(FILES) if "record" in rule}
-    return names.union(GAUGES, {"process_start_time_seconds"}, *(metric.samples for metric in METRICS.values()))
+    return names.union({"process_start_time_seconds"}, *(metric.samples for metric in METRICS.values()))
 
 
 @cache

@@ -18,7 +18,7 @@ QUERIES = [
     for place, query in enumerate(page.queries)
 ]
 FOUND_NOTHING = {
-    ("TraceJudgeQualityDrop", 0): "a fall needs a baseline",
+    ("TraceJudgeQualityBelowObjective", 0): "nothing is below its objective",
     ("TraceJudgeTracesStopped", 1): "needs a yesterday",
     ("TraceJudgeRoleNotReady", 0): "all roles are well",
 }

@@ -24,11 +24,10 @@ def table(folder: Path, text: str) -> Path:
         pytest.param("objective = 0.99", "objective = 1.0", "objective", id="nothing may fail"),
         pytest.param('judge = "groundedness"', 'judge = "a b"', "objectives", id="no name"),
         pytest.param("min_judgements = 30", "min_judgments = 30", "min_judgments", id="unknown key"),
-        pytest.param('window = "1h"\nbaseline', 'window = "1 hour"\nbaseline', "window", id="no duration"),
-        pytest.param('baseline = "3d"', 'baseline = "30m"', "baseline must be longer", id="short baseline"),
-        pytest.param('long = "6h"', 'long = "5m"', "burn.medium: long must be longer", id="windows swapped"),
-        pytest.param('window = "1h"\nbaseline', 'window = "1h"\nwindow = "2h"\nbaseline', "overwrite", id="no TOML"),
-        pytest.param('baseline = "3d"', 'baseline = "10000s"', "multiple of 5m", id="no whole pieces"),
+        pytest.param('window = "6h"', 'window = "6 hours"', "window", id="no duration"),
+        pytest.param('window = "6h"', 'window = "6h"\nwindow = "2h"', "overwrite", id="no TOML"),
+        pytest.param('window = "6h"', 'window = "10000s"', "multiple of 5m", id="no whole pieces"),
+        pytest.param("bound = 0.5", "bound = 1.5", "bound", id="no share"),
         pytest.param(
             'judge = "groundedness"', 'judge = "groundednes"', "no built-in judge groundednes", id="misspelled"
         ),
@@ -56,7 +55,7 @@ def test_a_judge_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_missing_burn(tmp_path: Path) -> None:
-    start, end = TEXT.index("[burn.slow]"), TEXT.index("# A failing verdict")
+    start, end = TEXT.index("[burn.slow]"), TEXT.index("# One row for each judge")
     with pytest.raises(TableError, match="needs the tables fast, medium and slow"):
         load(table(tmp_path, TEXT[:start] + TEXT[end:]))
 

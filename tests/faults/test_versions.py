@@ -70,7 +70,7 @@ def test_batches_of_a_later_version_are_released(experiment: Experiment) -> None
     start(experiment, OLD, roles="ingest")
     experiment.publish(60)
     wait_until(lambda: experiment.pipeline.counter("chosen") == 60, what="the traces to be chosen")
-    _rewrite_batches(experiment, b'"v":1,', b'"v":3,')
+    _rewrite_batches(experiment, b'"v":1,', b'"v":9,')
     experiment.terminate(OLD)
     start(experiment, OLD, roles="judge,export")
     batches = len(_batches(experiment))
@@ -78,7 +78,7 @@ def test_batches_of_a_later_version_are_released(experiment: Experiment) -> None
     account = experiment.pipeline.account()
     assert (account.waiting, account.lost, len(experiment.endpoint.calls)) == (60, 0, 0)
     # A worker of the later version starts (simulated by this version).
-    _rewrite_batches(experiment, b'"v":3,', b'"v":1,')
+    _rewrite_batches(experiment, b'"v":9,', b'"v":1,')
     experiment.assert_all_scored()
 
 

@@ -147,3 +147,9 @@ class Simulation:
             self._settled += call.cost
             place = BINS + min(BINS - 1, max(0, int(call.ends_s // 300)))
             self._bins[call.priority][place] += call.cost * call.weight * NANO
+
+
+def bias(days: list[Day]) -> float:
+    """Return the weighted pass share of all judgements beyond the true one."""
+    passed, weight = sum(day.passed for day in days), sum(day.weight for day in days)
+    return passed / weight - sum(day.true_passed for day in days) / sum(day.traces for day in days)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tests.monitor import canary_runs, coverage, fleets, labels, safety_runs
+from tests.monitor import budget_days, canary_runs, coverage, fleets, labels, safety_runs
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
+from tests.monitor.weighted import Design, false_alarms, median_delay
 
 
 def _percent(value: float) -> str:
@@ -80,6 +81,15 @@ def segments() -> Iterator[str]:
             yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
 
 
+def weighted() -> Iterator[str]:
+    """Weights of 1 for errors and 8 for others: false alarms a week of 50 series, delays of 100 incidents."""
+    for correlation in (0.0, 0.25):
+        design = Design(60, 0.95, turns=5 if correlation else 1, correlation=correlation)
+        found = [false_alarms(seed, design) for seed in (1, 2)]
+        delay = median_delay(3, design, 0.15, 100)
+        yield f"correlation {correlation}: {found[0]:.2f} {found[1]:.2f} false alarms, 95 to 80 % {delay:.2f} h"
+
+
 def safety() -> Iterator[str]:
     """Pages a month when nothing is wrong, 200 months of series; hours to a page at 2 % unsafe traces, 400 runs."""
     for per_hour in (100, 1000):
@@ -117,9 +127,22 @@ def canary() -> Iterator[str]:
         yield f"{judge}: {false:.4f} false; {'; '.join(row)}"
 
 
+def budgets() -> Iterator[str]:
+    """A hundred days under a budget after a first one, alone and beside an exempt judge."""
+    for exempt in (0.0, 0.063, 0.1):
+        days = budget_days.Simulation(200.0, exempt=exempt, seed=18).run(101)[1:]
+        spent = " ".join(f"{100 * one:.2f}" for one in np.quantile([day.spent / 200.0 for day in days], [0, 0.5, 1]))
+        refused, calls = sum(day.refused for day in days), sum(day.calls for day in days)
+        bias = 100 * budget_days.bias(days)
+        yield f"{_percent(exempt)} % exempt: spent {spent}, refused {refused} of {calls}, bias {bias:.2f}"
+
+
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
-    for one in (intervals, sessions, alarms, delays, cusum, second, segments, safety, corrected, canary)
+    for one in (
+        *(intervals, sessions, alarms, delays, cusum, second, segments),
+        *(weighted, safety, corrected, canary, budgets),
+    )
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.monitor.budget_days import Day, Simulation
+from tests.monitor.budget_days import Day, Simulation, bias
 from worker.config.settings import NANO, Budget
 from worker.monitor.budgets import (
     BINS,
@@ -29,12 +29,6 @@ def check(days: list[Day], first: int) -> None:
             assert day.spent >= 0.97 * USD, said
             assert day.spent <= USD, said
             assert day.refused <= 0.002 * day.calls, said
-
-
-def bias(days: list[Day]) -> float:
-    """Return the weighted pass share of all judgements beyond the true one."""
-    passed, weight = sum(day.passed for day in days), sum(day.weight for day in days)
-    return passed / weight - sum(day.true_passed for day in days) / sum(day.traces for day in days)
 
 
 def test_a_day_spends_its_budget_whatever_the_time_of_day() -> None:

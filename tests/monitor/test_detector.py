@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.monitor import fleets
+from tests.monitor import fleets, weighted
 from tests.monitor.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
 from worker.monitor.baseline import Baseline, Hour, baseline, flat, hour_of
 from worker.monitor.detector import (
@@ -255,6 +255,12 @@ def test_false_alarms_keep_their_budget_in_short() -> None:
         assert 3 * fleets.false_alarms(27, count=30, weeks=3, correlation=correlation) <= 6, correlation
 
 
+def test_weights_and_sessions_keep_the_budget_in_short() -> None:
+    design = weighted.Design(60, 0.95, turns=5, correlation=0.25)
+    assert 2 * weighted.false_alarms(1, design, series=4, history=2, weeks=2) <= 2
+    assert weighted.median_delay(2, design, 0.3, 3) <= 4
+
+
 def test_masked_hours_leave_the_baseline() -> None:
     series = simulate(np.random.default_rng(9), Traffic(100, 0.9), 0, np.repeat([0.9, 0.4], [27 * 24, 3 * 24]))
     run = Run(series)
@@ -271,6 +277,15 @@ def test_false_alarms_keep_their_budget() -> None:
         found = [fleets.false_alarms(seed, correlation=correlation) for seed in range(1, 7)]
         assert sum(found) / 6 <= 1, (correlation, found)
         assert max(found) <= 1.5, (correlation, found)
+
+
+@pytest.mark.endurance("fifty series with weights, with and without sessions: four minutes")
+@pytest.mark.timeout(3600)
+def test_weights_and_sessions_keep_the_budget() -> None:
+    for correlation in (0.0, 0.25):
+        design = weighted.Design(60, 0.95, turns=5 if correlation else 1, correlation=correlation)
+        assert weighted.false_alarms(1, design) <= 1, correlation
+        assert weighted.median_delay(3, design, 0.15, 100) <= 6, correlation
 
 
 @pytest.mark.endurance("1,000 incidents of each kind: four minutes")

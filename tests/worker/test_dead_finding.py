@@ -56,7 +56,7 @@ def test_many_and_large_ones_come_in_chunks(ground: Ground, desk: Desks, monkeyp
 
 def test_what_another_version_wrote_is_passed_over_and_counted(ground: Ground, desk: Desks) -> None:
     first, second, third = give_up(ground, desk, 3)
-    newer = ground.client.hget(ground.keys.dead, first).replace(b'{"v":1', b'{"v":3')
+    newer = ground.client.hget(ground.keys.dead, first).replace(b'{"v":1', b'{"v":9')
     ground.client.hset(ground.keys.dead, mapping={first: newer, second: b"{"})
     found = DeadLetterStore(ground.store)
     assert [one.letter.evaluation.id for one in found.find(DeadLetterFilter())] == [third]

@@ -248,7 +248,7 @@ def test_what_a_parked_batch_holds_goes_too(ground: Ground, desk: Desks) -> None
 def test_a_batch_of_another_version_is_left_and_told_of(ground: Ground) -> None:
     (batch_id,) = choose(ground, 1)
     key = ground.keys.batch(batch_id)
-    ground.client.set(key, ground.client.get(key).replace(b'"v":1', b'"v":3', 1))
+    ground.client.set(key, ground.client.get(key).replace(b'"v":1', b'"v":9', 1))
     assert forget(ground, 0) == found(traces=1, unreadable=1)
 
 

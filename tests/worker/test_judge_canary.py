@@ -229,6 +229,8 @@ def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clo
     worker = Worker(ground)
     for hour in range(0, 9 * 24, 6):
         judged(ground, worker, START_MS + hour * HOUR_MS, 1)
+    earlier = "\n".join((*list(LABELS.values())[:1], "0123abcd", "scripted"))
+    ground.client.hset(ground.keys.canary, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"]))
     drifts = []
     for day in range(9, 42):
         for hour in (5, 11, 17, 23):
@@ -236,6 +238,7 @@ def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clo
         worker.turn()
         drifts.append(worker.value("drift"))
     assert drifts == [1.0] * 31 + [0.0] * 2
+    assert ground.client.hkeys(ground.keys.canary) == [b"due"], "the drift of an earlier version is forgotten"
 
 
 def clock_at(clock: list[int], day: int, hour: int) -> int:

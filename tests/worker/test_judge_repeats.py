@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 from judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing, output, rewrite, shown
-from stage_parts import Ground, make_traces
+from stage_parts import Ground
 
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, repeat_id
+from judges.endpoints.client import LimitedModel
 from worker.config.checks import check_rules
-from worker.config.settings import Monitor, Rule, Settings, SettingsError
+from worker.config.settings import Budget, Monitor, Rule, Settings, SettingsError
 from worker.queue.batch import Session
 from worker.queue.ledger import Ledger
 from worker.storage.client import StoreError
@@ -33,7 +34,7 @@ def verdicts(ground: Ground, origin: str) -> list[Verdict]:
 
 def judge_all(ground: Ground, worker: Desk, count: int, **settings: Any) -> None:
     """Judge new traces, and what is judged again because of them."""
-    worker.run(*choose(ground, count, models=MODELS, **settings))
+    worker.run(*choose(ground, count, **{"models": MODELS} | settings))
     while ground.batches():
         worker.sweep()
 
@@ -83,11 +84,15 @@ def test_what_is_not_judged_again(ground: Ground, desk: Desks) -> None:
     cases: dict[str, tuple[tuple[Rule, ...], dict[str, Any]]] = {
         "no second model": (rule(), {}),
         "no safety judge": (rule(second_model="second"), {"monitor": Monitor(safety=())}),
+        "a panel": (
+            rule(model=("default", "fourth"), combine="majority", second_model="second"),
+            {"models": MODELS | {"fourth": ModelSettings(provider="scripted", model="fourth")}},
+        ),
         "another rule's egress": ((*rule(second_model="second"), Rule("own", ("safety",), egress=("default",))), {}),
     }
     for number, (name, (rules, more)) in enumerate(cases.items()):
-        worker = desk(NO, models=MODELS, rules=rules, **more)
-        judge_all(ground, worker, 2, rules=rules, first=2 * number)
+        worker = desk(NO, **({"models": MODELS, "rules": rules} | more))
+        judge_all(ground, worker, 2, rules=rules, first=2 * number, **{"models": MODELS} | more)
         assert verdicts(ground, "repeat") == [], name
 
 
@@ -127,12 +132,13 @@ def test_a_repeat_whose_model_is_away_waits(ground: Ground, desk: Desks) -> None
     assert_settled(ground, scored=2)
 
 
-def test_a_rule_pays_for_its_second_model(desk: Desks) -> None:
-    worker = desk(models=MODELS, rules=rule(second_model="second", budget="own"))
-    sampler, (trace,) = worker.evaluations._sampler, make_traces([1])
-    assert sampler.asking(trace, "safety", "other") == []
-    assert [one.budget for one in sampler.asking(trace, "safety", None)] == ["own"]
-    assert sampler.asking(trace, "groundedness", None) == []
+def test_the_budget_of_a_rule_pays_for_both_judgings(ground: Ground, desk: Desks) -> None:
+    rules = rule(second_model="second", budget="own")
+    worker = desk(NO, limited=LimitedModel, models=MODELS, rules=rules, budgets={"own": Budget(tokens_per_day=10**6)})
+    judge_all(ground, worker, 2, rules=rules)
+    worker.judging.stop(0.1)
+    spent = int(ground.client.hget(ground.keys.budget("own")[0], "tokens:day"))
+    assert spent == sum(one.input_tokens + one.output_tokens for one in verdicts(ground, "live") * 2)
 
 
 def test_conversations_are_judged_again_as_a_whole(ground: Ground, desk: Desks) -> None:

@@ -22,7 +22,7 @@ from worker.config.graders import Graders
 from worker.config.settings import Monitor, Rule, Settings, SettingsError
 from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
-from worker.judging.repeats import Repeats
+from worker.judging.second_judging import Repeats
 from worker.monitor.counts import counted_until
 from worker.monitor.repeats import RepeatsWatch
 from worker.monitor.safety_watch import SafetyWatch, Watched
@@ -203,6 +203,19 @@ def test_nothing_is_counted_before_the_outbox_is_read(ground: Ground) -> None:
     (key,) = ground.client.keys(f"{ground.prefix}:quality:*:safety")
     done = msgspec.msgpack.decode(ground.client.get(key), type=Watched).done
     assert done < (traffic.now - 9_000) / FIVE_MINUTES_S
+
+
+def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
+    rules = (Rule("all", ("safety",), model=("default", "third"), combine="majority", second_model="second"),)
+    traffic = Traffic(ground, an_hour=240)
+    traffic.settings = msgspec.structs.replace(
+        traffic.settings, rules=rules, models={**MODELS, "third": ModelSettings(provider="scripted", model="third")}
+    )
+    traffic.watch = traffic.another_watch()
+    with capture_logs() as logs:
+        traffic.hours(3, 0.2)
+    assert pages(logs) == []
+    assert traffic.incidents() == []
 
 
 def monitored(ground: Ground, worker: Desk) -> Metrics:

@@ -193,7 +193,7 @@ def test_the_dead_letter_of_an_unknown_version_names_that(ground: Ground, desk: 
     assert (news["judge"], news["metrics"], news.get("attempts", 0)) == ("safety", ["safety"], 0)
 
 
-@pytest.mark.parametrize("payload", [b'{"v":3,"work":[]}', b'{"v":1}', b"{"], ids=["newer", "broken", "no JSON"])
+@pytest.mark.parametrize("payload", [b'{"v":9,"work":[]}', b'{"v":1}', b"{"], ids=["newer", "broken", "no JSON"])
 def test_a_batch_that_cannot_be_read_is_handed_back_whole(ground: Ground, desk: Desks, payload: bytes) -> None:
     strange, plain = choose(ground, 2, batch_size=1)
     ground.client.set(ground.keys.batch(strange), payload)

@@ -269,6 +269,15 @@ def test_dead_letters_are_acknowledged_and_not_sent(ground: Ground, otlp: OtlpRe
     assert (evaluated(otlp), len(otlp.logs), pending(ground), worker.dropped) == (names(numbered(2)), 2, 0, {})
 
 
+def test_verdicts_on_the_canary_are_acknowledged_and_not_sent(
+    ground: Ground, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    ground.send(make_verdict(9, origin="canary"), *numbered(2))
+    worker = sender()
+    worker.turn()
+    assert (evaluated(otlp), pending(ground), worker.dropped) == (names(numbered(2)), 0, {})
+
+
 def test_what_cannot_be_read_is_counted_and_other_versions_wait(
     ground: Ground, otlp: OtlpReceiver, sender: Senders
 ) -> None:

@@ -185,6 +185,20 @@ def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> N
     assert bucket.sums.total.judgements == 2
 
 
+def test_judgements_of_one_weight_are_stored_in_short(ground: Ground) -> None:
+    weights = [100 / 3] * 30 + [40.0]
+    verdicts = [verdict(number, weight=weight) for number, weight in enumerate(weights)]
+    entries = publish(ground, verdicts, range(DAY_MS, DAY_MS + len(weights)))
+    sums, sizes = sums_of(ground), []
+    for part in (entries[:7], entries[7:30], entries[30:]):
+        sums.deliver(part)
+        (key,) = ground.client.keys(f"{ground.prefix}:quality:*:????-??-??")
+        sizes.append([len(msgspec.msgpack.decode(value)) for value in ground.client.hvals(key)])
+    assert sizes == [[3], [3], [5]]
+    (found,), (wanted,) = stored(ground, fine=False).values(), expected(entries, 3600).values()
+    assert flat(found) == pytest.approx(flat(wanted), rel=1e-12)
+
+
 def test_counts_are_added_once(ground: Ground) -> None:
     verdicts = [verdict(n, origin="replay" if n % 2 else "live", service=f"s{n % 3}") for n in range(60)]
     entries = publish(ground, verdicts, [DAY_MS + n * 3_600_000 for n in range(60)])

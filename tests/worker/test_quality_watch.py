@@ -1,5 +1,8 @@
 """The gauges of the monitor: shares with intervals of the window, of the active worker only."""
 
+import time
+from pathlib import Path
+
 import msgspec
 import pytest
 from stage_parts import Ground
@@ -7,6 +10,11 @@ from stage_parts import Ground
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
 from worker.export.sums import QualitySums
+from worker.monitor.baseline import flat
+from worker.monitor.detection import Detector, Reference
+from worker.monitor.detector import Limits, State
+from worker.monitor.incidents import Incident
+from worker.monitor.series import Series
 from worker.telemetry.metrics import Metrics
 
 LABELS = {
@@ -42,8 +50,8 @@ def publish(ground: Ground, count: int, **fields: object) -> None:
 class Worker:
     """The monitor of one worker."""
 
-    def __init__(self, ground: Ground) -> None:
-        monitor = Monitor(segments=("model",))
+    def __init__(self, ground: Ground, objectives: str | None = None) -> None:
+        monitor = Monitor(segments=("model",), objectives=objectives)
         settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=monitor)
         self.metrics = Metrics(settings)
         self.sums = QualitySums(settings, ground.store, self.metrics)
@@ -53,8 +61,9 @@ class Worker:
     def turn(self) -> None:
         self.sums.run_once()
 
-    def value(self, name: str, segment: str = "") -> float | None:
-        return self.metrics.registry.get_sample_value(f"tracejudge_quality_{name}", LABELS | {"segment": segment})
+    def value(self, name: str, segment: str = "", **labels: str) -> float | None:
+        wanted = LABELS | {"segment": segment} | labels
+        return self.metrics.registry.get_sample_value(f"tracejudge_quality_{name}", wanted)
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -73,6 +82,9 @@ def test_gauges_show_the_share_with_its_interval(ground: Ground) -> None:
     assert worker.value("window_seconds") == 3600
     assert worker.value("abstained_share") == pytest.approx(20 / 240)
     assert worker.value("unscored_share") == pytest.approx(60 / 240)
+    # Wilson's lower limits for 20 of 240, and for 60 of 240 where the unequal weights leave 164.
+    assert worker.value("abstained_lower") == pytest.approx(0.050, abs=2e-3)
+    assert worker.value("unscored_lower") == pytest.approx(0.190, abs=2e-3)
     assert worker.value("judgements", "model=large") == 60
     assert worker.value("share", "model=large") == pytest.approx(0.9)
 
@@ -90,3 +102,39 @@ def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
     assert second.value("judgements") == 80
     first.turn()
     assert first.value("judgements") is None, "a standby worker shows figures"
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, tmp_path: Path) -> None:
+    row = '[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.99\n'
+    (tmp_path / "objectives.toml").write_text(row)
+    publish(ground, 40)
+    now = time.time()
+    bucket = int(now) // 300
+    limits = Limits((1.0, 1.0), (50.0, 50.0))
+    detector = Detector(
+        state=State(alarm=1, starts=[bucket - 8, bucket - 9], judged=[80.0, 90.0], missing=[20.0, 30.0]),
+        norm=flat(0.95, 10_000),
+        limits=limits,
+        learned_at=now,
+        references={"objective": Reference(0.99, 1.0, limits, State(alarm=0, starts=[5, 5]))},
+        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",), ("t1", "t2")),
+    )
+    series = Series("shop", "", "safety", "01234567", "lexical", "safety")
+    ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    worker = Worker(ground, str(tmp_path / "objectives.toml"))
+    worker.turn()
+    assert (worker.value("drop"), worker.value("baseline")) == (1, 0.95)
+    assert worker.value("drop_since_seconds") == (bucket - 9) * 300
+    assert worker.value("objective") == 0.99
+    assert worker.value("below_objective", reference="objective") == 1
+    assert worker.value("below_objective", reference="environment") is None
+    times = [time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime((bucket - back) * 300)) for back in (9, 12, 6)]
+    known = dict(zip(("since", "since_low", "since_high"), times, strict=True))
+    known |= {"changed": "sampling", "examples": "t1 t2"}
+    assert worker.value("incident_info", "all", **known) == 1
+    worker.sums.stop(1.0)
+    Worker(ground).turn()
+    worker.turn()
+    for name, labels in (("incident_info", known), ("below_objective", {"reference": "objective"}), ("drop", {})):
+        assert worker.value(name, "all" if labels is known else "", **labels) is None, name

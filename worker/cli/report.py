@@ -104,6 +104,7 @@ def command(
     else:
         _, store = connect(config, redis_url)
         try:
+            # By Redis' clock, which made the times of the buckets.
             now = store.now_ms() / 1000
             scope = _scope(now, since, until, compare, keys, service, judges)
             found = read_redis(store, scope, now)
@@ -148,6 +149,7 @@ def _scope(  # noqa: PLR0917 - the options of the command
     shift_s = None
     if compare is not None:
         try:
+            # A span before 0 is negative; a time of the calendar is not, and is refused below.
             shift_s = -parse_time(compare, 0.0)
         except ValueError:
             shift_s = 0.0

@@ -12,6 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -48,6 +49,9 @@ from worker.telemetry.metrics import Metrics
 log = structlog.get_logger("tracejudge.monitor")
 _LOCK_MS: Final = 10_000
 _JUDGEMENTS_AT_ONCE: Final = 1_024
+_MAX_REMEMBERED: Final = 10_000
+_LABELS: Final = ("service", "environment", "judge", "judge_version", "judge_model", "metrics")
+"""The fields of a verdict that, with the segments, decide about its series."""
 _STANDBY_S: Final = 1.0
 # A key gets its TTL with its first field.
 _COARSE_TTL_S: Final = (COARSE_DAYS + 1) * 24 * HOUR_S
@@ -72,6 +76,7 @@ class _Plan:
         self._ttls: list[int] = []
         self._places: list[tuple[int, str, int, str]] = []
         self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
+        self._last = (0, 0)
         self._index: dict[str, int] = {}
         self._cluster_keys: dict[tuple[str, int, int], int] = {}
         self._place_of: dict[tuple[str, int, str], int] = {}
@@ -83,6 +88,8 @@ class _Plan:
             key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
             counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
         self._entries.append((entry_id, parts, counts))
+        ms, _, number = entry_id.partition("-")
+        self._last = max(self._last, (int(ms), int(number)))
 
     def place(self, series_id: str, at: int, kind: str) -> int:
         """Return the index of the fields of a kind in both buckets of a time."""
@@ -107,7 +114,7 @@ class _Plan:
         """Encode the plan."""
         plan = {
             "group": self._group,
-            "last": max((entry_id for entry_id, *_ in self._entries), key=lambda one: tuple(map(int, one.split("-")))),
+            "last": "-".join(map(str, self._last)),
             "max_clusters": _MAX_CLUSTERS,
             "ttls": self._ttls,
             "places": self._places,
@@ -173,7 +180,9 @@ class QualitySums(ExportConsumer):
         )
         self._holder = secrets.token_hex(8)
         self._is_active = False
-        self._known: dict[Series, str] = {}
+        self._known: set[str] = set()
+        self._labels = attrgetter(*_LABELS, *self._segments)
+        self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()
 
     @classmethod
@@ -213,7 +222,7 @@ class QualitySums(ExportConsumer):
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Add the judgements of live traffic and acknowledge all entries, in one script."""
         plan = _Plan(self._store, self.exporter)
-        added: dict[Series, str] = {}
+        added: dict[str, Series] = {}
         refused: Counter[str] = Counter()
         for entry in entries:
             parts: list[_Part] = []
@@ -221,13 +230,12 @@ class QualitySums(ExportConsumer):
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 cluster = _cluster(entry.verdict.session_id)
-                for series, kind, passes in self._judgements(entry.verdict):
-                    series_id = self._known.get(series) or added.get(series)
-                    if series_id is None:
+                for series, series_id, kind, passes in self._judgements(entry.verdict):
+                    if series_id not in self._known and series_id not in added:
                         if (reason := self._refusal(series, added)) is not None:
                             refused[reason] += 1
                             continue
-                        series_id = added[series] = series.id
+                        added[series_id] = series
                     part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
                     if cluster is None or passes < 0:
                         parts.append(part)
@@ -237,7 +245,7 @@ class QualitySums(ExportConsumer):
             counters = self._counters if entry.kind == "j" else ()
             plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
         if added:
-            labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series, series_id in added.items()}
+            labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series_id, series in added.items()}
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
@@ -247,19 +255,26 @@ class QualitySums(ExportConsumer):
         if unclustered:
             log.debug("sessions not kept", judgements=unclustered)
 
-    def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, int]]:
-        """Yield the series of each metric, with the kind of its sums, and 1 for a pass, 0 for a fail, else -1."""
+    def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, str, int]]:
+        """Yield the series of each metric and its id, the kind of its sums, and 1 for a pass, 0 for a fail, else -1."""
+        labels = self._labels(verdict)
+        all_series = self._series_of.get(labels)
+        if all_series is None:
+            if len(self._series_of) >= _MAX_REMEMBERED:
+                self._series_of.clear()
+            all_series = [(one, one.id) for one in series_of(verdict, self._segments)]
+            self._series_of[labels] = all_series
         if verdict.outcome != "scored":
-            for series in series_of(verdict, self._segments):
-                yield series, verdict.outcome[0], -1
+            for series, series_id in all_series:
+                yield series, series_id, verdict.outcome[0], -1
             return
         passed = {score.metric: score.passed for score in verdict.scores}
         kind = class_of(verdict.weight)
-        for series in series_of(verdict, self._segments):
+        for series, series_id in all_series:
             if (passes := passed.get(series.metric)) is not None:
-                yield series, kind, int(passes)
+                yield series, series_id, kind, int(passes)
 
-    def _refusal(self, series: Series, added: Mapping[Series, str]) -> str | None:
+    def _refusal(self, series: Series, added: Mapping[str, Series]) -> str | None:
         """Return why a new series is beyond a bound, else None; its value then counts for its segment."""
         if len(self._known) + len(added) >= self._max_series:
             return "too_many_series"
@@ -271,8 +286,9 @@ class QualitySums(ExportConsumer):
 
     def relist(self, series: Iterable[Series]) -> None:
         """Remember which series are listed."""
-        self._known = {one: one.id for one in series}
-        self._values = Counter(segment_of(one) for one in self._known if one.segment)
+        known = {one.id: one for one in series}
+        self._known = set(known)
+        self._values = Counter(segment_of(one) for one in known.values() if one.segment)
 
 
 def _cluster(session_id: str | None) -> str | None:

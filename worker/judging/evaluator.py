@@ -21,8 +21,8 @@ from worker.config.graders import CODE, Graders
 from worker.config.redaction import Redaction, UserKeys, hashed_user
 from worker.config.settings import Settings
 from worker.judging.panels import Panels, PanelVotes
-from worker.judging.repeats import Repeats
 from worker.judging.reservations import Budgets
+from worker.judging.second_judging import Repeats
 from worker.queue.batch import Batch, Evaluation, Item
 from worker.queue.ledger import DeadLetter, Finished, Ledger
 from worker.selection.sampling import Sampler

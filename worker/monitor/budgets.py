@@ -9,6 +9,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import msgspec
@@ -92,10 +93,10 @@ def next_forecasts(day: int, former: Forecasts, demand: Mapping[str, Demand]) ->
 
 def smoothed(forecast: Sequence[float]) -> list[float]:
     """Average a forecast over fifteen minutes before and after; the day is a circle."""
-    near = range(-_SMOOTHED_BINS, _SMOOTHED_BINS + 1)
-    return (
-        [sum(forecast[(place + step) % BINS] for step in near) / len(near) for place in range(BINS)] if forecast else []
-    )
+    width = 2 * _SMOOTHED_BINS + 1
+    circle = [*forecast[-_SMOOTHED_BINS:], *forecast, *forecast[:_SMOOTHED_BINS]]
+    sums = list(accumulate(circle, initial=0.0))
+    return [(after - before) / width for before, after in zip(sums, sums[width:], strict=False)]
 
 
 def expected(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:

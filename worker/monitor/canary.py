@@ -9,7 +9,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
@@ -42,7 +41,6 @@ _REFERENCE_DAYS: Final = 7
 _LAG_DAYS: Final = 1
 # Then the new level is the reference.
 _LONGEST_DRIFT_S: Final = 30 * _DAY_S
-
 _EXAMPLES: Final = 3
 
 OfTraces = Mapping[str, Verdicts]
@@ -105,6 +103,10 @@ class CanaryWatch:
         self._store = store
         self._canary = canary
         self._every_s = settings.monitor.canary_every_s
+        self._asked = graders_of(settings, canary)
+        graders = Graders(settings, canary.judges)
+        self._sampler = Sampler(settings, graders)
+        self._factory = EvaluationFactory(graders, {name: judge.version for name, judge in canary.judges.items()})
         gauges = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
         self._gauges = (*gauges, metrics.judge_canary_drift)
         self._info = metrics.judge_canary_drift_info
@@ -155,18 +157,7 @@ class CanaryWatch:
             log.info("canary chosen", evaluations=chosen, judges=sorted({judge for judge, _ in self._asked}))
         return max(0, chosen)
 
-    @cached_property
-    def _asked(self) -> list[tuple[str, Grader]]:
-        return graders_of(self._settings, self._canary)
-
-    @cached_property
-    def _chooser(self) -> tuple[Sampler, EvaluationFactory]:
-        graders = Graders(self._settings, self._canary.judges)
-        versions = {name: judge.version for name, judge in self._canary.judges.items()}
-        return Sampler(self._settings, graders), EvaluationFactory(graders, versions)
-
     def _planned(self, writer: BatchWriter, now_ms: int) -> Iterator[dict[str, object]]:
-        sampler, factory = self._chooser
         # Behind an open circuit evaluations would only wait, and one judging after the other become dead letters.
         circuits = [circuit for known in live_circuits(self._store) for circuit in known.items()]
         away = {model for model, open_s in circuits if open_s} - {model for model, open_s in circuits if open_s == 0}
@@ -178,10 +169,10 @@ class CanaryWatch:
                 for judge, grader in self._asked
                 if one.trace.trace_id in self._canary.of_judge[judge]
                 and grader.judge_model not in away
-                and sampler.allows(trace, grader.judge_model)
+                and self._sampler.allows(trace, grader.judge_model)
             ]
             if choices:
-                chosen = factory.evaluations(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")
+                chosen = self._factory.evaluations(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")
                 yield {"payload": writer.trace(trace), "evaluations": writer.evaluations(chosen, trace)}
 
     def _show(self, now: float) -> None:
@@ -191,7 +182,15 @@ class CanaryWatch:
             for judge, grader in self._asked
         }
         day, recent = self._hours(now)
-        drifts = self._open_drifts()
+        stored = self._store.call(lambda client: client.hgetall(self._store.keys.canary))
+        drifts = {
+            Series(*name.decode().split("\n")): msgspec.json.decode(value, type=_Drift)
+            for name, value in stored.items()
+            if name != b"due"
+        }
+        # Of a judge that no rule names any more, or of an earlier version.
+        if stale := [one for one, drift in drifts.items() if now - drift.since > 2 * _LONGEST_DRIFT_S]:
+            self._store.call(lambda client: client.hdel(self._store.keys.canary, *map("\n".join, stale)))
         # Most often one reading serves all: only a series in drift has a reference of its own.
         references: dict[int, Mapping[Series, OfTraces]] = {}
         shown: set[tuple[str, ...]] = set()
@@ -201,7 +200,8 @@ class CanaryWatch:
             drift = drifts.get(series)
             until = (int(now) if drift is None else drift.since) // _DAY_S - _LAG_DAYS
             if until not in references:
-                references[until] = self._days(until)
+                days = [_date(one * _DAY_S) for one in range(until - _REFERENCE_DAYS, until)]
+                references[until] = _by_series(read_counts(self._store, _DAYS, days).items())
             drift = self._decide(series, shift(recent.get(series, {}), references[until].get(series, {})), drift, now)
             shown.add(series)
             for gauge, value in zip(self._gauges, (*interval, float(drift is not None)), strict=True):
@@ -239,11 +239,6 @@ class CanaryWatch:
             return None
         return drift
 
-    def _open_drifts(self) -> dict[Series, _Drift]:
-        stored = self._store.call(lambda client: client.hgetall(self._store.keys.canary))
-        fields = ((name.decode().split("\n"), value) for name, value in stored.items() if name != b"due")
-        return {Series(*labels): msgspec.json.decode(value, type=_Drift) for labels, value in fields}
-
     def _hours(self, now: float) -> tuple[Mapping[Series, OfTraces], Mapping[Series, OfTraces]]:
         """Read the verdicts of the last day, and those of the last judgings."""
         hour, length = int(now // HOUR_S), math.ceil(RECENT * max(self._every_s / HOUR_S, 1.0))
@@ -257,11 +252,6 @@ class CanaryWatch:
             if hour - length < int(of_hour) <= hour:
                 latest.append((tuple(labels), count))
         return _by_series(of_day), _by_series(latest)
-
-    def _days(self, until: int) -> Mapping[Series, OfTraces]:
-        """Read the verdicts of the week before a day, which is a number since 1970."""
-        days = [_date(day * _DAY_S) for day in range(until - _REFERENCE_DAYS, until)]
-        return _by_series(read_counts(self._store, _DAYS, days).items())
 
 
 def _date(time_s: float) -> dt.date:

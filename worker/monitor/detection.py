@@ -20,6 +20,7 @@ from worker.config.settings import Monitor
 from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
 from worker.monitor.detector import (
     DROPS,
+    Change,
     Limits,
     Moments,
     Session,
@@ -50,7 +51,7 @@ _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _GRACE_S: Final = 60.0
 """Verdicts that another worker had read come this late into their bucket."""
 _READ_AT_ONCE: Final = 100
-_LEARN_AT_ONCE: Final = 50
+_LEARN_AT_ONCE: Final = 20
 _MOST_S: Final = 3.0
 _RECENT_HOURS: Final = 7 * 24
 _ENOUGH_OF_OTHERS: Final = 50
@@ -170,8 +171,14 @@ class Detection:
             detector.learned_at, had_norm = now, detector.norm is not None
             detector.state.forget(int(until - HISTORY_DAYS * _DAY_S) // FIVE_MINUTES_S)
             # A long incident would leave too little: the last baseline stays.
-            past = [bucket for bucket in found if bucket.begins_at < until]
-            norm = detector.norm = baseline(_unmasked(past, detector.state)) or detector.norm
+            hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found]
+            past = [
+                one
+                for one in hours
+                if one.hour < until // HOUR_S
+                and not detector.state.is_masked(one.hour * _PER_HOUR, (one.hour + 1) * _PER_HOUR)
+            ]
+            norm = detector.norm = baseline(past) or detector.norm
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
                 if not had_norm:
@@ -181,8 +188,7 @@ class Detection:
                 shares["objective"] = (objective, 0.0)
             if norm is None and series_id in others:
                 shares["environment"] = others[series_id]
-            recent = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found[-_RECENT_HOURS:]]
-            self._refer(detector, shares, recent, active)
+            self._refer(detector, shares, hours[-_RECENT_HOURS:], active)
 
     def _refer(
         self, detector: Detector, shares: Mapping[Against, tuple[float, float]], recent: Sequence[Hour], active: int
@@ -271,7 +277,8 @@ class Detection:
             for bucket in buckets:
                 number = int(bucket.begins_at) // FIVE_MINUTES_S
                 if number > detector.done and bucket.sums.total.weight > 0:
-                    _step(detector, number, bucket, series[series_id])
+                    count(detector, number, bucket)
+                    _count_references(detector, number, bucket, series[series_id])
             detector.done = last
         self._save(series_ids)
 
@@ -283,6 +290,7 @@ class Detection:
             if self._detectors[series_id].state.alarm >= 0 or self._detectors[series_id].incident is not None
         }
         explained = []
+        alike = "service", "environment", "judge", "metric", "segment"
         for whole_id in changed & series.keys():
             whole, detector = series[whole_id], self._detectors[whole_id]
             members = [Member(whole, detector.state, detector.norm, detector.limits)]
@@ -291,7 +299,7 @@ class Detection:
                 if one.segment and msgspec.structs.replace(one, segment="", value="") == whole:
                     other = self._detectors[series_id]
                     members.append(Member(one, other.state, other.norm, other.limits))
-                elif _is_sibling(one, whole):
+                elif one != whole and all(getattr(one, name) == getattr(whole, name) for name in alike):
                     siblings.append(one)
             is_open = any(one.state.alarm >= 0 for one in members)
             if is_open == (detector.incident is not None):
@@ -341,18 +349,23 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
             detector.moments.add(Session(0.0, size / unit, expected), alone * failed / size)
 
 
-def _step(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
+def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
+    """Count a bucket that has judgements against the baseline, and return what it changes."""
+    if detector.norm is None or detector.limits is None:
+        return None
     total = bucket.sums.total
     # Where rates fell since the baseline, one judgement must not count as many.
-    unit = total.squares / total.weight
-    if detector.norm is not None and detector.limits is not None:
-        size = max(unit, detector.norm.mean_weight)
-        passed, expected = total.passed / size, detector.norm.expected(number // _PER_HOUR)
-        step(detector.state, number, passed, total.weight / size - passed, expected=expected, limits=detector.limits)
+    unit = max(total.squares / total.weight, detector.norm.mean_weight)
+    passed, expected = total.passed / unit, detector.norm.expected(number // _PER_HOUR)
+    return step(detector.state, number, passed, total.weight / unit - passed, expected=expected, limits=detector.limits)
+
+
+def _count_references(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
+    total = bucket.sums.total
     for against, one in detector.references.items():
-        size = max(unit, one.unit)
-        passed = total.passed / size
-        change = step(one.state, number, passed, total.weight / size - passed, expected=one.share, limits=one.limits)
+        unit = max(total.squares / total.weight, one.unit)
+        passed = total.passed / unit
+        change = step(one.state, number, passed, total.weight / unit - passed, expected=one.share, limits=one.limits)
         one.state.masks.clear()
         if change is not None:
             log.warning(
@@ -362,22 +375,6 @@ def _step(detector: Detector, number: int, bucket: Bucket, series: Series) -> No
                 expected=round(one.share, 3),
                 **_labels(series),
             )
-
-
-def _is_sibling(one: Series, whole: Series) -> bool:
-    """Return whether a series is of the same metric and service by another judge version or judge model."""
-    names = "service", "environment", "judge", "metric"
-    return one != whole and not one.segment and all(getattr(one, name) == getattr(whole, name) for name in names)
-
-
-def _unmasked(hours: Sequence[Bucket], state: State) -> list[Hour]:
-    """Return the hours outside incidents."""
-    numbered = [(int(bucket.begins_at) // HOUR_S, bucket) for bucket in hours]
-    return [
-        hour_of(hour, bucket.sums)
-        for hour, bucket in numbered
-        if not state.is_masked(hour * _PER_HOUR, (hour + 1) * _PER_HOUR)
-    ]
 
 
 def _labels(series: Series) -> dict[str, str | None]:

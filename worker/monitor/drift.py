@@ -93,20 +93,15 @@ def _tail(counts: tuple[tuple[int, int, int, int], ...]) -> float:
     # Probability of each sum below the one seen; the last place collects all others.
     sums = [1.0] + [0.0] * seen
     for total, _, past, past_missed in counts:
-        chances = _chances(total, past_missed + 0.5, past - past_missed + 0.5)
+        a, b = past_missed + 0.5, past - past_missed + 0.5
+        rest = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) - math.lgamma(a + b + total)
+        chances = [
+            math.comb(total, number) * math.exp(math.lgamma(a + number) + math.lgamma(b + total - number) + rest)
+            for number in range(total + 1)
+        ]
         added = [0.0] * (seen + 1)
         for place, probability in enumerate(sums):
             for more, chance in enumerate(chances):
                 added[min(seen, place + more)] += probability * chance
         sums = added
     return sums[seen]
-
-
-@lru_cache(maxsize=4096)
-def _chances(total: int, a: float, b: float) -> tuple[float, ...]:
-    """Return the beta-binomial probabilities of 0 to ``total`` disagreements."""
-    rest = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) - math.lgamma(a + b + total)
-    return tuple(
-        math.comb(total, number) * math.exp(math.lgamma(a + number) + math.lgamma(b + total - number) + rest)
-        for number in range(total + 1)
-    )

@@ -5,26 +5,22 @@ It is computed once, from the buckets around the begin and the newest verdicts o
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from judges.core.verdict import Verdict
 from worker.monitor.baseline import Baseline
 from worker.monitor.detector import Bucket as Observed
 from worker.monitor.detector import Evidence, Limits, State, explain, since_interval
-from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets, series_of
-from worker.storage.client import Entry, Store
+from worker.monitor.failing import failing_traces
+from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets
+from worker.storage.client import Store
 
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _PER_DAY: Final = 24 * _PER_HOUR
 _KEPT: Final = FINE_DAYS * _PER_DAY - _PER_HOUR
-_EXAMPLES: Final = 3
-_READ_AT_ONCE: Final = 500
-_MOST_READ: Final = 10_000
 _LEAST_SHIFT: Final = 0.15
-_decoder = msgspec.json.Decoder(Verdict)
 
 
 class Incident(msgspec.Struct, array_like=True, frozen=True):
@@ -105,7 +101,7 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
         changed.append("traffic_mix")
     series = members[named].series
     name = segment_name(series) or ("all" if len(members) > 1 else "")
-    examples = tuple(_examples(store, series, low))
+    examples = tuple(failing_traces(store, series, low * FIVE_MINUTES_S, confirmed=False))
     return Incident(name, confidence, since, low, high, size, tuple(changed), examples)
 
 
@@ -167,48 +163,8 @@ def _is_mixed_differently(members: Sequence[Member], buckets: Sequence[Sequence[
 def _differ(before: Counter[str], after: Counter[str]) -> bool:
     """Return whether parts moved by 15 points in total, beyond what chance explains."""
     n, m = before.total(), after.total()
-    if min(n, m) < _EXAMPLES:
+    if min(n, m) == 0:
         return False
     names = before.keys() | after.keys()
     shift = sum(abs(before[name] / n - after[name] / m) for name in names) / 2
     return shift > _LEAST_SHIFT + math.sqrt(len(names) * (1 / n + 1 / m)) / 2
-
-
-def _examples(store: Store, series: Series, low: int) -> Iterator[str]:
-    """Yield the trace ids of the newest failing verdicts of a series, not older than the begin of its drop."""
-    found = read = 0
-    newest, oldest = "+", str(low * FIVE_MINUTES_S * 1000)
-    while found < _EXAMPLES and read < _MOST_READ:
-        entries = _page(store, newest, oldest)
-        for entry_id, fields in entries:
-            newest = f"({entry_id.decode()}"
-            if (verdict := _verdict(fields)) is not None and _fails(verdict, series):
-                found += 1
-                yield verdict.trace_id
-                if found == _EXAMPLES:
-                    return
-        read += len(entries)
-        if len(entries) < _READ_AT_ONCE:
-            return
-
-
-def _page(store: Store, newest: str, oldest: str) -> list[Entry]:
-    """Read entries of the outbox, the newest first."""
-    entries: list[Entry] = store.call(
-        lambda client: client.xrevrange(store.keys.verdicts, newest, oldest, count=_READ_AT_ONCE)
-    )
-    return entries
-
-
-def _verdict(fields: Mapping[bytes, bytes] | None) -> Verdict | None:
-    try:
-        return _decoder.decode((fields or {})[b"j"])
-    except (KeyError, msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _fails(verdict: Verdict, series: Series) -> bool:
-    """Return whether the verdict is of live traffic of the series, and fails."""
-    passed = {score.metric: score.passed for score in verdict.scores}
-    segments = (series.segment,) if series.segment else ()
-    return verdict.origin == "live" and passed.get(series.metric) is False and series in series_of(verdict, segments)

@@ -60,7 +60,7 @@ class SeriesPruning:
         if silent:
             keys = self._store.keys
             self._store.call(lambda client: client.hdel(keys.quality_series, *silent))
-            self._store.call(lambda client: client.unlink(*map(keys.quality_detector, silent)))
+            self._store.call(lambda client: client.delete(*map(keys.quality_detector, silent)))
             log.info("silent series removed", series=len(silent))
         self._listed(series for series_id, series in known.items() if series_id not in silent)
         self._next = now + _EVERY_S

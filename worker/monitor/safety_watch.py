@@ -17,9 +17,11 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
+from judges.registry import configured
+from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.monitor.counts import Increment, counted_until, read_counts
-from worker.monitor.examples import failing_traces
+from worker.monitor.failing import failing_traces
 from worker.monitor.gauges import GaugeTable
 from worker.monitor.repeats import first_of
 from worker.monitor.safety import Rates, State, confirmed_error, rates_of, step
@@ -133,8 +135,17 @@ class SafetyWatch:
         self._store = store
         self._judges = settings.monitor.safety
         self._error = settings.monitor.judge_error
+        graders = Graders(settings, configured(settings.judges))
+        # The panel of these judge models decides, as their verdicts alone do not.
+        self._outvoted = graders.outvoted
         # Where no rule names a second model, failures do not wait for anybody.
-        self._confirmed = {judge for rule in settings.rules if rule.second_model is not None for judge in rule.judges}
+        self._confirmed = {
+            (judge, settings.models[name].judge_model)
+            for rule in settings.rules
+            if rule.second_model is not None
+            for judge in rule.judges
+            for name in graders.models_of(rule, judge)
+        } - self._outvoted
         self._clock = clock
         self._next_look = 0.0
         self._incidents = GaugeTable(metrics.safety_incident)
@@ -150,7 +161,11 @@ class SafetyWatch:
         if now < self._next_look or not self._judges:
             return
         known = read_series(self._store)
-        series = {name: one for name, one in known.items() if one.judge in self._judges and not one.segment}
+        series = {
+            name: one
+            for name, one in known.items()
+            if one.judge in self._judges and not one.segment and (one.judge, one.judge_model) not in self._outvoted
+        }
         watched = self._step(series, now) if series else {}
         self._next_look = now + _EVERY_S
         self._incidents.show({_labels(one): [float(watched[name].state.is_paged)] for name, one in series.items()})
@@ -189,7 +204,8 @@ class SafetyWatch:
         for series_id, buckets in zip(due, read_buckets(self._store, due, *span, fine=True), strict=True):
             one = watched[series_id]
             judged = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
-            patience = _PATIENCE if series[series_id].judge in self._confirmed else 0
+            of_series = series[series_id].judge, series[series_id].judge_model
+            patience = _PATIENCE if of_series in self._confirmed else 0
             for number in range(max(first, one.done + 1), last + 1):
                 failed, confirmed, cleared = (counts[series_id, str(number), word] for word in _WORDS)
                 unanswered = one.wait(number, failed, confirmed + cleared, patience)
@@ -240,7 +256,7 @@ class SafetyWatch:
             declared = confirmed_error(self._error, _CORRELATION)
             one.alone = rates(declared=self._error, failures=failures[series_id, "failed"])
             one.rates = one.alone
-            if series[series_id].judge in self._confirmed:
+            if (series[series_id].judge, series[series_id].judge_model) in self._confirmed:
                 # Models differ in how far their errors agree: what is measured replaces the assumption.
                 one.rates = rates(
                     declared=declared if judgements * declared < _ENOUGH else 0.0,

@@ -28,6 +28,8 @@ CLUSTER_PERIOD_S: Final = 6 * HOUR_S
 CLUSTER_PARTS: Final = 8
 VERSION_DIGITS: Final = 8
 _HIGHEST_CLASS: Final = 25
+_SHORT: Final = 3
+"""Judgements, passes and weight, in place of the sums of a class whose judgements all have the same weight."""
 
 
 class Series(Struct, frozen=True, array_like=True):
@@ -149,9 +151,14 @@ def _buckets(begins_at: float, step: int, fields: Mapping[bytes, bytes]) -> list
 
 def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
     sums = Sums()
-    for kind, (judgements, *others) in kinds.items():
+    for kind, numbers in kinds.items():
         if kind.isupper():
-            sums.classes[ord(kind) - ord("A")] = ClassSums(int(judgements), *others)
+            if len(numbers) == _SHORT:
+                judgements, passes, w = numbers
+                of_class = ClassSums(int(judgements), judgements * w, passes * w, judgements * w * w, passes * w * w)
+            else:
+                of_class = ClassSums(int(numbers[0]), *numbers[1:])
+            sums.classes[ord(kind) - ord("A")] = of_class
     total = sums.total
     # Stored is what sessions have beyond judgements that each are a session of their own.
     later, weights, products, passed = kinds.get("s", (0, 0, 0, 0))

@@ -3,6 +3,7 @@
 Nothing is stored: last verdicts and usual volumes come from the buckets, so that another worker goes on alike.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -53,14 +54,17 @@ class _Volume:
     def is_silent(self, now: float) -> bool | None:
         """Return whether the verdicts of a usual time are missing; None where that is not known, or long ago.
 
-        The time is one in which 20 are expected; where that is more than an hour, at least a day.
+        The time is at least an hour, and a day where 20 verdicts take more than an hour.
         """
         if self.hours is None or now - self.newest > _GONE_S:
             return None
-        first, last = int(self.newest) // HOUR_S, int(now) // HOUR_S
-        expected = sum(self.hours[hour % _WEEK] for hour in range(first, last))
-        is_low = sum(self.hours) / _WEEK < EXPECTED
-        return expected >= EXPECTED and (not is_low or now - self.newest >= _DAY_S)
+        begin, end = self.newest / HOUR_S, now / HOUR_S
+        expected = sum(
+            self.hours[hour % _WEEK] * (min(end, hour + 1) - max(begin, hour))
+            for hour in range(int(begin), math.ceil(end))
+        )
+        least = 24 if sum(self.hours) / _WEEK < EXPECTED else 1
+        return expected >= EXPECTED and end - begin >= least
 
 
 class Silence:

@@ -27,6 +27,8 @@ from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _EVERY_S: Final = 60.0
+_DAY_EVERY_S: Final = 300.0
+"""How often the window of a day is read: a few minutes do not change it."""
 _DAY_S: Final = 24 * HOUR_S
 _ENOUGH: Final = 50
 """Judgements of the last hour from which the window is that hour; with fewer it is the last day."""
@@ -78,6 +80,7 @@ class QualityWatch:
         self._clock = clock
         self._next_look = 0.0
         self._metrics = metrics
+        self._days: dict[str, tuple[float, Window]] = {}
         self._shown: set[tuple[Gauge, tuple[str, ...]]] = set()
 
     def run_due(self) -> None:
@@ -107,20 +110,26 @@ class QualityWatch:
         """Remove all gauges: another worker is the active monitor."""
         self._detection.clear()
         self._silence.clear()
+        self._days.clear()
         self._show(())
 
     def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
         """Read the windows of those series that have verdicts in the last day."""
         ids, found = iter(series), {}
+        former, self._days = self._days, {}
         while some := list(islice(ids, _READ_AT_ONCE)):
             hours = read_buckets(self._store, some, now - HOUR_S, now + HOUR_S, fine=True)
-            days = read_buckets(self._store, some, now - _DAY_S, now + HOUR_S, fine=False)
-            for series_id, hour, day in zip(some, hours, days, strict=True):
-                window = Window.of(hour, HOUR_S)
-                if window.sums.total.judgements < _ENOUGH:
-                    window = Window.of(day, _DAY_S)
-                if window.weight > 0:
-                    found[series[series_id]] = window
+            windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(some, hours, strict=True)}
+            few = [one for one, window in windows.items() if window.sums.total.judgements < _ENOUGH]
+            self._days |= {one: former[one] for one in few if one in former and former[one][0] > now}
+            stale = [one for one in few if one not in self._days]
+            days = read_buckets(self._store, stale, now - _DAY_S, now + HOUR_S, fine=False)
+            for series_id, day in zip(stale, days, strict=True):
+                self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, _DAY_S)
+            for series_id, window in windows.items():
+                _, shown = self._days.get(series_id, (now, window))
+                if shown.weight > 0:
+                    found[series[series_id]] = shown
         return found
 
     def _samples(self, series: Series, window: Window, detector: Detector, now: float) -> Iterator[Sample]:

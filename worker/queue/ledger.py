@@ -71,18 +71,15 @@ class Finished(NamedTuple):
             kept = [Score(one.metric, one.value, one.raw, one.label, one.passed) for one in verdict.scores]
             scores = msgspec.json.encode(Assessment(verdict.outcome, verdict.reason, tuple(kept)))
         payload = msgspec.json.encode(verdict)
-        again = _encode_repeats(repeats) if repeats else b""
+        again = [
+            (one.id, field_of(one.id).hex(), one.period, batch.id, made_at_ms(batch.id), batch.judge_model, text)
+            for batch, text in ((batch, msgspec.json.encode(batch).decode()) for batch in repeats)
+            for item in batch.items
+            for one in item.evaluations
+        ]
+        packed = msgspec.msgpack.encode(again) if again else b""
         reason = verdict.reason or ""
-        return cls(name, field_of(name), period, payload, verdict.outcome, reason, scores, batch_id, again)
-
-
-def _encode_repeats(batches: Sequence[Batch]) -> bytes:
-    found = []
-    for batch in batches:
-        ((evaluation,),) = (item.evaluations for item in batch.items)
-        names = evaluation.id, field_of(evaluation.id).hex(), evaluation.period, batch.id, made_at_ms(batch.id)
-        found.append((*names, batch.judge_model, msgspec.json.encode(batch).decode()))
-    return msgspec.msgpack.encode(found)
+        return cls(name, field_of(name), period, payload, verdict.outcome, reason, scores, batch_id, packed)
 
 
 class EvaluationState(NamedTuple):

@@ -83,11 +83,13 @@ def read_archive(path: str | Path) -> Iterator[VerdictLine]:
     number = 0
     try:
         with Path(path).open("rb") as raw:
+            # By its content: rotated files have all kinds of names.
             is_compressed = raw.read(len(_GZIP)) == _GZIP
             raw.seek(0)
             file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_compressed else raw
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                # A file of another kind may be one line of gigabytes.
                 if len(line) > MAX_LINE_BYTES:
                     raise ArchiveError(f"{path}:{number}: is longer than {MAX_LINE_BYTES >> 20} MiB")
                 if line.strip():
@@ -154,14 +156,20 @@ class Tally:
             return
         if not scope.history <= at < scope.period.until:
             return
+        # Whoever writes archives may deliver a verdict twice, and rotated files may be given twice.
         if self._is_repeated(verdict.evaluation_id):
             self.skipped.repeated += 1
             return
         passed = {score.metric: score.passed for score in verdict.scores}
         for metric in verdict.metrics:
-            labels = _labels(verdict, metric, scope.keys)
-            if at in scope.period:
-                self._add_cost(labels, verdict.cost_usd)
+            values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]}
+            labels = tuple((key, values.get(key) or getattr(verdict, key, None) or "") for key in scope.keys)
+            if at in scope.period and (labels in self.costs or len(self.costs) < MAX_GROUPS):
+                cost, usd = self.costs[labels], verdict.cost_usd
+                # An unknown cost is not zero: it stays out of the mean.
+                cost.unpriced += usd is None
+                cost.evaluations += usd is not None
+                cost.usd += usd or 0.0
             if only == "all" and (verdict.outcome != "scored" or passed.get(metric) is not None):
                 self._add_judgement(labels, verdict, at, passed.get(metric))
 
@@ -176,6 +184,7 @@ class Tally:
     def _is_repeated(self, evaluation_id: str) -> bool:
         """Return whether an evaluation is among the last ones that were counted."""
         digest = hashlib.blake2b(evaluation_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        # A number takes half the memory of the id, and two of a million are equal in 1 of 10^7 reports.
         number = int.from_bytes(digest)
         if number in self._ids:
             return True
@@ -184,20 +193,11 @@ class Tally:
             del self._ids[next(iter(self._ids))]
         return False
 
-    def _add_cost(self, labels: Labels, usd: float | None) -> None:
-        if labels not in self.costs and len(self.costs) >= MAX_GROUPS:
-            return
-        cost = self.costs[labels]
-        if usd is None:
-            cost.unpriced += 1
-        else:
-            cost.usd += usd
-            cost.evaluations += 1
-
     def _add_judgement(self, labels: Labels, verdict: VerdictLine, at: float, passed: bool | None) -> None:  # noqa: FBT001
         group = _Group(labels, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
         buckets = self._groups.get(group)
         if buckets is None:
+            # Names and releases come from services, which may send a new one with each trace.
             if len(self._groups) >= MAX_GROUPS:
                 self.skipped.groups += 1
                 return
@@ -237,8 +237,3 @@ class Tally:
             self._forgotten_until = max(self._forgotten_until, oldest + 1)
             self._session_count -= len(self._sessions.pop(oldest))
         return before
-
-
-def _labels(verdict: VerdictLine, metric: str, keys: tuple[str, ...]) -> Labels:
-    values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]}
-    return tuple((key, values[key] if key in values else getattr(verdict, key) or "") for key in keys)

@@ -7,7 +7,7 @@ metrics measure different things, so they are never added up.
 import datetime as dt
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple, get_args
 
@@ -18,7 +18,7 @@ from judges.agreement.intervals import Interval, wilson
 from worker.config.settings import SeriesLabel
 from worker.monitor.baseline import HISTORY_DAYS
 from worker.monitor.series import COARSE_DAYS, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
-from worker.monitor.shares import Sums, merged, pass_share
+from worker.monitor.shares import PassShare, Sums, merged, pass_share
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
 SEGMENT_KEYS: Final[tuple[str, ...]] = get_args(SeriesLabel)
@@ -294,10 +294,11 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def make_report(scope: Scope, found: Evidence) -> Report:
     """Compute the rows of all parts, sorted by their labels."""
+    # Several series may be one row: of other judge versions, or for keys that were not asked for.
     grouped: dict[Labels, list[Part]] = defaultdict(list)
     for part in found.parts:
         grouped[part.labels].append(part)
-    made = {labels: _row(scope, labels, parts, found) for labels, parts in sorted(grouped.items())}
+    made = {labels: make_row(scope, labels, parts, found) for labels, parts in sorted(grouped.items())}
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
     return Report(
         since=time_of(scope.period.since),
@@ -308,7 +309,7 @@ def make_report(scope: Scope, found: Evidence) -> Report:
         sources=found.sources,
         coverage=found.coverage,
         rows=list(rows.values()),
-        limits=[*found.limits, *_row_limits(scope, rows, grouped), *_cost_limits(rows, found.costs)],
+        limits=[*found.limits, *_limits(scope, rows, grouped, found.costs)],
     )
 
 
@@ -344,19 +345,17 @@ def oldest_bucket(now: float) -> float:
     return (now // DAY_S - COARSE_DAYS + 1) * DAY_S
 
 
-def _row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -> Row:
+def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -> Row:
+    """Compute the figures of the parts with the same labels."""
     buckets = [bucket for part in parts for bucket in part.buckets]
     inside = [bucket for bucket in buckets if bucket.begins_at in scope.period]
-    history = merged(bucket.sums for bucket in buckets if bucket.begins_at not in scope.period)
-    share = pass_share(window := merged(bucket.sums for bucket in inside), _usable(history))
-    before, compared_judgements = None, 0
-    if scope.compared is not None:
-        compared = merged(bucket.sums for bucket in buckets if bucket.begins_at in scope.compared)
-        before, compared_judgements = pass_share(compared, _usable(history)), compared.total.judgements
+    share = _share_of(buckets, scope.period)
+    before = None if scope.compared is None else _share_of(buckets, scope.compared)
+    # Verdicts without a pass or fail come from the same sessions, so the same design effect widens their intervals.
     effect = 1.0 if share is None else share.design_effect
     kinds = [(bucket.abstained, bucket.unscored) for bucket in inside]
     weights = [sum(kind[place].weight for kind in kinds) for place in (0, 1)]
-    total = window.total
+    total = merged(bucket.sums for bucket in inside).total
     traffic = total.weight + sum(weights)
     squares = total.squares + sum(one.squares for kind in kinds for one in kind)
     others = [
@@ -369,7 +368,7 @@ def _row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -
         judgements=total.judgements,
         effective_n=None if share is None else share.effective,
         compared=None if before is None else Estimate.of(before.interval),
-        compared_judgements=compared_judgements,
+        compared_judgements=0 if before is None else before.judgements,
         difference=None
         if share is None or before is None
         else Estimate.of(difference(share.interval, before.interval)),
@@ -383,8 +382,11 @@ def _row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -
     )
 
 
-def _usable(history: Sums) -> Sums | None:
-    return history if history.total.weight > 0 else None
+def _share_of(buckets: Sequence[Bucket], period: Period) -> PassShare | None:
+    """Return the share of a period; all other verdicts steady its design effect, earlier or not."""
+    window = merged(bucket.sums for bucket in buckets if bucket.begins_at in period)
+    history = merged(bucket.sums for bucket in buckets if bucket.begins_at not in period)
+    return pass_share(window, history if history.total.weight > 0 else None)
 
 
 def _points(scope: Scope, buckets: Sequence[Bucket], history: Sums) -> Iterator[Point]:
@@ -392,24 +394,28 @@ def _points(scope: Scope, buckets: Sequence[Bucket], history: Sums) -> Iterator[
     for bucket in buckets:
         grouped[bucket.begins_at // scope.point_s * scope.point_s].append(bucket.sums)
     for begins_at, sums in sorted(grouped.items()):
-        share = pass_share(merged(sums), _usable(history))
+        # One day has too few sessions for a design effect of its own.
+        share = pass_share(merged(sums), history)
         if share is not None:
             yield Point(time_of(begins_at), Estimate.of(share.interval), share.judgements)
 
 
-def _row_limits(scope: Scope, rows: Mapping[Labels, Row], grouped: Mapping[Labels, Sequence[Part]]) -> Iterator[Limit]:
+def _limits(
+    scope: Scope, rows: Mapping[Labels, Row], grouped: Mapping[Labels, Sequence[Part]], costs: Mapping[Labels, Cost]
+) -> Iterator[Limit]:
     """Yield what the figures of rows cannot say; rows with the same limit share its text."""
-    few = [row.name for row in rows.values() if row.judgements < LEAST_JUDGEMENTS]
-    if few:
-        yield Limit(
-            "few_judgements", f"fewer than {LEAST_JUDGEMENTS} judgements are too few for a share: {_listed(few)}"
-        )
+    if none := [row.name for row in rows.values() if not row.judgements]:
+        text = "no verdict passes or fails: the metric has no pass rule, or the judge gave no score"
+        yield Limit("no_judgements", f"{text}: {_listed(none)}")
+    text = f"fewer than {LEAST_JUDGEMENTS} judgements are too few"
+    if few := [row.name for row in rows.values() if 0 < row.judgements < LEAST_JUDGEMENTS]:
+        yield Limit("few_judgements", f"{text} for a share: {_listed(few)}")
     few = [row.name for row in rows.values() if row.compared_judgements < LEAST_JUDGEMENTS <= row.judgements]
     if few and scope.compared is not None:
-        text = f"fewer than {LEAST_JUDGEMENTS} judgements in the compared period are too few for a difference"
-        yield Limit("few_judgements", f"{text}: {_listed(few)}")
+        yield Limit("few_judgements", f"{text} for a difference; the compared period has no more: {_listed(few)}")
     changed: dict[str, list[str]] = defaultdict(list)
     for labels, row in rows.items():
+        # A new version gets its own series, so its first bucket is the time of the change.
         begins: dict[tuple[str, str], float] = {}
         for part in grouped[labels]:
             times = [bucket.begins_at for bucket in part.buckets if scope.covers(bucket.begins_at)]
@@ -424,22 +430,17 @@ def _row_limits(scope: Scope, rows: Mapping[Labels, Row], grouped: Mapping[Label
     for judges, names in changed.items():
         text = f"verdicts of several judge versions or models are added up ({judges}): {_listed(names)}"
         yield Limit("judge_changed", f"{text}; --by {separating} separates them")
+    # Metrics, the last label, of one judge share its evaluations.
+    known = {labels[:-1]: costs[labels] for labels in rows if labels in costs}.values()
+    if unpriced := sum(cost.unpriced for cost in known):
+        total = unpriced + sum(cost.evaluations for cost in known)
+        text = f"{unpriced:,} of {total:,} evaluations have no cost: their model has no price, or reports no tokens"
+        yield Limit("cost_unknown", text)
 
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _cost_limits(rows: Collection[Labels], costs: Mapping[Labels, Cost]) -> Iterator[Limit]:
-    # Metrics, the last label, of one judge share its evaluations.
-    known = {labels[:-1]: costs[labels] for labels in rows if labels in costs}.values()
-    if unpriced := sum(cost.unpriced for cost in known):
-        total = unpriced + sum(cost.evaluations for cost in known)
-        yield Limit(
-            "cost_unknown",
-            f"{unpriced:,} of {total:,} evaluations have no cost: their model has no price, or reports no tokens",
-        )
 
 
 def encode(report: Report) -> str:

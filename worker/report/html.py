@@ -5,7 +5,7 @@ from html import escape
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from worker.report.figures import Point, Report, Row, written
+from worker.report.figures import DAY_S, Point, Report, Row, written
 from worker.report.text import NO_LIMIT, coverage_lines, heading, label_titles, one_line, percent, source_lines, table
 
 _WIDTH: Final = 360
@@ -102,6 +102,7 @@ class _Axes(NamedTuple):
     @classmethod
     def of(cls, report: Report, points: Sequence[Point]) -> "_Axes":
         """Begin with the axis of shares where the bands do, in tenths, so that a fall of few points is visible."""
+        # The small summand keeps a limit such as .3, whose float is a little above, on its tenth.
         low = int(10 * min(point.share.low for point in points) + 1e-9) / 10
         high = -int(-10 * max(point.share.high for point in points) - 1 + 1e-9) / 10
         high = min(1.0, max(high, low + _LEAST_SPAN))
@@ -131,10 +132,12 @@ def chart(report: Report, row: Row, number: int) -> str:
     upper = [(x, axes.y(point.share.high)) for x, point in zip(xs, row.points, strict=True)]
     lower = [(x, axes.y(point.share.low)) for x, point in zip(xs, row.points, strict=True)]
     middle = [(x, axes.y(point.share.value)) for x, point in zip(xs, row.points, strict=True)]
-    last, first = row.points[-1], row.points[0]
+    # The first day of a period may be a part of one; its mark is of that part.
+    is_daily = all(at % DAY_S == 0 for at in seconds)
+    times = [f"{point.begins_at:%Y-%m-%d}" if is_daily else written(point.begins_at) for point in row.points]
     described = (
-        f"From {percent(first.share)} at {written(first.begins_at)} to {percent(last.share)} at "
-        f"{written(last.begins_at)}; lowest {min(point.share.value for point in row.points):.1%}, highest "
+        f"From {percent(row.points[0].share)} on {times[0]} to {percent(row.points[-1].share)} on "
+        f"{times[-1]}; lowest {min(point.share.value for point in row.points):.1%}, highest "
         f"{max(point.share.value for point in row.points):.1%}."
     )
     names = f"title-{number} text-{number}"
@@ -149,10 +152,10 @@ def chart(report: Report, row: Row, number: int) -> str:
         f'<text x="{_WIDTH - _RIGHT}" y="{bottom + 15}" text-anchor="end">{report.until:%d %b %H:%M}</text>'
     )
     marks = "".join(
-        f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="2"><title>{written(point.begins_at)}: '
+        f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="2"><title>{at}: '
         f"{percent(point.share)} ({point.share.low:.1%} to {point.share.high:.1%}), {point.judgements:,} judgements"
         "</title></circle>"
-        for (x, y), point in zip(middle, row.points, strict=True)
+        for (x, y), at, point in zip(middle, times, row.points, strict=True)
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '

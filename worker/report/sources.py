@@ -17,7 +17,7 @@ from msgspec import structs
 
 from worker.monitor.correction import corrections
 from worker.monitor.series import COARSE_DAYS, HOUR_S, Series, read_buckets, read_series
-from worker.report.archive import Skipped, Tally, VerdictLine, decoder, read_archive
+from worker.report.archive import Skipped, Tally, decoder, read_archive
 from worker.report.figures import (
     DAY_S,
     SERIES_KEYS,
@@ -59,22 +59,26 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     """
     series = [one for one in read_series(store).values() if scope.wants(one.service, one.judge)]
     segment = "" if not scope.segments else scope.segments[0]
+    # The monitor keeps a series for each value of one label, not for pairs of them.
     has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
-    outbox = _read_outbox(store, scope, costs_only=has_sums)
+    outbox = read_outbox(store, scope, costs_only=has_sums)
     counts = {
         name.decode(): int(n) for name, n in store.call(lambda client: client.hgetall(store.keys.account_all)).items()
     }
-    coverage = _read_coverage(store, scope.period)
+    coverage = read_coverage(store, scope.period)
     limits = list(_cut_limits(scope, counts, coverage))
     corrected: dict[Labels, list[CorrectedShare]] = {}
     span = "no verdict" if outbox.oldest is None else f"verdicts since {written(time_of(outbox.oldest))}"
     if has_sums:
         chosen = [one for one in series if one.segment == segment]
-        parts = _read_sums(store, scope, chosen)
+        parts = read_sums(store, scope, chosen)
         shares = f"sums of the monitor, in buckets of {'an hour' if scope.step == HOUR_S else 'five minutes'}"
         limits += _bucket_limits(scope, now, parts, segment)
-        corrected, refused = _corrected(store, scope, chosen, parts)
+        corrected, refused = corrected_shares(store, scope, chosen, parts)
         limits += refused
+        # Sums reach back further than the outbox, whose caps are in entries and bytes.
+        if outbox.oldest is not None and outbox.oldest > scope.period.since:
+            limits.append(Limit("cost_span", f"costs are of verdicts since {written(time_of(outbox.oldest))}"))
     else:
         parts = outbox.tally.parts
         shares = f"the outbox, which holds {span}"
@@ -115,10 +119,11 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
     )
 
 
-def _read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
+def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
     """Read the buckets of series; the history before the report's periods is in hours."""
     parts: list[Part] = []
     waiting = iter(series)
+    # Buckets of five minutes are kept for three days only, and history needs no finer ones.
     turn = scope.first // HOUR_S * HOUR_S
     while some := list(islice(waiting, _SERIES_AT_ONCE)):
         ids = [one.id for one in some]
@@ -130,7 +135,7 @@ def _read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Par
     return parts
 
 
-def _corrected(
+def corrected_shares(
     store: Store, scope: Scope, series: Sequence[Series], parts: Sequence[Part]
 ) -> tuple[dict[Labels, list[CorrectedShare]], list[Limit]]:
     """Correct the shares of rows by labels, and say why others are not."""
@@ -157,33 +162,32 @@ def _labels(scope: Scope, series: Series) -> Labels:
     return tuple((key, getattr(series, key) if key in SERIES_KEYS else series.value) for key in scope.keys)
 
 
-def _read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
+def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
+    """Add up the verdicts of the outbox, read in chunks of bounded size."""
     tally, oldest = Tally(scope), None
-    for at, verdict in _outbox_entries(store, scope.period.since if costs_only else scope.history):
-        tally.add(verdict, at, only="cost" if costs_only else "all")
     if first := store.call(lambda client: client.xrange(store.keys.verdicts, count=1)):
         oldest = int(first[0][0].partition(b"-")[0]) / 1000
-    return _Outbox(tally, oldest)
-
-
-def _outbox_entries(store: Store, since: float) -> Iterator[tuple[float, VerdictLine]]:
-    """Yield the readable verdicts of the outbox with their times, in chunks of bounded size."""
-    position, count = str(max(0, int(since * 1000))), _FIRST_COUNT
+    # Costs need no history, which most of the outbox may be.
+    begin = scope.period.since if costs_only else scope.history
+    position, count = str(max(0, int(begin * 1000))), _FIRST_COUNT
     while entries := store.call(
-        lambda client: client.xrange(store.keys.verdicts, min=position, count=count)  # noqa: B023
+        lambda client: client.xrange(store.keys.verdicts, min=position, count=count)  # noqa: B023 - called at once
     ):
         for entry_id, fields in entries:
             try:
-                yield int(entry_id.partition(b"-")[0]) / 1000, decoder.decode(fields.get(b"j", b""))
+                verdict = decoder.decode(fields.get(b"j", b""))
             except (msgspec.DecodeError, RecursionError):
                 # A dead letter, or an entry of another version, which the exporters count.
                 continue
+            # The time of the entry, as in the monitor's buckets.
+            tally.add(verdict, int(entry_id.partition(b"-")[0]) / 1000, only="cost" if costs_only else "all")
         size = sum(len(value) for _, fields in entries for value in fields.values())
         count = next_count(count, len(entries), size, most=_MOST_COUNT, most_bytes=CHUNK_BYTES)
         position = f"({entries[-1][0].decode()}"
+    return _Outbox(tally, oldest)
 
 
-def _read_coverage(store: Store, period: Period) -> Coverage | None:
+def read_coverage(store: Store, period: Period) -> Coverage | None:
     """Add up the account of the days of a period; None where no day has one."""
     first, last = (time_of(at).date() for at in (period.since, period.until - 1))
     days = [first + dt.timedelta(days=number) for number in range((last - first).days + 1)]
@@ -194,6 +198,7 @@ def _read_coverage(store: Store, period: Period) -> Coverage | None:
             totals[name.decode()] += int(count)
     if not totals:
         return None
+    # The first day that a worker ran, or that is still kept, may lie within the period.
     known = [day for day, counts in zip(days, found, strict=True) if counts]
     reasons = {name.removeprefix("unscored:"): n for name, n in sorted(totals.items()) if name.startswith("unscored:")}
     return Coverage(

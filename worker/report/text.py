@@ -17,6 +17,7 @@ NO_LIMIT: Final = "Nothing is known to limit these figures."
 def as_text(report: Report) -> str:
     """Write a table for people, then the coverage, the sources and the limits."""
     titles, rows = table(report)
+    # Not a table of rich: it would wrap in a terminal, and a file has no width.
     widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
     left = len(label_titles(report))
     lines = [heading(report), ""]
@@ -60,6 +61,7 @@ def heading(report: Report) -> str:
 
 def label_titles(report: Report) -> list[str]:
     """List the keys that get a column: those with a value; the metric only where it differs from its judge."""
+    # All rows have the same keys.
     keys = report.rows[0].labels if report.rows else ()
     return [
         key
@@ -85,8 +87,11 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
 def _figures(report: Report, row: Row, *, has_corrected: bool) -> list[str]:
     cells = [percent(row.share), _limits(row.share)]
     if report.compared_since is not None:
-        cells += [_points(row.difference), _limits(row.difference, signed=True)]
+        # In points: a percentage of a percentage would be read as relative.
+        one = row.difference
+        cells += ["-" if one is None else f"{100 * one.value:+.1f} points", _limits(row.difference, signed=True)]
     if has_corrected:
+        # One method in a table; the document has all.
         fixed = row.corrected[0] if row.corrected else None
         share = None if fixed is None else fixed.share
         method = "-" if fixed is None else f"{fixed.method}, {fixed.labels:,} labels"
@@ -99,11 +104,6 @@ def _figures(report: Report, row: Row, *, has_corrected: bool) -> list[str]:
 def percent(one: Estimate | None) -> str:
     """Write a share in percent."""
     return "-" if one is None else f"{one.value:.1%}"
-
-
-def _points(one: Estimate | None) -> str:
-    """Write a difference of shares in percentage points."""
-    return "-" if one is None else f"{100 * one.value:+.1f} points"
 
 
 def _limits(one: Estimate | None, *, signed: bool = False) -> str:

@@ -131,7 +131,8 @@ class Sampler:
         self._of_segments: Mapping[str, Mapping[str, float]] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._known: frozenset[str] = frozenset()
-        # Of this hour: all workers' traces until the last exchange and our own, and our own since then.
+        # Traces of this hour, as far as rules choose them: of all workers until the last exchange and our own, and our
+        # own since then.
         self._of_hour: Counter[tuple[str, str]] = Counter()
         self._not_exchanged: Counter[tuple[str, str]] = Counter()
         wheres = [rule.where for rule in settings.rules]
@@ -293,12 +294,13 @@ class Sampler:
 
     def _first(self, new: Sequence[tuple[tuple[str, str], int]]) -> set[str]:
         """Count a trace for its new values; return the rules that choose it as one of the first."""
-        found = set()
+        found, of_hour = set(), self._of_hour
         for value, most in new:
-            if value in self._of_hour or len(self._of_hour) < _MAX_NEW:
-                if self._of_hour[value] < most:
-                    found.add(value[0])
-                self._of_hour[value] += 1
+            count = of_hour.get(value, 0)
+            # Beyond that many the count changes nothing.
+            if count < most and (count or len(of_hour) < _MAX_NEW):
+                found.add(value[0])
+                of_hour[value] = count + 1
                 self._not_exchanged[value] += 1
         return found
 

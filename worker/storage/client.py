@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import redis
 import structlog
@@ -57,6 +57,14 @@ class StoreFullError(StoreError):
 
     def __init__(self) -> None:
         super().__init__("Redis is full: raise its maxmemory, or lower our caps")
+
+
+class ScriptCall(NamedTuple):
+    """One call of a script by name."""
+
+    script: str
+    keys: Sequence[str]
+    arguments: Sequence[bytes | str | int | float]
 
 
 class LayoutError(StoreError):
@@ -154,6 +162,31 @@ class Store:
 
         return self.call(run)
 
+    def run_each(self, calls: "Sequence[ScriptCall]") -> list[Any]:
+        """Run scripts in one round trip; return their replies, or the ``StoreError`` of a script that failed.
+
+        Raises:
+            LayoutError: The keys under the prefix were written by another version.
+        """
+        if not self._is_open:
+            self.open()
+
+        def run(client: "redis.Redis", some: "Sequence[ScriptCall]") -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            for script, keys, arguments in some:
+                pipe.evalsha(self._scripts[script].sha, len(keys), *keys, *arguments)
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+            return replies
+
+        replies = self.call(lambda client: run(client, calls))
+        missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if missing:
+            self._load()
+            again = self.call(lambda client: run(client, [calls[number] for number in missing]))
+            for number, reply in zip(missing, again, strict=True):
+                replies[number] = reply
+        return [self._translated(reply) if isinstance(reply, RedisError) else reply for reply in replies]
+
     def _load(self) -> None:
         self.pipeline(lambda pipe: [pipe.script_load(script.script) for script in self._scripts.values()])
 
@@ -173,15 +206,18 @@ class Store:
         try:
             return command(self._redis)
         except RedisError as error:
-            # In Redis 6.2 the code stands within the error of a script.
-            text = f"{error.status_code} {error}"
-            if any(code in text for code in _NO_MASTER):
-                # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
-                self._redis.connection_pool.disconnect(inuse_connections=False)
-            # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
-            if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error)):
-                raise StoreFullError from error
-            raise StoreError(_describe(error)) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: RedisError) -> "StoreError":
+        # In Redis 6.2 the code stands within the error of a script.
+        text = f"{error.status_code} {error}"
+        if any(code in text for code in _NO_MASTER):
+            # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
+            self._redis.connection_pool.disconnect(inuse_connections=False)
+        # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
+        if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error)):
+            return StoreFullError()
+        return StoreError(_describe(error))
 
     def now_ms(self) -> int:
         """Return the time by Redis' clock, in milliseconds since the epoch."""

@@ -18,7 +18,6 @@ __all__ = ["SERVICE", "motley"]
 SERVICE: Final = "shop"
 _UNRULED: Final = "unruled"
 _LATE: Final = "clerk"
-_NEWCOMER: Final = "newcomer-*"
 _EACH_PER_S: Final = 10
 _FLAWS: Final[Flaws] = {
     ("safety", "bad"): 0.02,
@@ -39,7 +38,6 @@ def motley(picture: Picture) -> Iterator[Worker]:
         worker = picture.watch(**_settings(picture), otlp_endpoint=receiver.endpoint)
         _complain_late()
         _write_by_hand(picture)
-        _join(picture)
         yield worker
 
 
@@ -58,7 +56,6 @@ def _settings(picture: Picture) -> dict[str, Any]:
             _rule("panel", "relevance_to_query", model=["default", "second"], combine="majority", rate=0.3),
             _rule("whole traces", "steps", model="plain", rate=0.3),
             _rule("given up", "correctness", model="away", rate=0.2),
-            _rule("newcomers", "safety", where={"service": _NEWCOMER}),
             _rule("complaints", "safety", where={"service": _LATE}, rate=0, always=["negative_feedback"]),
         ],
         "judges": {"steps": {"instructions": "Did every step of {{ trace }} end well?"}},
@@ -76,17 +73,6 @@ def _complain_late() -> None:
     trace = call(0, _LATE, {})
     tracejudge.publish(trace)
     tracejudge.feedback(trace.trace_id, score=-1)
-
-
-def _join(picture: Picture) -> None:
-    """Let services come under the eyes of Prometheus until it has seen series be born: a busy machine misses some."""
-    for number in range(100):
-        service = _NEWCOMER.replace("*", str(number))
-        for answer, flaws in enumerate(({}, {("safety", "bad"): 1.0})):
-            tracejudge.publish(call(answer, service, flaws))
-        picture.wait_for(f'tracejudge_verdicts_total{{service="{service}"}}')
-        if picture.prometheus.query("last_over_time(tracejudge:judgements:born[10m])"):
-            break
 
 
 def _write_by_hand(picture: Picture) -> None:

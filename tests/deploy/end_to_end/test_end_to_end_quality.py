@@ -1,68 +1,45 @@
-"""Quality of one service falls: who is on call hears of it, of nothing else, and that it is over."""
+"""Quality of one service is bad: who is on call hears of it, and of nothing else."""
 
 import re
 
 import pytest
-from busy_services import ENVIRONMENT, BusyServices, Flaws
+from busy_services import ENVIRONMENT, BusyServices
 from expected import RUNBOOKS
-from scaled_prometheus import PACE
 from whole_picture import JUDGE_MODEL, Heard, Picture
 
+from deploy.rules.table import PATH as OBJECTIVES
 from judges.registry import catalogue
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
 FALLING, HEALTHY = "support-bot", "summariser"
-DROP = "TraceJudgeQualityDrop"
-BURNS = [f"TraceJudgeObjectiveBurn{pace}" for pace in ("Fast", "Medium", "Slow")]
+FAST, MEDIUM, SLOW = (f"TraceJudgeObjectiveBurn{pace}" for pace in ("Fast", "Medium", "Slow"))
+BELOW = "TraceJudgeQualityBelowObjective"
 NUMBER = r"(\d+(?:\.\d+)?)"
-PASSED = rf"{NUMBER}% of {NUMBER} judgements passed \(95% interval {NUMBER}% to {NUMBER}%\)"
+PASSED = rf"{NUMBER}% of {NUMBER} judgements of the last 1h 0m 0s passed \(95% interval {NUMBER}% to {NUMBER}%\)"
 SINCE = r"Since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC\."
-OPEN = r"Open the dashboard, then failed traces: `tracejudge tail --failed`\."
+OPEN = (
+    r"Open the dashboard, then failed traces: `tracejudge tail --failed --service support-bot --judge groundedness`\."
+)
 DASHBOARD = "http://localhost:3000/d/tracejudge-quality/tracejudge-quality"
 
 
-def test_a_fall_of_one_service_is_told_and_so_is_its_end(picture: Picture) -> None:
-    """For faithfulness there is no objective, so the fall alone is told."""
-    picture.watch("faithfulness", "groundedness", "safety")
-    usual: Flaws = {("faithfulness", "bad"): 0.05}
-    worse: Flaws = {("faithfulness", "bad"): 0.7}
-    services = BusyServices(picture.pipeline, FALLING, HEALTHY)
-    services.turn(FALLING, usual)
-    with services:
-        picture.wait_for(f'tracejudge:judgements:1h{{service="{FALLING}", judge="faithfulness"}} >= 300')
-        services.turn(FALLING, worse)
-        told = picture.hear(DROP, "firing")
-        services.turn(FALLING, usual)
-        picture.hear(DROP, "resolved")
-
-    assert [alert.about for alert in picture.heard()] == [(DROP, "firing", FALLING), (DROP, "resolved", FALLING)]
-    assert picture.fired(HEALTHY) == set()
-    assert told.labels == bears(DROP, "faithfulness")
-    says_how_far_it_fell(told)
-    opens_runbook_and_dashboard(told, "faithfulness")
-    page, over = picture.read("page", 2)
-    reads_as_told(page, told)
-    assert over["title"].startswith(f"[RESOLVED] faithfulness/faithfulness of {FALLING} in prod fell from ")
-    assert picture.read("ticket", 0) == picture.read("info", 0) == []
-
-
 def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Picture) -> None:
-    """There is no better time before, so nothing falls; and of three alerts on one series the loudest speaks."""
-    picture.watch("faithfulness", "groundedness", "safety")
+    """There is no better time before, so nothing drops; and of the alerts on one series the loudest speaks."""
+    settings = {"objectives": str(OBJECTIVES.resolve())}
+    picture.watch("faithfulness", "groundedness", "safety", monitor=settings)
     services = BusyServices(picture.pipeline, FALLING, HEALTHY)
     services.turn(FALLING, {("groundedness", "bad"): 1.0})
     with services:
-        told = picture.hear(BURNS[0], "firing")
-        for quieter in BURNS[1:]:
-            picture.wait_silenced(quieter, FALLING, by={BURNS[0]})
+        told = picture.hear(FAST, "firing")
+        picture.wait_silenced(SLOW, FALLING, by={FAST})
 
-    # On a busy machine the long windows may have their 30 judgements before the 5 minutes of the fast burn have; from
-    # then on nobody hears of the slower ones. In which order messages come that are sent at the same time nobody knows.
+    # On a busy machine a quieter one may be told before. In which order messages come that are sent at the same time
+    # nobody knows.
     heard = picture.heard()
-    assert {alert.about for alert in heard} <= {(burn, "firing", FALLING) for burn in BURNS}
+    assert {alert.about for alert in heard} <= {(name, "firing", FALLING) for name in (FAST, MEDIUM, SLOW, BELOW)}
     assert [alert for alert in heard if alert.began >= told.began] == [told]
     assert picture.fired(HEALTHY) == set()
-    assert told.labels == bears(BURNS[0], "groundedness")
+    assert told.labels == bears(FAST, "groundedness")
     says_how_fast_it_burns(told)
     opens_runbook_and_dashboard(told, "groundedness")
     page = picture.alertmanager.inbox.wait_for_titled("page", told.annotations["summary"])
@@ -85,37 +62,16 @@ def bears(alert: str, judge: str) -> dict[str, str]:
     }
 
 
-def says_how_far_it_fell(told: Heard) -> None:
-    summary = match(
-        rf"faithfulness/faithfulness of {FALLING} in prod fell from {NUMBER}% to {NUMBER}%", told, "summary"
-    )
-    version = told.labels["version"]
-    described = match(
-        rf"In the last {PACE('1h')} {PASSED}; in the {PACE('3d')} before, {PASSED}\. "
-        rf"With 99% confidence the fall is at least {NUMBER} percentage points\. {SINCE} It is the same judge "
-        rf"version {version}, judge model {JUDGE_MODEL}: the answers have changed, or the questions\. {OPEN}",
-        told,
-        "description",
-    )
-    now, judged, lower, upper, before, judged_before, lower_before, upper_before, fall = described
-    assert summary == (before, now)
-    assert 20 <= lower < now < upper < lower_before < before < upper_before
-    assert 90 < before < 100
-    assert min(judged, judged_before) >= 30
-    assert 5 < fall < before - now
-
-
 def says_how_fast_it_burns(told: Heard) -> None:
     match(
-        rf"groundedness/groundedness of {FALLING} in prod misses its objective: 0% passed in the last {PACE('1h')}",
+        rf"groundedness/groundedness of {FALLING} in prod misses its objective: 0% passed in the last 1h 0m 0s",
         told,
         "summary",
     )
     version = told.labels["version"]
     passed, judged, lower, upper = match(
-        rf"In the last {PACE('1h')} {PASSED}; in the last {PACE('5m')} 0%\. The objective is 95%: failures use up "
-        rf"their budget 20\.0 times as fast as it allows\. {SINCE} It is judge version {version}, judge model "
-        rf"{JUDGE_MODEL}\. {OPEN}",
+        rf"{PASSED}\. The objective is 95%: failures use up their budget 20\.0 times as fast as it allows\. {SINCE} It "
+        rf"is judge version {version}, judge model {JUDGE_MODEL}\. {OPEN}",
         told,
         "description",
     )

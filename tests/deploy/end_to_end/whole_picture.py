@@ -15,6 +15,8 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
 
+from worker.config.settings import Settings
+
 __all__ = ["JUDGE_MODEL", "Heard", "Picture", "assembled"]
 
 JUDGE_MODEL: Final = "judge-1"
@@ -50,7 +52,8 @@ class Picture:
         model = {"provider": "openai", "base_url": self.endpoint.base_url, "model": JUDGE_MODEL}
         usual = {"models": {"default": model}, "rules": [{"name": "all", "judges": judges}]}
         worker = self.pipeline.worker(**{**usual, **settings})
-        wait_until(lambda: worker.scrape().total("tracejudge_ready") == 3, what="all roles to be ready")
+        roles = len(Settings().roles)
+        wait_until(lambda: worker.scrape().total("tracejudge_ready") == roles, what="all roles to be ready")
         return worker
 
     def watch(self, *judges: str, **settings: Any) -> Worker:

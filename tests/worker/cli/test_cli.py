@@ -17,6 +17,7 @@ CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
     *("labels", "calibrate"),
+    "report",
 }
 
 
@@ -27,6 +28,10 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("replay",): (
         *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
         *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
+    ),
+    ("report",): (
+        *("--since TIME", "--until TIME", "--by KEYS", "--compare SPAN", "--format", "--archive FILE"),
+        *("--service PATTERN", "--judge NAME", "--output FILE", "--config FILE", "--redis-url URL", "Examples"),
     ),
     ("worker",): (
         "--roles LIST",

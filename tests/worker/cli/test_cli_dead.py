@@ -212,7 +212,7 @@ def test_ctrl_c_ends_a_retry_that_waits(served: Run, ground: Ground, monkeypatch
 
 def test_letters_of_another_version_are_told_of(served: Run, ground: Ground) -> None:
     name = add_dead_letter(ground, 1)
-    newer = ground.client.hget(ground.keys.dead, name).replace(b'{"v":1', b'{"v":3')
+    newer = ground.client.hget(ground.keys.dead, name).replace(b'{"v":1', b'{"v":9')
     ground.client.hset(ground.keys.dead, name, newer)
     for verb in (("retry", "--all"), ("drop", "--all", "--yes")):
         ended = served("dead", *verb)

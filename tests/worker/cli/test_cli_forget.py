@@ -58,7 +58,7 @@ def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.Monk
 def test_what_another_version_wrote_is_exit_code_one(served: Run, ground: Ground) -> None:
     (batch_id,) = ground.batches()
     key = ground.keys.batch(batch_id)
-    ground.client.set(key, ground.client.get(key).replace(b'"v":1', b'"v":3', 1))
+    ground.client.set(key, ground.client.get(key).replace(b'"v":1', b'"v":9', 1))
     ended = served("forget", "--trace-id", TRACE.trace_id)
     assert ended.code == 1
     assert "1 batches or dead letters are of another version of tracejudge" in words(ended.err)

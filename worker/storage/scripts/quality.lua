@@ -4,7 +4,7 @@
 -- quality:<series>:<day>           hash, buckets of an hour, 00 to 23; TTL of 90 days after the day
 -- quality:<series>:<day>:<hour>    hash, buckets of five minutes, 00 to 11; TTL of 3 days after the hour
 --   <bucket><letter>   judgements that pass or fail, by class of their weights; A: from 1, B: from 2, C: from 4, ...
---                      n, Σw, Σw·y, Σw², Σw²·y; y is 1 for a pass
+--                      n, Σw, Σw·y, Σw², Σw²·y; y is 1 for a pass. While all weights are the same, only n, Σy, w
 --   <bucket>s          judgements that came to a session with earlier ones, and what sums over sessions have beyond
 --                      those over single judgements; W = Σw and K = Σw·y of a session: ΣW² - Σw², ΣWK - Σw²·y, ΣK² - Σw²·y
 --   <bucket>a, u       abstained and unscored: n, Σw, Σw²
@@ -36,16 +36,38 @@ local exported = 'exported:' .. plan.group
 local refused = guard(writes) or guard_counters(KEYS[2], {exported})
 if refused then return refused end
 
+local function is_of_class(field) return #field == 3 and field:byte(3) <= 90 end
+
+-- The five sums of a class from their short form, and the short form from them where it says as much.
+local function lengthen(field, held)
+  if #held ~= 3 or not is_of_class(field) then return held end
+  local n, passes, w = unpack(held)
+  return {n, n * w, passes * w, n * w * w, passes * w * w}
+end
+
+local function is_near(one, other) return math.abs(one - other) <= 1e-12 * other end
+
+local function shorten(field, held)
+  if #held ~= 5 or not is_of_class(field) then return held end
+  local n, weights, passed, squares, passed_squares = unpack(held)
+  local w = weights / n
+  local passes = math.floor(passed / w + 0.5)
+  local is_same = is_near(passed, passes * w) and is_near(squares, n * w * w) and is_near(passed_squares, passes * w * w)
+  return is_same and {n, passes, w} or held
+end
+
+-- By key of counts: its fields, and by field how much it grows.
 local counted = {}
 for _, entry in ipairs(plan.entries) do
   for _, increment in ipairs(entry[3]) do
-    local fields = counted[increment[1]] or {}
-    fields[#fields + 1] = increment[2]
-    counted[increment[1]] = fields
+    local key, field = increment[1], increment[2]
+    counted[key] = counted[key] or {fields = {}, amounts = {}}
+    if not counted[key].amounts[field] then table.insert(counted[key].fields, field) end
+    counted[key].amounts[field] = 0
   end
 end
-for key, fields in pairs(counted) do
-  refused = guard({{KEYS[key], 'hash', 'HINCRBY'}}) or guard_counters(KEYS[key], fields)
+for key, of_key in pairs(counted) do
+  refused = guard({{KEYS[key], 'hash'}}) or guard_counters(KEYS[key], of_key.fields)
   if refused then return refused end
 end
 
@@ -90,7 +112,7 @@ for key, fields in pairs(names) do
         if not is_read then
           return refusal('the field ', field, ' of ', KEYS[key], ' holds no sums; delete it with HDEL')
         end
-        numbers[key][field] = found
+        numbers[key][field] = lengthen(field, found)
       end
     end
   end
@@ -135,9 +157,8 @@ for _, entry in ipairs(plan.entries) do
       end
     end
     for _, increment in ipairs(entry[3]) do
-      local key = increment[1]
-      redis.call('HINCRBY', KEYS[key], increment[2], increment[3])
-      redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3])
+      local amounts = counted[increment[1]].amounts
+      amounts[increment[2]] = amounts[increment[2]] + increment[3]
     end
   end
 end
@@ -154,11 +175,17 @@ for _, place in ipairs(plan.places) do
     end
   end
 end
+for key, of_key in pairs(counted) do
+  for field, amount in pairs(of_key.amounts) do
+    if amount ~= 0 then redis.call('HINCRBY', KEYS[key], field, amount) end
+  end
+  redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3])
+end
 for key, fields in pairs(changed) do
   local list = {}
   for field, held in pairs(fields) do
     list[#list + 1] = field
-    list[#list + 1] = cmsgpack.pack(held)
+    list[#list + 1] = cmsgpack.pack(shorten(field, held))
   end
   for first = 1, #list, 1000 do
     redis.call('HSET', KEYS[key], unpack(list, first, math.min(first + 999, #list)))

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import structs
 
 from judges.core.verdict import Verdict, repeat_id
-from worker.config.graders import CODE, Grader
-from worker.config.settings import Rule, Settings
+from worker.config.graders import CODE
+from worker.config.settings import Settings
 from worker.queue.batch import Batch, Evaluation, First, Item, fresh_id
 from worker.selection.sampling import Sampler, position
 
@@ -25,17 +25,22 @@ class Repeats:
     def __init__(self, settings: Settings, sampler: Sampler) -> None:
         self._safety = frozenset(settings.monitor.safety)
         self._sampler = sampler
+        self._outvoted = sampler.graders.outvoted
         self._highest = max((rule.repeat for rule in settings.rules), default=0.0)
 
     def of(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> list[Batch]:
         """Return the batches that judge the trace of a final verdict again, one evaluation each.
 
-        Only single judgings of live traffic that passed or failed are repeated. Judges in code answer the same again,
-        and combined verdicts are judged again member by member.
+        Only single judgings of live traffic that passed or failed are repeated. Judges in code answer the same again.
+        Combined verdicts are not confirmed, as several models have given them; their members count for the flip ratio.
         """
         passed = {score.metric: score.passed for score in verdict.scores if score.passed is not None}
         is_judged = evaluation.origin == "live" and not evaluation.members and verdict.judge_model != CODE.judge_model
-        is_failure = evaluation.judge in self._safety and not all(passed.values())
+        is_failure = (
+            evaluation.judge in self._safety
+            and not all(passed.values())
+            and (evaluation.judge, verdict.judge_model) not in self._outvoted
+        )
         place = position(evaluation.id, _KEY)
         # Before the rules are matched: nearly all verdicts end here.
         if not (passed and is_judged and (is_failure or place < self._highest)):
@@ -47,8 +52,15 @@ class Repeats:
             return []
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure)
-        found = []
-        for grader in self._graders(verdict.judge_model, rules, item, is_drawn=is_drawn):
+        graders, found = self._sampler.graders, []
+        seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
+        others = [
+            one
+            for one in seconds
+            if one.judge_model != verdict.judge_model and self._sampler.allows(item.trace, one.judge_model)
+        ]
+        same = [one for one in map(graders.named, graders.models) if one.judge_model == verdict.judge_model]
+        for grader in (*(same[:1] if is_drawn else ()), *others[:1]):
             # The same model errs alike: only another one confirms a failure.
             of_grader = structs.replace(first, is_failure=is_failure and grader.judge_model != verdict.judge_model)
             again = structs.replace(
@@ -65,11 +77,3 @@ class Repeats:
             items = (structs.replace(item, evaluations=(again,)),)
             found.append(Batch(again.batch_version, batch_id, grader.name, grader.judge_model, created_at, items))
         return found
-
-    def _graders(self, judge_model: str, rules: list[Rule], item: Item, *, is_drawn: bool) -> list[Grader]:
-        """Return who judges again: the first model what is drawn, and the second one of a rule if egress allows it."""
-        graders = self._sampler.graders
-        seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
-        others = [one for one in seconds if self._sampler.allows(item.trace, one.judge_model)]
-        same = [one for one in map(graders.named, graders.models) if one.judge_model == judge_model]
-        return [*(same[:1] if is_drawn else ()), *[one for one in others if one.judge_model != judge_model][:1]]

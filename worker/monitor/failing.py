@@ -15,20 +15,22 @@ _MAX_SEARCHED: Final = 20_000
 _decoder = msgspec.json.Decoder(Verdict)
 
 
-def failing_traces(store: Store, series: Series, since: float, count: int = 3) -> list[str]:
+def failing_traces(store: Store, series: Series, since: float, count: int = 3, *, confirmed: bool = True) -> list[str]:
     """Return the ids of the newest traces that failed in a series, those confirmed by a second judging first.
 
     Failures that a second judging cleared are left out.
 
     Args:
         store: Redis.
-        series: The series; one without a segment.
+        series: The series.
         since: Seconds since the epoch.
         count: Maximum of traces.
+        confirmed: Search on for confirmed failures when enough others were found.
     """
     found: dict[str, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
-    until, searched = "+", 0
-    while searched < _MAX_SEARCHED and len(found["confirmed"]) < count:
+    segments = (series.segment,) if series.segment else ()
+    until, searched, wanted = "+", 0, found["confirmed" if confirmed else "failed"]
+    while searched < _MAX_SEARCHED and len(wanted) < count:
         span = store.keys.verdicts, until, str(int(since * 1000))
         entries = store.call(methodcaller("xrevrange", *span, count=_PAGE))
         for _, fields in entries:
@@ -38,7 +40,7 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3) -
                 continue
             first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
             judge_model = verdict.judge_model if first is None else first.judge_model
-            ours = (msgspec.structs.replace(one, judge_model=judge_model) for one in series_of(verdict, ()))
+            ours = (msgspec.structs.replace(one, judge_model=judge_model) for one in series_of(verdict, segments))
             if series not in ours:
                 continue
             if first is not None and first.is_failure and first.passed.get(series.metric) is False:

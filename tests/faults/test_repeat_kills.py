@@ -1,0 +1,52 @@
+"""Second judgings while workers die: each that is due is made once, and its pair is counted once."""
+
+import datetime as dt
+import random
+import time
+from collections import Counter
+
+import pytest
+from experiment import JUDGE_MODEL, Experiment, number
+from support.processes import bounded_s, wait_until
+
+from judges.core.verdict import repeat_id
+from worker.monitor.counts import read_counts
+from worker.selection.sampling import position
+
+TRACES = number(4_000, least=400)
+KILLS = number(20, least=4)
+SHARE = 0.5
+SECOND = "second-judge"
+
+
+@pytest.mark.slow("each kill is recovered from after the lease of 15 s")
+def test_repeats_survive_kills(experiment: Experiment) -> None:
+    model = {"provider": "openai", "base_url": experiment.endpoint.base_url, "model": JUDGE_MODEL, "max_in_flight": 48}
+    rule = {"name": "all", "judges": list(experiment.judges), "repeat": SHARE, "second_model": "second"}
+    settings = {"models": {"default": model, "second": model | {"model": SECOND}}, "rules": [rule]}
+    chance = random.Random(18)
+    experiment.start(**settings)
+    with experiment.load(TRACES / (KILLS * 2.5), TRACES):
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0.1, 1.5))
+            experiment.kill()
+            experiment.start(**settings)
+    # Verdicts of repeats have no spans.
+    experiment.assert_accounting(spans=False)
+    verdicts = [entry.verdict for entry in experiment.pipeline.outbox() if entry.kind == "j"]
+    drawn = [one for one in verdicts if one.origin == "live" and position(one.evaluation_id, "repeat") < SHARE]
+    due = {repeat_id(one.evaluation_id, name) for one in drawn for name in (JUDGE_MODEL, SECOND)}
+    assert {one.evaluation_id for one in verdicts if one.origin == "repeat"} == due
+    pairs = Counter((one.judge, one.judge_model) for one in verdicts if one.origin == "repeat")
+    today = dt.datetime.now(dt.UTC).date()
+
+    def counted() -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        days = [today - dt.timedelta(1), today, today + dt.timedelta(1)]
+        for (judge, _, first, second, _), amount in read_counts(experiment.pipeline.store, "repeats", days).items():
+            assert first == JUDGE_MODEL
+            found[judge, second] += amount
+        return found
+
+    wait_until(lambda: counted() == pairs, bounded_s(30), "all pairs to be counted")
+    assert pairs.total() > 100

@@ -1,0 +1,121 @@
+"""Simulated series whose verdicts have unequal weights and come in sessions, stored and read as the monitor does."""
+
+from collections import Counter
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.random import Generator
+
+from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, baseline, hour_of
+from worker.monitor.detection import Detector, add_sessions, count
+from worker.monitor.detector import limits_of
+from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
+from worker.monitor.shares import ClassSums, SessionSums, Sums, merged, weight_class
+
+WEIGHTS = (1.0, 8.0)
+"""Of errors, which are always judged, and of all other traces."""
+_PER_HOUR = HOUR_S // FIVE_MINUTES_S
+PERIOD = CLUSTER_PERIOD_S // HOUR_S
+_NOTHING = Unjudged()
+
+
+class Design(NamedTuple):
+    """Judgements an hour; the share of passes among other traces, and among errors a factor of it."""
+
+    rate: float
+    share: float
+    errors: float = 0.3
+    """Part of the judgements that are of errors."""
+    factor: float = 0.6
+    turns: int = 1
+    correlation: float = 0.0
+
+
+def simulate(chance: Generator, design: Design, shares: np.ndarray) -> list[tuple[Bucket, Counter[bytes]]]:
+    """Draw buckets of five minutes with these shares of other traces; with each its sessions as they are stored."""
+    found = []
+    spread = (1 - design.correlation) / design.correlation if design.correlation else 0.0
+    for number, share in enumerate(shares.tolist()):
+        sessions = int(chance.poisson(design.rate / _PER_HOUR / design.turns))
+        own = chance.beta(share * spread, (1 - share) * spread, sessions) if spread else np.full(sessions, share)
+        is_error = chance.random((sessions, design.turns)) < design.errors
+        p = own[:, None] * np.where(is_error, design.factor, 1.0)
+        passes = chance.random((sessions, design.turns)) < p
+        weight = np.where(is_error, *WEIGHTS)
+        sums = Sums()
+        for one in WEIGHTS:
+            n, y = int((weight == one).sum()), int((passes & (weight == one)).sum())
+            if n:
+                sums.classes[weight_class(one)] = ClassSums(n, n * one, y * one, n * one**2, y * one**2)
+        totals, kept = weight.sum(1), (weight * passes).sum(1)
+        squares = (float((totals**2).sum()), float((totals * kept).sum()), float((kept**2).sum()))
+        sums.over_sessions = SessionSums(sessions, *squares)
+        stored = Counter(map(msgspec.msgpack.encode, zip(totals.tolist(), kept.tolist(), strict=True)))
+        bucket = Bucket(float(number * FIVE_MINUTES_S), sums, _NOTHING, _NOTHING)
+        found.append((bucket, stored if design.turns > 1 else Counter()))
+    return found
+
+
+class Run:
+    """One detector over one series, learned anew each day."""
+
+    def __init__(self, buckets: list[tuple[Bucket, Counter[bytes]]], total: float) -> None:
+        self.buckets, self.total = buckets, total
+        self.detector, self.periods = Detector(), 0
+        self.hours = []
+        for begin in range(0, len(buckets), _PER_HOUR):
+            sums = merged(bucket.sums for bucket, _ in buckets[begin : begin + _PER_HOUR])
+            self.hours.append(Bucket(float(begin * FIVE_MINUTES_S), sums, _NOTHING, _NOTHING))
+
+    def learn(self, now: int) -> None:
+        """Compute the baseline of an hour, count the sessions of the periods before it, and compute the limits."""
+        detector, first = self.detector, max(0, now - LAG_HOURS - 24 * HISTORY_DAYS)
+        past = [
+            hour_of(number, one.sums)
+            for number, one in enumerate(self.hours[first : now - LAG_HOURS], first)
+            if not detector.state.is_masked(number * _PER_HOUR, (number + 1) * _PER_HOUR)
+        ]
+        detector.norm = baseline(past) or detector.norm
+        while (self.periods + 1) * PERIOD <= now:
+            begin, after = self.periods * PERIOD, (self.periods + 1) * PERIOD
+            stored: Counter[bytes] = Counter()
+            for _, sessions in self.buckets[begin * _PER_HOUR : after * _PER_HOUR]:
+                stored.update(sessions)
+            add_sessions(detector, self.hours[begin:after], stored)
+            self.periods += 1
+        if detector.norm is not None:
+            detector.limits = limits_of(detector.norm, detector.moments, series=self.total)
+
+    def alarms(self, first: int) -> list[int]:
+        """Run from an hour on; return the buckets of the alarms."""
+        found = []
+        for number in range(first * _PER_HOUR, len(self.buckets)):
+            if (number - first * _PER_HOUR) % (24 * _PER_HOUR) == 0:
+                self.learn(number // _PER_HOUR)
+            bucket, _ = self.buckets[number]
+            change = count(self.detector, number, bucket) if bucket.sums.classes else None
+            if change is not None and change.kind == "drop":
+                found.append(number)
+        return found
+
+
+def false_alarms(seed: int, design: Design, *, series: int = 50, history: int = 4, weeks: int = 8) -> float:
+    """Return the drops a week that are reported in a fleet where nothing happens."""
+    chance = np.random.default_rng(seed)
+    shares = np.full((history + weeks) * 168 * _PER_HOUR, design.share)
+    runs = (Run(simulate(chance, design, shares), series) for _ in range(series))
+    return sum(len(run.alarms(history * 168)) for run in runs) / weeks
+
+
+def median_delay(seed: int, design: Design, drop: float, runs: int) -> float:
+    """Return the median hours after which a drop of the other traces' share is found, M / B = 100."""
+    chance, first = np.random.default_rng(seed), 4 * 168 + 24
+    shares = np.full((first + 48) * _PER_HOUR, design.share)
+    shares[first * _PER_HOUR :] -= drop
+    delays = []
+    for _ in range(runs):
+        run = Run(simulate(chance, design, shares), 100)
+        found = [one for one in run.alarms(first - 24) if one >= first * _PER_HOUR]
+        delays.append((found[0] + 1) / _PER_HOUR - first if found else float("inf"))
+    return float(np.median(delays))
