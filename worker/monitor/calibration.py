@@ -132,7 +132,7 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
         size,
         Confusion(*map(len, cells)),
         # With one kind of verdict or label alone kappa is 0, with an interval of no width.
-        Agreement(whole.agreement, *rates, None if min(*kinds) == 0 else whole.kappa),
+        whole._replace(sensitivity=rates[0], specificity=rates[1], kappa=whole.kappa if all(kinds) else None),
         weights[2] / total,
         weights[1] / total,
         _reliability(graded) if is_graded else None,
