@@ -73,14 +73,12 @@ class SeriesPruning:
         """Return the series that have no sums in these last days."""
         ids, found = iter(series_ids), list[str]()
         while some := list(islice(ids, _AT_ONCE)):
-            names = [self._days(one, now, days) for one in some]
+            # Tomorrow as well: Redis dates verdicts by its own clock.
+            times = [now + ahead * _DAY_S for ahead in range(1 - days, 2)]
+            names = [[place(self._store.keys, one, at).hour_key for at in times] for one in some]
             counts = self._store.pipeline(partial(_count, names))
             found += [one for one, count in zip(some, counts, strict=True) if not count]
         return found
-
-    def _days(self, series_id: str, now: float, days: int) -> Sequence[str]:
-        # Tomorrow as well: Redis dates verdicts by its own clock.
-        return [place(self._store.keys, series_id, now + ahead * _DAY_S).hour_key for ahead in range(1 - days, 2)]
 
 
 def segment_of(series: Series) -> Series:
