@@ -32,7 +32,7 @@ from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.ingest.conversations import StoredSession, decode_session
-from worker.monitor.labels import scan as scan_labels
+from worker.monitor.label_store import scan as scan_labels
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.selection.lenient import Lenient, NoTraceError

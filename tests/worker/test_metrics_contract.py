@@ -72,6 +72,10 @@ CONTRACT = {
     "judge_canary_agreement": gauge("judge", "version", "judge_model"),
     **{f"budget_{name}": gauge("budget") for name in ("spent_usd", "limit_usd", "rate_factor")},
     **{
+        f"quality_corrected_{name}": gauge("metric", "segment", *SERIES, "method")
+        for name in ("share", "lower", "upper")
+    },
+    **{
         f"quality_{name}": gauge("metric", "segment", *SERIES)
         for name in (
             "share",

@@ -11,7 +11,7 @@ from report_parts import DAY_S, NOW, Expected, expected, publish, three_weeks, v
 from stage_parts import Ground
 
 from judges.core.verdict import Verdict
-from worker.monitor.labels import Label, attach, write_labels
+from worker.monitor.label_store import Label, attach, write_labels
 from worker.report.figures import Period, Report, Row, Scope, make_report, time_of
 from worker.report.sources import read_archives, read_redis
 

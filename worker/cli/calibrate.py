@@ -18,7 +18,7 @@ from worker.cli.labels import read_verdicts
 from worker.cli.options import NOTES, OUT, REDIS, amount, connect, judges_named, note, plain, print_json, print_table
 from worker.monitor.calibration import Calibration, calibrate
 from worker.monitor.correction import Correction, LabelIndex, corrections
-from worker.monitor.labels import Label, LabelVerdict, joined, read_labels
+from worker.monitor.label_store import Label, LabelVerdict, joined, read_labels
 from worker.monitor.series import Series, read_series
 from worker.replay import parse_time
 

@@ -3,12 +3,13 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import click
 import msgspec
-from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from judges.agreement.labels import is_known_label, says_yes, scale_of
@@ -22,7 +23,7 @@ from worker.cli import SuggestingGroup
 from worker.cli.judges.report import chosen_metric
 from worker.cli.options import JSON, NOTES, OUT, REDIS, amount, connect, counts_table, note, print_json, print_table
 from worker.config.errors import nearest
-from worker.monitor.labels import (
+from worker.monitor.label_store import (
     MAX_TEXT_CHARS,
     Drawn,
     Label,
@@ -102,6 +103,12 @@ class LineReader:
         judge = self._judge(row)
         metric = self._metric(judge, row)
         passed = parse_label(judge, metric, value)
+        time = row.get("time") or 0.0
+        if isinstance(time, bool) or not isinstance(time, int | float):
+            try:
+                time = parse_time(str(time), self._now)
+            except ValueError as error:
+                raise LineError('has another "time" than seconds since the epoch or 2026-05-01T12:00:00Z') from error
         label = Label(
             trace_id=_trace_id(row),
             judge=judge.name,
@@ -111,7 +118,7 @@ class LineReader:
             span_id=_text(row, "span_id", _MAX_ID_CHARS),
             annotator=_text(row, "annotator", _MAX_ID_CHARS),
             comment=_text(row, "comment", MAX_TEXT_CHARS),
-            labelled_at=self._time(row),
+            labelled_at=float(time),
         )
         return ReadLabel(label, _verdict_in(row, label))
 
@@ -140,17 +147,6 @@ class LineReader:
         if drawn is None:
             raise LineError('does not say how its trace was chosen; add "drawn", or use --drawn')
         return parse_drawn(drawn)
-
-    def _time(self, row: Mapping[str, object]) -> float:
-        given = row.get("time")
-        if given is None:
-            return 0.0
-        if isinstance(given, int | float) and not isinstance(given, bool):
-            return float(given)
-        try:
-            return parse_time(str(given), self._now)
-        except ValueError as error:
-            raise LineError('has another "time" than seconds since the epoch or 2026-05-01T12:00:00Z') from error
 
 
 def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
@@ -300,7 +296,7 @@ def import_labels(
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
         task = progress.add_task("importing labels", total=None)
-        advance = _advance(progress, task)
+        advance = partial(progress.update, task)
         run = _Import(store, reader, dry_run=dry_run)
         try:
             run.read(file, advance)
@@ -313,6 +309,8 @@ def import_labels(
             task = progress.add_task("searching the outbox", total=None)
             while matcher.step():
                 progress.update(task, completed=matcher.seen)
+    if run.wrong > _MAX_SHOWN:
+        note(f"{run.wrong - _MAX_SHOWN:,} further lines have an error")
     counts = run.counts()
     if as_json:
         print_json({**counts, "dry_run": dry_run})
@@ -320,10 +318,6 @@ def import_labels(
         rows = ((name, count, _MEANINGS[name]) for name, count in counts.items())
         OUT.print(counts_table("What would be imported" if dry_run else "Imported", rows))
     sys.exit(1 if run.wrong else 0)
-
-
-def _advance(progress: Progress, task: TaskID) -> Callable[[int], None]:
-    return lambda lines: progress.update(task, completed=lines)
 
 
 class _Import:
@@ -338,14 +332,16 @@ class _Import:
         self._written = Written()
         self._unlabelled = 0
 
-    def read(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
+    def read(self, file: BinaryIO, advance: Callable[..., None]) -> None:
         """Store the labels of a file."""
         chunk: list[ReadLabel] = []
         for number, line in _lines(file):
             try:
                 found = self._reader.read(line) if line else None
             except LineError as error:
-                self._report(number, str(error))
+                self.wrong += 1
+                if self.wrong <= _MAX_SHOWN:
+                    note(f"line {number} {error}")
                 continue
             if found is None:
                 self._unlabelled += bool(line)
@@ -354,15 +350,15 @@ class _Import:
             if len(chunk) == _CHUNK:
                 self._store_chunk(chunk)
                 chunk = []
-                advance(number)
+                advance(completed=number)
         self._store_chunk(chunk)
 
-    def add_verdicts(self, file: BinaryIO, advance: Callable[[int], None]) -> None:
+    def add_verdicts(self, file: BinaryIO, advance: Callable[..., None]) -> None:
         """Add the verdicts of a file to the labels of their traces."""
         verdicts, seen = read_verdicts(file), 0
         while some := list(islice(verdicts, _CHUNK)):
             self._attach(some)
-            advance(seen := seen + len(some))
+            advance(completed=(seen := seen + len(some)))
 
     def counts(self) -> dict[str, int]:
         """Count what was imported; the last two are unknown before labels are stored."""
@@ -384,13 +380,6 @@ class _Import:
     def _attach(self, verdicts: Sequence[Verdict]) -> None:
         if not self._dry_run:
             attach(self._store, verdicts)
-
-    def _report(self, number: int, error: str) -> None:
-        self.wrong += 1
-        if self.wrong <= _MAX_SHOWN:
-            note(f"line {number} {error}")
-        elif self.wrong == _MAX_SHOWN + 1:
-            note("further errors are counted, not shown")
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, wilson
 from worker.monitor.corrected import Agreement, Confusion, Origin, agreement
-from worker.monitor.labels import Labelled, LabelVerdict
+from worker.monitor.label_store import Labelled, LabelVerdict
 
 _BINS: Final = 5
 
@@ -118,9 +118,12 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
     total = sum(weights)
     size = _effective(rows)
     whole = agreement(Confusion(*(weight * size / total for weight in weights)))
-    sensitivity, specificity = (
-        _share(weights[right], [*cells[right], *cells[wrong]]) for right, wrong in ((0, 1), (3, 2))
-    )
+    rates: list[Interval | None] = []
+    for right, wrong in ((0, 1), (3, 2)):
+        of_label = [*cells[right], *cells[wrong]]
+        of_all = weights[right] + weights[wrong]
+        rates.append(wilson(weights[right] / of_all, _effective(of_label)) if of_label else None)
+    kinds = [sum(map(len, (cells[one], cells[other]))) for one, other in ((0, 1), (2, 3), (0, 2), (1, 3))]
     graded = [row for row in rows if row.value is not None]
     is_graded = any(row.value not in {0.0, 1.0} for row in graded)
     return Calibration(
@@ -128,7 +131,8 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
         len(rows),
         size,
         Confusion(*map(len, cells)),
-        whole._replace(sensitivity=sensitivity, specificity=specificity),
+        # With one kind of verdict or label alone kappa is 0, with an interval of no width.
+        Agreement(whole.agreement, *rates, None if min(*kinds) == 0 else whole.kappa),
         weights[2] / total,
         weights[1] / total,
         _reliability(graded) if is_graded else None,
@@ -142,10 +146,6 @@ def _effective(rows: Sequence[_Row]) -> float:
     """Return Kish's effective number."""
     total = sum(row.weight for row in rows)
     return total * total / sum(row.weight**2 for row in rows)
-
-
-def _share(weight: float, rows: Sequence[_Row]) -> Interval | None:
-    return wilson(weight / sum(row.weight for row in rows), _effective(rows)) if rows else None
 
 
 def _reliability(rows: Sequence[_Row]) -> Reliability:

@@ -6,7 +6,7 @@ A golden set says how often this version of the judge errs, and corrects the sha
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -22,13 +22,12 @@ from worker.monitor.corrected import (
     from_golden,
     method_of,
 )
-from worker.monitor.labels import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
+from worker.monitor.label_store import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
 from worker.monitor.series import (
     COARSE_DAYS,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
-    VERSION_DIGITS,
     Series,
     read_buckets,
     read_series,
@@ -42,10 +41,12 @@ _MATCH_EVERY_S: Final = 60.0
 _SHOW_EVERY_S: Final = 300.0
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
+_SERIES_AT_ONCE: Final = 100
 _DAY_S: Final = 24 * HOUR_S
 LABELS_S: Final = COARSE_DAYS * _DAY_S
 """For how long a verdict on a labelled trace says how the judge errs."""
 _SPANS_S: Final = (HOUR_S, _DAY_S, 7 * _DAY_S, 28 * _DAY_S, LABELS_S)
+_FINE_S: Final = 6 * HOUR_S
 _ENOUGH_LABELS: Final = 100
 # As for the window of the raw share.
 _ENOUGH_JUDGEMENTS: Final = 50
@@ -72,14 +73,6 @@ class Correction(NamedTuple):
     refused: str = ""
     """Why ``corrected`` is None, in one or two sentences."""
 
-    @property
-    def is_enough(self) -> bool:
-        """Whether a longer time would hardly make it better, or hide a change."""
-        if self.method == "ppi":
-            return self.corrected is not None and self.labels >= _ENOUGH_LABELS
-        judgements = 0 if self.raw is None else self.raw.judgements
-        return judgements >= _ENOUGH_JUDGEMENTS or (judgements > 0 and self.until - self.since >= _DAY_S)
-
 
 class LabelIndex:
     """Labels with the verdicts that count, by series for those drawn from the traffic, by judge for all others.
@@ -90,19 +83,22 @@ class LabelIndex:
     def __init__(self, labels: Iterable[Labelled], since: float) -> None:
         self._drawn: dict[Series, list[Pair]] = defaultdict(list)
         self._others: dict[tuple[str, ...], dict[Origin, list[Pair]]] = defaultdict(dict)
-        self.drawn_metrics: set[tuple[str, str]] = set()
         for labelled in labels:
-            one = Labelled(labelled.label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
-            if one.label.origin == "drawn":
-                self._add_drawn(one)
-            else:
-                # A golden set need not be of the service: it measures the judge.
-                judges = {(each.version[:VERSION_DIGITS], each.judge_model) for each in one.verdicts}
-                for judge in judges:
-                    key = (one.label.judge, *judge, one.label.metric)
-                    verdict = one.verdict(lambda each: (each.version[:VERSION_DIGITS], each.judge_model) == judge)  # noqa: B023
+            label = labelled.label
+            one = Labelled(label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
+            if label.origin == "drawn":
+                for series in {each.series(label)[0] for each in one.verdicts if each.is_sampled}:
+                    verdict = one.verdict(lambda each: each.is_sampled and each.series(label)[0] == series)  # noqa: B023
                     if verdict is not None:
-                        self._others[key].setdefault(one.label.origin, []).append(Pair(one.label, verdict))
+                        for part in verdict.series(label):
+                            self._drawn[part].append(Pair(label, verdict))
+                continue
+            # A golden set need not be of the service: it measures the judge.
+            for judge in {each.judge for each in one.verdicts}:
+                verdict = one.verdict(lambda each: each.judge == judge)  # noqa: B023
+                if verdict is not None:
+                    of_judge = self._others[label.judge, *judge, label.metric]
+                    of_judge.setdefault(label.origin, []).append(Pair(label, verdict))
 
     def of(self, series: Series, since: float, until: float) -> dict[Origin, Sequence[Pair]]:
         """Return the labels that count in a series by how they were chosen, drawn ones only of a span of time."""
@@ -111,14 +107,16 @@ class LabelIndex:
         drawn = [pair for pair in self._drawn.get(series, ()) if since <= pair.verdict.judged_at < until]
         return found | ({"drawn": drawn} if drawn else {})
 
-    def _add_drawn(self, labelled: Labelled) -> None:
-        label = labelled.label
-        self.drawn_metrics.add((label.judge, label.metric))
-        for series in {one.series(label)[0] for one in labelled.verdicts if one.is_sampled}:
-            verdict = labelled.verdict(lambda one: one.is_sampled and one.series(label)[0] == series)  # noqa: B023
-            if verdict is not None:
-                for each in verdict.series(label):
-                    self._drawn[each].append(Pair(label, verdict))
+    def has_others(self, series: Series) -> bool:
+        """Return whether labels of a golden set or of a queue count in a series."""
+        return (series.judge, series.version, series.judge_model, series.metric) in self._others
+
+    def span_s(self, series: Series, now: float) -> float | None:
+        """Return the shortest span until now that holds enough drawn labels of a series, or all; None without any."""
+        times = [pair.verdict.judged_at for pair in self._drawn.get(series, ())]
+        enough = min(len(times), _ENOUGH_LABELS)
+        counted = (span_s for span_s in _SPANS_S if sum(at >= now - span_s for at in times) >= enough)
+        return next(counted, None) if times else None
 
 
 def corrections(
@@ -137,8 +135,8 @@ def corrections(
         index: The labels, if they were read before.
     """
     index = LabelIndex(read_labels(store), until - LABELS_S) if index is None else index
-    # Buckets of five minutes are kept for 3 days, those of an hour for 90.
-    is_fine = since >= time.time() - (FINE_DAYS - 1) * _DAY_S
+    # Buckets of five minutes are kept for 3 days, those of an hour for 90; the latter are fewer to read.
+    is_fine = until - since < _FINE_S and since >= time.time() - (FINE_DAYS - 1) * _DAY_S
     step = FIVE_MINUTES_S if is_fine else HOUR_S
     since = since // step * step
     labelled = {one: by_origin for one in series if (by_origin := index.of(one, since, until))}
@@ -209,13 +207,16 @@ class CorrectionWatch:
             metrics.quality_corrected_upper,
             metrics.quality_corrected_window,
         )
-        self._shown: set[tuple[str, ...]] = set()
         self._matcher = OutboxMatcher(store)
-        self._next_match = self._next_show = 0.0
-        self._said: set[tuple[str, Method | None]] = set()
+        self._next_match = self._next_round = 0.0
+        self._index = LabelIndex((), 0.0)
+        self._left: list[Series] = []
+        self._shown: set[tuple[str, ...]] = set()
+        self._shown_before: set[tuple[str, ...]] = set()
+        self._said: set[tuple[str, ...]] = set()
 
     def run_due(self) -> None:
-        """Match what has come, and compute the gauges, if their time has come.
+        """Match what has come, and compute some of the gauges, if their time has come.
 
         Raises:
             StoreError: Redis did not answer; the gauges stay as they are.
@@ -226,64 +227,84 @@ class CorrectionWatch:
             may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
             if not may_be_more:
                 self._next_match = now + _MATCH_EVERY_S
-        if now >= self._next_show:
-            self._next_show = now + _SHOW_EVERY_S
-            self._show(self._corrections(now))
+        if now >= self._next_round and not self._left:
+            self._begin_round(now)
+        # A part at a time: the lock of the active monitor lasts for seconds only.
+        if self._left:
+            some = self._left[:_SERIES_AT_ONCE]
+            for series, results in self._corrections(some, now).items():
+                self._show(series, results)
+            del self._left[: len(some)]
+            if not self._left:
+                self._remove(self._shown_before - self._shown)
 
     def clear(self) -> None:
         """Remove all gauges: another worker is the active monitor."""
         self._matcher = OutboxMatcher(self._store)
-        self._next_match = self._next_show = 0.0
+        self._next_match = self._next_round = 0.0
+        self._left.clear()
         self._said.clear()
-        self._show({})
+        self._remove(self._shown | self._shown_before)
+        self._shown, self._shown_before = set(), set()
 
-    def _corrections(self, now: float) -> dict[Series, list[Correction]]:
-        """Correct each series over the shortest time that holds enough labels, or judgements for a golden set."""
+    def _begin_round(self, now: float) -> None:
         labels = read_labels(self._store)
-        index = LabelIndex(labels, now - LABELS_S)
-        waiting = set(read_series(self._store).values() if labels else ())
+        self._index = LabelIndex(labels, now - LABELS_S)
+        self._left = list(read_series(self._store).values()) if labels else []
+        self._shown, self._shown_before = set(), self._shown
+        self._next_round = now + _SHOW_EVERY_S
+        if not self._left:
+            self._remove(self._shown_before)
+
+    def _corrections(self, some: Sequence[Series], now: float) -> dict[Series, list[Correction]]:
+        """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""
+        spans = {series: self._index.span_s(series, now) for series in some}
+        by_others = {series for series in some if self._index.has_others(series)}
         found: dict[Series, dict[Method | None, Correction]] = defaultdict(dict)
         for span_s in _SPANS_S:
-            for series, results in corrections(self._store, waiting, now - span_s, now, index).items():
-                of_method = found[series]
+            asked = [series for series in some if spans[series] == span_s or series in by_others]
+            for series, results in corrections(self._store, asked, now - span_s, now, self._index).items():
                 for one in results:
-                    if one.method not in of_method or not of_method[one.method].is_enough:
-                        of_method[one.method] = one
-                is_whole = "ppi" in of_method or (series.judge, series.metric) not in index.drawn_metrics
-                if is_whole and all(one.is_enough for one in of_method.values()):
-                    waiting.remove(series)
+                    is_chosen = spans[series] == span_s if one.method == "ppi" else series in by_others
+                    if is_chosen:
+                        found[series][one.method] = one
+                # All results are of the same verdicts.
+                judgements = 0 if results[0].raw is None else results[0].raw.judgements
+                if judgements >= _ENOUGH_JUDGEMENTS or span_s >= _DAY_S:
+                    by_others.discard(series)
         return {series: list(of_method.values()) for series, of_method in found.items()}
 
-    def _show(self, found: Mapping[Series, Sequence[Correction]]) -> None:
-        """Set the gauges, and remove those of all others."""
-        shown: set[tuple[str, ...]] = set()
-        for series, results in found.items():
-            for one in results:
-                if one.corrected is None:
-                    self._log_refusal(series, one)
-                    continue
-                segment = f"{series.segment}={series.value}" if series.segment else ""
-                of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
-                labels: tuple[str, ...] = (series.metric, segment, *of_series, one.corrected.method)
-                shown.add(labels)
-                values = (*one.corrected.interval, one.until - one.since)
-                for gauge, value in zip(self._gauges, values, strict=True):
-                    gauge.labels(*labels).set(value)
-        for labels in self._shown - shown:
+    def _show(self, series: Series, results: Sequence[Correction]) -> None:
+        segment = f"{series.segment}={series.value}" if series.segment else ""
+        of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
+        for one in results:
+            if one.corrected is None:
+                self._log_refusal(series, one)
+                continue
+            labels: tuple[str, ...] = (series.metric, segment, *of_series, one.corrected.method)
+            self._shown.add(labels)
+            values = (*one.corrected.interval, one.until - one.since)
+            for gauge, value in zip(self._gauges, values, strict=True):
+                gauge.labels(*labels).set(value)
+
+    def _remove(self, shown: Iterable[tuple[str, ...]]) -> None:
+        for labels in shown:
             for gauge in self._gauges:
                 gauge.remove(*labels)
-        self._shown = shown
 
     def _log_refusal(self, series: Series, correction: Correction) -> None:
         """Log once why labels correct nothing; segments are left out, whose labels are often too few."""
-        if series.segment or (series.id, correction.method) in self._said:
+        # A golden set measures the judge, so that its refusal is the same for all services.
+        service = series.service if correction.method == "ppi" else ""
+        key = (series.judge, series.version, series.judge_model, series.metric, correction.method or "", service)
+        if series.segment or key in self._said:
             return
-        self._said.add((series.id, correction.method))
+        self._said.add(key)
         log.warning(
             "share not corrected by labels",
             reason=correction.refused,
             labels=correction.labels,
-            service=series.service,
+            service=service or None,
             judge=series.judge,
             version=series.version,
             judge_model=series.judge_model,

@@ -232,11 +232,11 @@ class Metrics:
     quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", _QUALITY,
         "When the open drop began, in seconds since the epoch", stability=_STABLE)
     quality_corrected_share = Metric(Gauge, "quality_corrected_share", "ratio", _CORRECTED,
-        "Share of verdicts that should pass, corrected by labels with the method")
+        "Share of verdicts that should pass, corrected by labels with the method", stability=_STABLE)
     quality_corrected_lower = Metric(Gauge, "quality_corrected_lower", "ratio", _CORRECTED,
-        "Lower limit of the 95 % interval of quality_corrected_share")
+        "Lower limit of the 95 % interval of quality_corrected_share", stability=_STABLE)
     quality_corrected_upper = Metric(Gauge, "quality_corrected_upper", "ratio", _CORRECTED,
-        "Upper limit of the 95 % interval of quality_corrected_share")
+        "Upper limit of the 95 % interval of quality_corrected_share", stability=_STABLE)
     quality_corrected_window = Metric(Gauge, "quality_corrected_window_seconds", "seconds", _CORRECTED,
         "Length of the time that quality_corrected_share is about")
     judge_flip_ratio = Metric(Gauge, "judge_flip_ratio", "ratio", _REPEATS,

@@ -17,6 +17,7 @@ CONTRACT_VERBS = {
     "report",
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
+    *("labels", "calibrate"),
 }
 
 
@@ -68,6 +69,16 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ),
     ("invalid",): ("list", "Examples"),
     ("invalid", "list"): ("--limit N", "--json", "--config FILE", "--redis-url URL", "Examples"),
+    ("labels",): ("import", "list", "Examples"),
+    ("labels", "import"): (
+        *("FILE", "standard input", "--judge NAME", "--metric METRIC", "--drawn HOW", "--label NAME", "--invert"),
+        *("--verdicts FILE", "--dry-run", "--json", "--config FILE", "--redis-url URL", "Exit code 0"),
+    ),
+    ("labels", "list"): ("--judge NAME", "--json", "--config FILE", "--redis-url URL"),
+    ("calibrate",): (
+        *("--judge NAME", "--metric METRIC", "--since TIME", "--service PATTERN", "--archive FILE", "--format"),
+        *("--config FILE", "--redis-url URL", "Exit code 0"),
+    ),
     ("forget",): (
         "--trace-id ID",
         "--user-id ID",

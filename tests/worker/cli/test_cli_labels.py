@@ -13,7 +13,7 @@ from stage_parts import Ground
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.cli.labels import Defaults, LineError, LineReader, parse_drawn
-from worker.monitor.labels import read_labels
+from worker.monitor.label_store import read_labels
 
 JUDGES = configured(
     {
@@ -82,7 +82,7 @@ def test_a_line_names_trace_judge_and_how_it_was_drawn() -> None:
     assert (label.trace_id, label.span_id, label.judge, label.metric) == ("t1", "s", "tone", "tone")
     assert (label.drawn, label.annotator, len(label.comment)) == (1.0, "ann", 2000)
     assert label.labelled_at == 1777636800
-    assert read(row(1, time=5)).label.labelled_at == 5
+    assert [read(row(1, time=time)).label.labelled_at for time in (5, None)] == [5, 0]
     assert [read(row(1, drawn=how)).label.drawn for how in ("golden", "queue", "0.25")] == ["golden", "queue", 0.25]
     assert parse_drawn("1") == 1
     # A labelled row of `judges test`: its id is that of `evaluate`, its label a tag.
@@ -226,6 +226,7 @@ def test_an_archive_holds_what_the_outbox_has_lost(served: Run, ground: Ground) 
     document = served("calibrate", "--judge", "safety", "--archive", archive, "--format", "json").document
     (found,) = document["calibrations"]
     assert (found["origin"], found["labels"], found["agreement"]["value"]) == ("queue", 2, 0.5)
+    assert found["kappa"] is None, "the judge passes all"
     assert all(not one.verdicts for one in read_labels(ground.store))
 
 

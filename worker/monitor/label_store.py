@@ -107,10 +107,14 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
         """Whether it counts in series: it is of live traffic, chosen with a known probability."""
         return self.origin == "live" and self.weight > 0
 
+    @property
+    def judge(self) -> tuple[str, str]:
+        """The version as in series, and the judge model."""
+        return self.version[:VERSION_DIGITS], self.judge_model
+
     def series(self, label: Label) -> list[Series]:
         """Return the series that it may count in, the whole first, then its segments."""
-        version = self.version[:VERSION_DIGITS]
-        whole = Series(self.service, self.environment, label.judge, version, self.judge_model, label.metric)
+        whole = Series(self.service, self.environment, label.judge, *self.judge, label.metric)
         segments = ((name, value) for name in ("model", "release", "name") if (value := getattr(self, name)))
         return [whole, *(msgspec.structs.replace(whole, segment=name, value=value) for name, value in segments)]
 
