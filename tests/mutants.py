@@ -151,7 +151,7 @@ PARTS: Final = {
     "rules": Part(
         6,
         ["deploy/rules/*.py"],
-        ["tests/deploy/test_rule_files.py", "tests/deploy/test_table.py", "tests/deploy/test_intervals.py"],
+        ["tests/deploy/test_rule_files.py", "tests/deploy/test_table.py"],
     ),
 }
 
