@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
-from worker.config.canary import Canary
+from worker.config.canary_file import Canary
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController

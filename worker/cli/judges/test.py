@@ -16,7 +16,7 @@ from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.rows import EMPTY_OUTPUT
 from worker.cli.evaluate.offline import open_graders
 from worker.cli.evaluate.trace_files import Conversations
-from worker.cli.judges.report import (
+from worker.cli.judges.measuring import (
     Comparison,
     Measured,
     Subject,
