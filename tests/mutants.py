@@ -116,8 +116,8 @@ PARTS: Final = {
         11,
         [
             "judges/agreement/combine.py",
-            "judges/agreement/labels.py",
-            "judges/agreement/labels.py",
+            "judges/agreement/labelled.py",
+            "judges/agreement/labelled.py",
             "judges/parsing/evidence.py",
             "judges/parsing/echo.py",
         ],

@@ -12,7 +12,7 @@ import msgspec
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from judges.agreement.labels import is_known_label, says_yes, scale_of
+from judges.agreement.labelled import is_known_label, says_yes, scale_of
 from judges.core.judge import Judge, Metric
 from judges.core.verdict import Verdict
 from judges.custom.variables import declared_labels, passing

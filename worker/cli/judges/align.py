@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from judges.agreement.intervals import Interval
-from judges.agreement.labels import Judged, Labelled, says_yes
+from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import Halves, balanced, halves, improvement, least_shown
 from judges.alignment import Alignment, NotJudgedError, Rules, Trial
 from judges.core.judge import Judge, is_name

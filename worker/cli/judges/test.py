@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from judges.agreement.combine import Combine
-from judges.agreement.labels import Labelled, agreement
+from judges.agreement.labelled import Labelled, agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
