@@ -1,6 +1,7 @@
 """Drops of all series: a detector each, stepped through the buckets of five minutes, with its state in Redis.
 
-The active monitor steps a series only through buckets that are complete. A detector's state is written after each step,
+The active monitor steps a series only through buckets that are complete: their time has passed, and the outbox holds
+no verdict of them that is not counted yet, as after an outage. A detector's state is written after each step,
 so that another worker goes on where the last one stopped.
 """
 
@@ -18,6 +19,7 @@ import structlog
 from worker.config.objectives import read_objectives
 from worker.config.settings import Monitor
 from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
+from worker.monitor.counts import counted_until
 from worker.monitor.detector import (
     DROPS,
     Change,
@@ -136,16 +138,17 @@ class Detection:
         self._load([series_id for series_id in series if series_id not in self._detectors])
         self._detectors = {series_id: self._detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(one) is not None for one in series.values())
-        last = int((now - _GRACE_S) // FIVE_MINUTES_S) - 1
+        complete_s = min(now - _GRACE_S, counted_until(self._store, now))
+        last = int(complete_s // FIVE_MINUTES_S) - 1
         ids, may_learn = iter(series), _LEARN_AT_ONCE
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
         while time.monotonic() - began < _MOST_S and (some := list(islice(ids, _READ_AT_ONCE))):
-            self._count_sessions(some, int((now - _GRACE_S) // CLUSTER_PERIOD_S) - 1)
+            self._count_sessions(some, int(complete_s // CLUSTER_PERIOD_S) - 1)
             due = [one for one in some if self._detectors[one].is_due(now)][:may_learn]
             may_learn -= len(due)
             self._learn(due, series, now, active)
             self._count([one for one in some if self._detectors[one].done < last], series, last)
-        self._explain(series, last)
+        self._explain(series)
         return self._detectors
 
     def _load(self, series_ids: Sequence[str]) -> None:
@@ -282,7 +285,7 @@ class Detection:
             detector.done = last
         self._save(series_ids)
 
-    def _explain(self, series: Mapping[str, Series], last: int) -> None:
+    def _explain(self, series: Mapping[str, Series]) -> None:
         """Store an incident for each series with an open drop, also of a segment, and end those without one."""
         families: dict[Series, list[str]] = {}
         for series_id, one in series.items():
@@ -309,7 +312,7 @@ class Detection:
                     for one in families
                     if one != whole and all(getattr(one, name) == getattr(whole, name) for name in names)
                 ]
-                detector.incident = investigate(self._store, members, siblings, last)
+                detector.incident = investigate(self._store, members, siblings, detector.done)
                 _report("quality dropped", whole, detector.incident)
             explained.append(whole_id)
         if explained:
