@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 import judges
-from judges.agreement.labels import Agreement, Judged, agreement
+from judges.agreement.labelled import Agreement, Judged, agreement
 from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.registry import catalogue

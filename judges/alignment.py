@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from judges.agreement.labels import Judged, Labelled, says_yes
+from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import balanced, is_right
 from judges.core.judge import RESULT, Answered, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, Block, Prompt, documents

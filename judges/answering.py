@@ -153,7 +153,9 @@ class AnswerLoop(NamedTuple):
                 raise UnscoredError("refusal", "the model declined to answer, in words")
             read = await offload_if_large(is_large, judge.read, answer)
             # In the asked form, since the endpoint allows no other.
-            if is_refusal_as_reason(_reasons(read)):
+            given = read if isinstance(read, Mapping) else {"rationale": getattr(read, "rationale", None)}
+            reasons = str(next((given[key] for key in ("rationale", "justification") if given.get(key)), ""))
+            if is_refusal_as_reason(reasons):
                 raise UnscoredError("refusal", "the model declined to answer, in its reasons")
         except OffMenuError:
             raise
@@ -162,9 +164,3 @@ class AnswerLoop(NamedTuple):
         if judge.check is not None:
             await offload_if_large(is_large, judge.check, self.call.trace, prompt, read)
         return read
-
-
-def _reasons(read: Answer) -> str:
-    """Return the reasons of an answer with one verdict; no text for other answers."""
-    given = read if isinstance(read, Mapping) else {"rationale": getattr(read, "rationale", None)}
-    return str(next((given[key] for key in ("rationale", "justification") if given.get(key)), ""))

@@ -116,8 +116,8 @@ PARTS: Final = {
         11,
         [
             "judges/agreement/combine.py",
-            "judges/agreement/labels.py",
-            "judges/agreement/labels.py",
+            "judges/agreement/labelled.py",
+            "judges/agreement/labelled.py",
             "judges/parsing/evidence.py",
             "judges/parsing/echo.py",
         ],
@@ -151,7 +151,7 @@ PARTS: Final = {
     "rules": Part(
         6,
         ["deploy/rules/*.py"],
-        ["tests/deploy/test_rule_files.py", "tests/deploy/test_table.py", "tests/deploy/test_intervals.py"],
+        ["tests/deploy/test_rule_files.py", "tests/deploy/test_table.py"],
     ),
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, Z, wilson
-from judges.agreement.labels import Judged, Labelled, says_yes
+from judges.agreement.labelled import Judged, Labelled, says_yes
 
 # The deviation that keeps a figure above its limit four times out of five.
 _Z_POWER: Final = 0.84

@@ -114,18 +114,16 @@ def make(settings: Settings) -> Judge:
         prepare=with_earlier_messages,
         cuts=("messages", "context"),
         check=lambda trace, _prompt, lines: _check(settings, trace, lines),
-        output_tokens=_output_tokens,
+        # A line repeats its sentence, and its excerpt is about as long.
+        output_tokens=lambda trace, _prompt: (
+            MIN_OUTPUT_TOKENS + 3 * text_tokens(trace.output) + _LINE_TOKENS * len(_sentences(trace.output))
+        ),
         whole_lines=whole_lines,
     )
 
 
 # An answer is divided for the request, and for the check of its lines.
 _sentences = lru_cache(maxsize=4)(split)
-
-
-def _output_tokens(trace: Trace, _prompt: Prompt) -> int:
-    # A line repeats its sentence, and its excerpt is about as long.
-    return MIN_OUTPUT_TOKENS + 3 * text_tokens(trace.output) + _LINE_TOKENS * len(_sentences(trace.output))
 
 
 def _read(menu: Menu, text: str) -> tuple[Line, ...]:

@@ -98,13 +98,17 @@ def make(settings: Settings) -> Judge:
         return msgspec.structs.replace(with_earlier_messages(trace), guidelines=list(joined))
 
     fields = None if settings.fields is UNSET else tuple(dict.fromkeys(settings.fields))
+    if fields is None:
+        fixed = yes_no.fixed_part(ROLE, CRITERION, history_rules("the fields", "the input"))
+    else:
+        listed = "; ".join(f"`{name}` is {_MEANINGS.get(name, f'the field {name} of the call')}" for name in fields)
+        meanings = f"The other parts hold fields of one call to an assistant, of which some may be absent: {listed}."
+        fixed = yes_no.fixed_part(ROLE, CRITERION.replace(_FIELDS, meanings))
     judge = yes_no.make(
         name="guidelines",
         asks="Are all given rules obeyed by the answer, the question and the context?",
         needs=("output" if fields is None else AnyOf(fields), "guidelines"),
-        fixed=yes_no.fixed_part(ROLE, CRITERION, history_rules("the fields", "the input"))
-        if fields is None
-        else yes_no.fixed_part(ROLE, CRITERION.replace(_FIELDS, _meanings(fields))),
+        fixed=fixed,
         blocks=blocks if fields is None else partial(_blocks_of, fields),
         heuristic=heuristic,
         cuts=tuple(name for name in ("messages", "context") if fields is None or name in fields),
@@ -112,11 +116,6 @@ def make(settings: Settings) -> Judge:
     # Normalised rules: one rule as a string and as a list of one are the same judge version.
     kept = Settings(configured, UNSET if fields is None else fields)
     return dataclasses.replace(judge, settings=kept, make=make, prepare=prepare)
-
-
-def _meanings(fields: Sequence[str]) -> str:
-    listed = "; ".join(f"`{name}` is {_MEANINGS.get(name, f'the field {name} of the call')}" for name in fields)
-    return f"The other parts hold fields of one call to an assistant, of which some may be absent: {listed}."
 
 
 def _blocks_of(fields: Sequence[str], trace: Trace) -> tuple[Block, ...]:

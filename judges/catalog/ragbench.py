@@ -150,7 +150,9 @@ def make(settings: Settings) -> Judge:
         prepare=with_earlier_messages,
         cuts=("messages", "context"),
         check=_check,
-        output_tokens=_output_tokens,
+        output_tokens=lambda _trace, prompt: support.output_tokens(
+            len(prompt.about.answer.sentences), len(prompt.about.documents.sentences)
+        ),
     )
 
 
@@ -182,11 +184,6 @@ def _check(_trace: Trace, prompt: Prompt, answer: support.Support[Entry]) -> Non
             (key for entry in answer.entries for key in entry.supporting), besides=SPECIAL_WORDS
         ),
     )
-
-
-def _output_tokens(_trace: Trace, prompt: Prompt) -> int:
-    shown: Shown = prompt.about
-    return support.output_tokens(len(shown.answer.sentences), len(shown.documents.sentences))
 
 
 def prompts(trace: Trace) -> tuple[Prompt, ...]:

@@ -132,7 +132,9 @@ def joined(first: Trace, second: Trace, context_tools: Sequence[str] = ()) -> Tr
 
 def comparing(criterion: str | None = None) -> Judge:
     """Build the judge that compares two answers by a criterion in words; by correctness and helpfulness without one."""
-    fixed = _fixed_part(DEFAULT if criterion is None else criterion.strip())
+    measure = f"The measure\n{DEFAULT if criterion is None else criterion.strip()}"
+    history = history_rules("the two answers", "the request")
+    fixed = f"{ROLE}\n\n{TASK}\n\n{measure}\n\n{history}\n\n{MATERIAL_RULES}\n\n{FORM}"
     return _make(
         name=NAME,
         asks="Which of two answers is better?",
@@ -240,11 +242,6 @@ def _reading(name: str, trace: Trace, answered: Sequence[Answered]) -> Reading:
     reasons = [f"{prompt.about[0]} first: {answer['rationale']}" for prompt, answer in answered]
     rationale = "\n".join(reasons) or "Both answers are the same."
     return Reading((Score(name, _VALUES[outcome], _VALUES[outcome], outcome),), rationale, details)
-
-
-def _fixed_part(measure: str) -> str:
-    history = history_rules("the two answers", "the request")
-    return "\n\n".join((ROLE, TASK, f"The measure\n{measure}", history, MATERIAL_RULES, FORM))
 
 
 def _borrowed(fixed: str) -> str:

@@ -45,7 +45,7 @@ _SERIES = (
     ("correctness", "correctness", "prod", MODEL, 0.9),
     ("correctness", "correctness", "prod", PANEL, 0.4),
 )
-_VALUES = {"quality_window_seconds": 3600, "quality_effective_n": 100, "quality_judgements": 100, "quality_drop": 1}
+_VALUES = {"quality_window_seconds": 3600, "quality_effective_n": 100, "quality_judgements": 100, "safety_incident": 1}
 CHANGES_AFTER = 8
 """Scrapes after which the judge `correctness` has another version."""
 
@@ -179,7 +179,7 @@ class Traffic:
             metrics.ready.labels(role).set(1)
 
     def _monitored(self) -> None:
-        """Set every gauge of the monitor for each series; all have dropped."""
+        """Set every gauge of the monitor for each series; each has a safety incident."""
         for judge, metric_name, environment, model, share in _SERIES:
             labels = {"service": "shop", "environment": environment, "judge": judge, "metric": metric_name}
             labels |= {"version": "01234567", "judge_model": model, "budget": "day", "second_model": "llama"}

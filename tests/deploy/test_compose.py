@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from support.redis_kinds import TunedRedis
 
 from worker.cli import verbs
 from worker.config.loading import load
+from worker.config.objectives import FILE_NAME, read_objectives
 from worker.config.settings import Settings
 from worker.embedded import find_servers
 
@@ -165,7 +166,10 @@ def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.Monkey
     """Each variable is a setting, and the file is taken as it stands, without a key."""
     worker = services()["worker"]
     environment = {name: value for name, value in worker["environment"].items() if name.startswith("TRACEJUDGE_")}
-    (file,) = mounts(worker)
+    file, objectives = mounts(worker)
+    # The worker finds its objectives beside its configuration.
+    assert PurePosixPath(objectives.target) == PurePosixPath(file.target).with_name(FILE_NAME)
+    assert read_objectives(objectives.source)
     monkeypatch.chdir("/")
     settings = load(environment, config=str(file.source))
     assert settings.redis_url == "redis://redis:6379/0"

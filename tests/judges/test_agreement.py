@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import each_case
 
-from judges.agreement.labels import Agreement, Judged, Share, agreement, is_known_label, shares
+from judges.agreement.labelled import Agreement, Judged, Share, agreement, is_known_label, shares
 from judges.core.verdict import REASONS, Assessment, Score
 from tracejudge import Trace
 

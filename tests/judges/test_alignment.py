@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from judges.agreement.labels import Judged, Labelled
+from judges.agreement.labelled import Judged, Labelled
 from judges.alignment import Alignment, NotJudgedError, Rules, Trial
 from judges.core.judge import RESULT, Judge
 from judges.core.verdict import Assessment, Reason, Score

@@ -3,7 +3,7 @@
 import pytest
 from support.cases import each_case
 
-from judges.agreement.labels import Grades, Scale, grades, scale_of
+from judges.agreement.labelled import Grades, Scale, grades, scale_of
 from judges.custom import define
 from judges.registry import catalogue
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from judges.agreement.intervals import wilson
-from judges.agreement.labels import Judged, Labelled
+from judges.agreement.labelled import Judged, Labelled
 from judges.agreement.paired import Cells, balanced, halves, improvement, least_shown
 from judges.core.verdict import Assessment, Score
 from tracejudge import Trace

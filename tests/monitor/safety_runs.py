@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worker.monitor.safety import Rates, State, confirmed_error, rates_of, step
+from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 BUCKETS_PER_HOUR = 12
 ERRORS = (0.001, 0.003, 0.01)

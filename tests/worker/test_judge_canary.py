@@ -17,7 +17,7 @@ from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.accounting import read_account
-from worker.config.canary import CANARY_SERVICE, Canary
+from worker.config.canary_file import CANARY_SERVICE, Canary
 from worker.config.loading import load
 from worker.config.settings import Monitor, Rule, Settings, SettingsError
 from worker.export.consumer import OutboxEntry, read_outbox_entry

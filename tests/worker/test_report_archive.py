@@ -47,6 +47,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a trace": (lambda: b'{"trace_id": "t", "service": "s"}', ":1: is not a verdict: Object missing required field"),
     "another outcome": (lambda: LINE.replace(b'"scored"', b'"fine"'), ":1: is not a verdict: Invalid enum value"),
     "a weight in words": (lambda: LINE[:-1] + b',"weight":"2"}', "- at `$.weight`"),
+    "a time without a date": (lambda: LINE[:-1] + b',"started_at":1e300}', "- at `$.started_at`"),
     "too long": (lambda: b" " * (archive.MAX_LINE_BYTES + 1), ":1: is longer than 16 MiB"),
     "damaged gzip": (lambda: gzip.compress(LINE * 9)[:-20], "damaged or not complete"),
     "foreign gzip": (lambda: b"\x1f\x8b" + LINE, "damaged or not complete"),

@@ -18,8 +18,8 @@ _TERMINATED: Final = 143
 # The help texts stand here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
 _COMMANDS: Final[Mapping[str, str]] = {
     "account": "Print the accounting: the outcome of every trace and evaluation",
-    "dead": "List, show, retry or drop evaluations that were given up",
     "calibrate": "Measure a judge against human labels",
+    "dead": "List, show, retry or drop evaluations that were given up",
     "demo": "Run sample traffic through an embedded Redis and a real worker",
     "doctor": "Check every part, and say how to fix each that is broken",
     "evaluate": "Judge the traces of a file offline, without Redis",

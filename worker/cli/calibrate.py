@@ -13,7 +13,7 @@ from rich.table import Table
 
 from judges.agreement.intervals import Interval
 from judges.core.judge import Judge
-from worker.cli.judges.report import chosen_metric
+from worker.cli.judges.measuring import chosen_metric
 from worker.cli.labels import read_verdicts
 from worker.cli.options import NOTES, OUT, REDIS, amount, connect, judges_named, note, plain, print_json, print_table
 from worker.monitor.calibration import Calibration, calibrate

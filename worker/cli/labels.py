@@ -12,7 +12,7 @@ import msgspec
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from judges.agreement.labels import is_known_label, says_yes, scale_of
+from judges.agreement.labelled import is_known_label, says_yes, scale_of
 from judges.core.judge import Judge, Metric
 from judges.core.verdict import Verdict
 from judges.custom.variables import declared_labels, passing
@@ -20,7 +20,7 @@ from judges.parsing.answer import folded
 from judges.registry import configured
 from judges.rows import as_trace
 from worker.cli import SuggestingGroup
-from worker.cli.judges.report import chosen_metric
+from worker.cli.judges.measuring import chosen_metric
 from worker.cli.options import JSON, NOTES, OUT, REDIS, amount, connect, counts_table, note, print_json, print_table
 from worker.config.errors import nearest
 from worker.monitor.label_store import (

@@ -17,7 +17,7 @@ from judges.registry import CatalogueError, catalogue
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from worker.config import judge_files
-from worker.config.canary import Canary
+from worker.config.canary_file import Canary
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
 from worker.config.objectives import FILE_NAME, read_objectives

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
-from worker.config.canary import Canary
+from worker.config.canary_file import Canary
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer, OutboxEntry
 from worker.monitor.budgets import BudgetController
@@ -135,7 +135,7 @@ class MonitorTask(Protocol):
     """Work of the active monitor beside its sums. A further one is a row of ``QualitySums``."""
 
     def run_due(self) -> None:
-        """Do what is due; called about once a second.
+        """Do what is due; called every second or two.
 
         Raises:
             StoreError: Redis did not answer; it is safe to call again.

@@ -16,7 +16,7 @@ import structlog
 from msgspec import structs
 
 from judges.core.verdict import Verdict
-from worker.config.canary import Canary
+from worker.config.canary_file import Canary
 from worker.config.graders import Grader, Graders
 from worker.config.settings import Settings
 from worker.monitor.counts import Increment, read_counts

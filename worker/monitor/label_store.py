@@ -194,13 +194,18 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     Raises:
         TooManyLabelsError: There are too many; the labels of this call are not stored.
     """
-    by_id = {label.id: label for label in labels}
+    by_id: dict[str, Label] = {}
+    written = Written()
+    for label in labels:
+        former = by_id.get(label.id, label)
+        written.same += label.id in by_id and former == label
+        written.changed += former != label
+        by_id[label.id] = label
     if not by_id:
-        return Written()
+        return written
     key = store.keys.labels
     stored: list[bytes | None] = store.call(lambda client: client.hmget(key, list(by_id)))
     changed: dict[Any, bytes] = {}
-    written = Written(same=len(labels) - len(by_id))
     for (name, label), raw in zip(by_id.items(), stored, strict=True):
         if raw is not None and msgspec.json.decode(raw, type=Label) == label:
             written.same += 1

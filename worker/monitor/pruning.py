@@ -71,23 +71,20 @@ class SeriesPruning:
 
     def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
         """Return the series that have no sums in these last days."""
+
+        def count(some: Sequence[str], pipe: Pipeline) -> None:
+            for series_id in some:
+                # Tomorrow as well: Redis dates verdicts by its own clock.
+                times = (now + ahead * _DAY_S for ahead in range(1 - days, 2))
+                pipe.exists(*(place(self._store.keys, series_id, at).hour_key for at in times))
+
         ids, found = iter(series_ids), list[str]()
         while some := list(islice(ids, _AT_ONCE)):
-            names = [self._days(one, now, days) for one in some]
-            counts = self._store.pipeline(partial(_count, names))
-            found += [one for one, count in zip(some, counts, strict=True) if not count]
+            counts = self._store.pipeline(partial(count, some))
+            found += [one for one, amount in zip(some, counts, strict=True) if not amount]
         return found
-
-    def _days(self, series_id: str, now: float, days: int) -> Sequence[str]:
-        # Tomorrow as well: Redis dates verdicts by its own clock.
-        return [place(self._store.keys, series_id, now + ahead * _DAY_S).hour_key for ahead in range(1 - days, 2)]
 
 
 def segment_of(series: Series) -> Series:
     """Return what all values of a segment of one series have in common."""
     return msgspec.structs.replace(series, value="")
-
-
-def _count(names: Sequence[Sequence[str]], pipe: Pipeline) -> None:
-    for of_series in names:
-        pipe.exists(*of_series)

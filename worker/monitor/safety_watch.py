@@ -24,7 +24,7 @@ from worker.monitor.counts import Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces
 from worker.monitor.gauges import GaugeTable
 from worker.monitor.repeats import first_of
-from worker.monitor.safety import Rates, State, confirmed_error, rates_of, step
+from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series, series_of
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics

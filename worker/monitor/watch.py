@@ -31,7 +31,7 @@ _DAY_EVERY_S: Final = 300.0
 """How often the window of a day is read: a few minutes do not change it."""
 _DAY_S: Final = 24 * HOUR_S
 _ENOUGH: Final = 50
-"""Judgements of the last hour from which the window is that hour; with fewer it is the last day."""
+"""Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
 _READ_AT_ONCE: Final = 200
 Sample = tuple[Gauge, tuple[str, ...], float]
 
@@ -56,6 +56,11 @@ class Window(NamedTuple):
             _added([bucket.unscored for bucket in buckets]),
             buckets[-1].begins_at + (FIVE_MINUTES_S if length_s == HOUR_S else HOUR_S) if buckets else 0.0,
         )
+
+    @property
+    def verdicts(self) -> int:
+        """The number of all verdicts."""
+        return self.sums.total.judgements + self.abstained.verdicts + self.unscored.verdicts
 
     @property
     def weight(self) -> float:
@@ -120,7 +125,7 @@ class QualityWatch:
         while some := list(islice(ids, _READ_AT_ONCE)):
             hours = read_buckets(self._store, some, now - HOUR_S, now + HOUR_S, fine=True)
             windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(some, hours, strict=True)}
-            few = [one for one, window in windows.items() if window.sums.total.judgements < _ENOUGH]
+            few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
             self._days |= {one: former[one] for one in few if one in former and former[one][0] > now}
             stale = [one for one in few if one not in self._days]
             days = read_buckets(self._store, stale, now - _DAY_S, now + HOUR_S, fine=False)

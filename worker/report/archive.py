@@ -10,10 +10,10 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final, Literal, NamedTuple, cast
+from typing import IO, Annotated, Final, Literal, NamedTuple, cast
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from judges.core.verdict import Outcome, joined_parts
 from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged
@@ -25,6 +25,10 @@ MAX_GROUPS: Final = 5_000
 MAX_SESSIONS: Final = 200_000
 MAX_IDS: Final = 1_000_000
 _GZIP: Final = b"\x1f\x8b"
+
+
+Seconds = Annotated[float, Meta(ge=0, le=10**11)]
+"""Up to the year 5138: later times have no date."""
 
 
 class ArchiveError(Exception):
@@ -48,8 +52,8 @@ class VerdictLine(Struct, frozen=True, kw_only=True):
     judge: str
     judge_version: str
     judge_model: str
-    started_at: float
-    duration_s: float
+    started_at: Seconds
+    duration_s: Seconds
     origin: str = "live"
     scores: tuple[VerdictScore, ...] = ()
     session_id: str | None = None

@@ -256,19 +256,18 @@ class Metrics:
     safety_incident_info = Metric(Gauge, "safety_incident_info", "boolean", ("metric", *SERIES, "since", "examples"),
         "1 for an open safety incident, with its begin and the ids of up to three failing traces")
     quality_abstained_lower = Metric(Gauge, "quality_abstained_lower", "ratio", _QUALITY,
-        "Lower limit of the 95 % interval of quality_abstained_share", stability=_STABLE)
+        "Lower limit of the 95 % interval of quality_abstained_share")
     quality_unscored_lower = Metric(Gauge, "quality_unscored_lower", "ratio", _QUALITY,
-        "Lower limit of the 95 % interval of quality_unscored_share", stability=_STABLE)
+        "Lower limit of the 95 % interval of quality_unscored_share")
     quality_objective = Metric(Gauge, "quality_objective", "ratio", _QUALITY,
-        "Share that should pass, from the file of objectives", stability=_STABLE)
+        "Share that should pass, from the file of objectives")
     quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*_QUALITY, "reference"),
-        "1 while the share is surely below its objective, or that of a new service below its environment's",
-        stability=_STABLE)
+        "1 while the share is surely below its objective, or that of a new service below its environment's")
     quality_incident = Metric(Gauge, "quality_incident_info", "boolean",
         (*_QUALITY, "since", "since_low", "since_high", "changed", "examples"),
-        "1 while a drop is open, with what is known of it", stability=_STABLE)
+        "1 while a drop is open, with what is known of it")
     quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
-        "1 while a service has no verdicts although 20 or more are usual by now", stability=_STABLE)
+        "1 while a service has no verdicts although 20 or more are usual by now")
     budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
         "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability=_STABLE)
     budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),

@@ -14,7 +14,7 @@ from whole_picture import JUDGE_MODEL
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.config.canary import Canary
+from worker.config.canary_file import Canary
 from worker.config.settings import Settings
 from worker.monitor.counts import field_of
 from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, place

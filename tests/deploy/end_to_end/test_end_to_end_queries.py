@@ -32,8 +32,22 @@ SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
 MOSTLY_SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {
     ("tracejudge-quality", "annotation Judges that changed", "A"): "no judge changes, but a model of a panel passes "
     "for a change where its first verdict comes two seconds after another's",
+    ("tracejudge-quality", "annotation Quality alerts", "A"): "without objectives and weeks of verdicts none fires",
 }
 """Queries that may find something where the machine is busy, and why."""
+
+LATER: Final = tuple(
+    f"tracejudge_{name}"
+    for name in (
+        *("quality_baseline", "quality_drop", "quality_incident", "quality_silent", "quality_corrected"),
+        *("quality_objective", "quality_below", "safety_incident", "judge_canary", "judge_flip", "judge_kappa"),
+        "budget_",
+    )
+)
+"""How gauges begin that need days of verdicts, objectives, labels, a canary, a second model or a budget.
+
+Their queries are asked of served gauges in test_dashboards_queries.
+"""
 
 
 class Asking(NamedTuple):
@@ -90,7 +104,11 @@ def when_opened(uid: str) -> dict[str, str]:
 
 
 def silent(answers: Mapping[Asked, Any]) -> set[tuple[str, str, str]]:
-    return {(query.dashboard, query.where, query.ref) for query, answer in answers.items() if not answer}
+    return {
+        (query.dashboard, query.where, query.ref)
+        for query, answer in answers.items()
+        if not answer and not any(name.startswith(LATER) for name in named_metrics(query.expr))
+    }
 
 
 def recorded() -> set[str]:
@@ -129,12 +147,12 @@ def test_every_metric_is_on_the_page_of_the_worker(found: Asking) -> None:
     """All that are declared; that those of the contract are among them is tested where they are declared."""
     declared = {family.name for family in Metrics(Settings()).registry.collect()}
 
-    assert {name for name in declared if not found.page.samples(name)} == set()
+    assert {name for name in declared if not found.page.samples(name) and not name.startswith(LATER)} == set()
 
 
 def test_everything_that_is_asked_for_is_on_the_page_or_recorded(found: Asking) -> None:
     panels = [fill(query.expr, when_opened(query.dashboard)) for query in found.answers]
     names = {name for expr in (*panels, *rule_expressions(RULES).values()) for name in named_metrics(expr)}
 
-    missing = {name for name in names - recorded() if not found.page.samples(name)}
+    missing = {name for name in names - recorded() if not found.page.samples(name) and not name.startswith(LATER)}
     assert missing == set()

@@ -16,7 +16,7 @@ from cli_parts import Run, labelled, write_lines
 from support.endpoint import ChatEndpoint
 from support.replies import Call, Reply, answers_json, failing, yes_no
 
-from judges.agreement.labels import Labelled
+from judges.agreement.labelled import Labelled
 from judges.agreement.paired import halves
 from tracejudge import Trace
 

@@ -134,10 +134,10 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
         "line 6 is not JSON",
         "line 8 has the label 'perhaps', which safety does not know; use pass or fail",
     ]
-    again = write_lines("again.jsonl", [row(1), row(2, "yes"), row(3), row(3)])
+    again = write_lines("again.jsonl", [row(1), row(2, "yes"), row(3), row(3), row(4, "no"), row(4)])
     second = served("labels", "import", again, "--judge", "safety", "--drawn", "0.5", "--json")
     assert second.code == 0
-    assert {name: second.document[name] for name in ("new", "changed", "same")} == {"new": 0, "changed": 1, "same": 3}
+    assert {name: second.document[name] for name in ("new", "changed", "same")} == {"new": 0, "changed": 2, "same": 4}
     stored = {one.label.trace_id: one for one in read_labels(ground.store)}
     assert {name: (one.label.passed, len(one.verdicts)) for name, one in stored.items()} == {
         "t1": (True, 1),

@@ -194,19 +194,15 @@ class Comparison(Offline):
         for one in self.sums:
             preference = self.of(one)
             if (points := preference.points) is not None:
-                yield f"{one.name}: {_result(points)}; wins of B and half of the ties: {points.percent}"
+                better = "A" if points.high < _EVEN else "B" if points.low > _EVEN else None
+                result = "no difference is shown" if better is None else f"{better} is better"
+                yield f"{one.name}: {result}; wins of B and half of the ties: {points.percent}"
             if (bias := preference.bias) is not None:
                 positions = ", ".join(f"{preference.flipped[name]:,} to the {name}" for name in _POSITIONS)
                 yield f"{one.name}: preference follows the position in {bias.percent} of compared pairs: {positions}"
             if preference.equal:
                 yield f"{one.name}: {amount(preference.equal, 'pair')} of equal answers, ties without a request"
             yield judge_line(one)
-
-
-def _result(points: Interval) -> str:
-    if points.low <= _EVEN <= points.high:
-        return "no difference is shown"
-    return "B is better" if points.low > _EVEN else "A is better"
 
 
 def _row(preference: Preference) -> Mapping[str, object]:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from judges.agreement.intervals import Interval
-from judges.agreement.labels import Judged, Labelled, says_yes
+from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import Halves, balanced, halves, improvement, least_shown
 from judges.alignment import Alignment, NotJudgedError, Rules, Trial
 from judges.core.judge import Judge, is_name
@@ -27,7 +27,7 @@ from tracejudge import Trace
 from worker.cli.evaluate.offline import OfflineGrader, open_graders
 from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.evaluate.trace_files import Conversations
-from worker.cli.judges.report import Comparison, compared, cost_of
+from worker.cli.judges.measuring import Comparison, compared, cost_of
 from worker.cli.judges.test import TracesError, labelled_traces
 from worker.cli.options import (
     CONFIG,

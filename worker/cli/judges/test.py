@@ -9,14 +9,14 @@ import click
 import msgspec
 
 from judges.agreement.combine import Combine
-from judges.agreement.labels import Labelled, agreement
+from judges.agreement.labelled import Labelled, agreement
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.rows import EMPTY_OUTPUT
 from worker.cli.evaluate.offline import open_graders
 from worker.cli.evaluate.trace_files import Conversations
-from worker.cli.judges.report import (
+from worker.cli.judges.measuring import (
     Comparison,
     Measured,
     Subject,

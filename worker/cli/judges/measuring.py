@@ -11,7 +11,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from judges.agreement.combine import combine, metrics_of
-from judges.agreement.labels import (
+from judges.agreement.labelled import (
     Grades,
     Judged,
     Labelled,
