@@ -62,7 +62,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     known = frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
     for judge in settings.monitor.safety:
         if judge not in known:
-            here = f"{origin.get('monitor', 'defaults')}: monitor.poisson_cusum"
+            here = f"{origin.get('monitor', 'defaults')}: monitor.safety"
             raise SettingsError(f"{here}: there is no judge {judge!r}{nearest(judge, known)}")
     if has_rules:
         check_rules(settings, origin.get("rules", "defaults"))
