@@ -7,14 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stage_parts import Ground
+from stage_parts import Ground, settings_of
 from structlog.testing import capture_logs
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor
+from worker.forget import ForgetTarget, Forgetting
 from worker.monitor.baseline import flat
 from worker.monitor.detection import Detection, Detector
 from worker.monitor.detector import Moments, Session
+from worker.monitor.failing import read_examples
 from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Series, place
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
@@ -230,12 +232,17 @@ def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> 
     # Another version of the judge began with the drop; it has no baseline, so it raises nothing by itself.
     assert incident.changed == ("judge_version",)
     assert monitored.detectors[sibling.id].state.since is None
-    assert incident.examples == ("newest", "newer", "older")
+    assert read_examples(ground.store, "drop") == {SERIES.id: ["newest", "newer", "older"]}
+    # A trace can be forgotten while the monitor goes on.
+    assert Forgetting(ground.store, settings_of(ground), ForgetTarget(trace_id="newer")).run().examples == 1
+    assert b"newer" not in repr(ground.everything()).encode()
     # It stays as it was found: also for the next worker, and while the whole series has an alarm of its own.
     monitored.restart()
     monitored.live(4, fallen)
     assert monitored.detectors[SERIES.id].incident == incident
+    assert read_examples(ground.store, "drop") == {SERIES.id: ["newest", "older"]}
     monitored.until(lambda detector: detector.incident is None, healthy | {sibling: 0.9})
+    assert read_examples(ground.store, "drop") == {}
 
 
 def test_an_incident_of_all_segments_names_sampling_and_traffic(ground: Ground) -> None:
@@ -255,7 +262,7 @@ def test_an_incident_of_all_segments_names_sampling_and_traffic(ground: Ground) 
     assert incident is not None
     assert incident.segment == "all"
     assert incident.changed == ("sampling", "traffic_mix")
-    assert incident.examples == ()
+    assert read_examples(ground.store, "drop") == {}
 
 
 def test_a_new_version_or_model_of_a_judge_is_no_drop(ground: Ground) -> None:

@@ -13,6 +13,7 @@ from worker.export.sums import QualitySums
 from worker.monitor.baseline import flat
 from worker.monitor.detection import Detector, Reference
 from worker.monitor.detector import Limits, State
+from worker.monitor.failing import keep_examples
 from worker.monitor.incidents import Incident
 from worker.monitor.series import Series
 from worker.telemetry.metrics import Metrics
@@ -118,10 +119,11 @@ def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, t
         limits=limits,
         learned_at=now,
         references={"objective": Reference(0.99, 1.0, limits, State(alarm=0, starts=[5, 5]))},
-        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",), ("t1", "t2")),
+        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",)),
     )
     series = Series("shop", "", "safety", "01234567", "lexical", "safety")
     ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    keep_examples(ground.store, "drop", series.id, ["t1", "t2"])
     worker = Worker(ground, str(tmp_path / "objectives.toml"))
     worker.turn()
     assert (worker.value("drop"), worker.value("baseline")) == (1, 0.95)

@@ -32,6 +32,7 @@ from worker.monitor.detector import (
     limits_of,
     step,
 )
+from worker.monitor.failing import keep_examples, read_examples
 from worker.monitor.incidents import Incident, Member, investigate, segment_name
 from worker.monitor.series import (
     CLUSTER_PARTS,
@@ -299,6 +300,7 @@ class Detection:
                 continue
             if detector.incident is not None:
                 _report("quality recovered", whole, detector.incident)
+                keep_examples(self._store, "drop", whole_id, ())
                 detector.incident = None
             else:
                 # The whole series first.
@@ -313,7 +315,8 @@ class Detection:
                     if one != whole and all(getattr(one, name) == getattr(whole, name) for name in names)
                 ]
                 detector.incident = investigate(self._store, members, siblings, detector.done)
-                _report("quality dropped", whole, detector.incident)
+                examples = read_examples(self._store, "drop").get(whole_id, ())
+                _report("quality dropped", whole, detector.incident, examples)
             explained.append(whole_id)
         if explained:
             self._save(explained)
@@ -408,7 +411,7 @@ def _report_baseline(series: Series, norm: Baseline, limits: Limits) -> None:
     )
 
 
-def _report(event: str, series: Series, incident: Incident) -> None:
+def _report(event: str, series: Series, incident: Incident, examples: Sequence[str] = ()) -> None:
     log.warning(
         event,
         since=_time(incident.since),
@@ -417,6 +420,6 @@ def _report(event: str, series: Series, incident: Incident) -> None:
         size=round(incident.size, 3),
         segment=incident.segment or None,
         changed=",".join(incident.changed) or "nothing",
-        examples=" ".join(incident.examples) or None,
+        examples=" ".join(examples) or None,
         **_labels(series),
     )
