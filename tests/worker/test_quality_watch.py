@@ -16,6 +16,7 @@ from worker.monitor.detector import Limits, State
 from worker.monitor.failing import keep_examples
 from worker.monitor.incidents import Incident
 from worker.monitor.series import Series
+from worker.monitor.shares import ClassSums, SessionSums, Sums
 from worker.telemetry.metrics import Metrics
 
 LABELS = {
@@ -88,6 +89,19 @@ def test_gauges_show_the_share_with_its_interval(ground: Ground) -> None:
     assert worker.value("unscored_lower") == pytest.approx(0.190, abs=2e-3)
     assert worker.value("judgements", "model=large") == 60
     assert worker.value("share", "model=large") == pytest.approx(0.9)
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_intervals_know_how_sessions_agreed_in_the_last_weeks(ground: Ground) -> None:
+    publish(ground, 40)
+    series = Series(*LABELS.values())
+    # 200 sessions of five verdicts that are all the same, in 180 of them passes: a design effect of 5.
+    history = Sums({0: ClassSums(1000, 1000, 900, 1000, 900)}, SessionSums(200, 5000, 4500, 4500))
+    detector = Detector(norm=flat(0.9, 10_000), learned_at=time.time(), history=history)
+    ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    worker = Worker(ground)
+    worker.turn()
+    assert worker.value("effective_n") == pytest.approx(40 / ((450 + 3.6) / (90 + 3.6)))
 
 
 @pytest.mark.usefixtures("_short_reads")

@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -45,7 +45,7 @@ from worker.monitor.series import (
     read_buckets,
     utc_minute,
 )
-from worker.monitor.shares import design_effect, merged
+from worker.monitor.shares import Sums, design_effect, merged
 from worker.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -93,6 +93,7 @@ class Detector(msgspec.Struct, array_like=True):
         period: The last period whose sessions were counted.
         references: The objective, and for a new service the share of its environment.
         incident: The open drop of a whole series or of any of its segments.
+        history: Sums of the last four weeks without incidents, which steady the design effect of sessions.
     """
 
     state: State = msgspec.field(default_factory=State)
@@ -104,6 +105,7 @@ class Detector(msgspec.Struct, array_like=True):
     period: int = 0
     references: dict[Against, Reference] = {}
     incident: Incident | None = None
+    history: Sums | None = None
 
     def is_due(self, now: float) -> bool:
         """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
@@ -176,12 +178,13 @@ class Detection:
             detector.state.forget(int(until - HISTORY_DAYS * _DAY_S) // FIVE_MINUTES_S)
             # A long incident would leave too little: the last baseline stays.
             hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found]
-            past = [
-                one
-                for one in hours
-                if one.hour < until // HOUR_S
+            kept = [
+                one.hour < until // HOUR_S
                 and not detector.state.is_masked(one.hour * _PER_HOUR, (one.hour + 1) * _PER_HOUR)
+                for one in hours
             ]
+            past = list(compress(hours, kept))
+            detector.history = merged(bucket.sums for bucket in compress(found, kept)) if past else None
             norm = detector.norm = baseline(past) or detector.norm
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)

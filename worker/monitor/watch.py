@@ -146,7 +146,7 @@ class QualityWatch:
         metrics = self._metrics
         of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
         labels: tuple[str, ...] = (series.metric, segment_name(series), *of_series)
-        share = pass_share(window.sums)
+        share = pass_share(window.sums, detector.history)
         effect = 1.0
         # A share exists only where something passes or fails.
         if share is not None:
