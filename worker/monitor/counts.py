@@ -16,6 +16,8 @@ from worker.monitor.series import COARSE_DAYS
 from worker.storage.client import Store
 
 _GROUP: Final = "monitor"
+GRACE_S: Final = 60.0
+"""Verdicts that another worker had read come this late into their bucket."""
 
 
 class Increment(NamedTuple):

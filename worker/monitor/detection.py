@@ -19,7 +19,7 @@ import structlog
 from worker.config.objectives import read_objectives
 from worker.config.settings import Monitor
 from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
-from worker.monitor.counts import counted_until
+from worker.monitor.counts import GRACE_S, counted_until
 from worker.monitor.detector import (
     DROPS,
     Change,
@@ -51,8 +51,6 @@ from worker.storage.client import Store
 log = structlog.get_logger("tracejudge.monitor")
 _DAY_S: Final = 24 * HOUR_S
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
-_GRACE_S: Final = 60.0
-"""Verdicts that another worker had read come this late into their bucket."""
 _READ_AT_ONCE: Final = 100
 _LEARN_AT_ONCE: Final = 20
 _MOST_S: Final = 3.0
@@ -141,7 +139,7 @@ class Detection:
         self._load([series_id for series_id in series if series_id not in self._detectors])
         self._detectors = {series_id: self._detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(one) is not None for one in series.values())
-        complete_s = min(now - _GRACE_S, counted_until(self._store, now))
+        complete_s = min(now - GRACE_S, counted_until(self._store, now))
         last = int(complete_s // FIVE_MINUTES_S) - 1
         ids, may_learn = iter(series), _LEARN_AT_ONCE
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.

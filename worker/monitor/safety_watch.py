@@ -20,12 +20,21 @@ from judges.core.verdict import Verdict
 from judges.registry import configured
 from worker.config.graders import Graders
 from worker.config.settings import Settings
-from worker.monitor.counts import Increment, counted_until, read_counts
+from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.monitor.gauges import GaugeTable
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 from worker.monitor.repeats import first_of
-from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series, series_of
+from worker.monitor.series import (
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Series,
+    read_buckets,
+    read_series,
+    series_of,
+    utc_minute,
+)
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
@@ -33,8 +42,6 @@ log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
 _EVERY_S: Final = 60.0
 _DAY_S: Final = 24 * HOUR_S
-_GRACE_S: Final = 60.0
-"""Verdicts that another worker had read come this late into their bucket."""
 _HISTORY_DAYS: Final = 28
 _STATE_TTL_S: Final = 90 * _DAY_S
 _PATIENCE: Final = 6
@@ -170,7 +177,11 @@ class SafetyWatch:
         examples = read_examples(self._store, _KIND)
         self._details.show(
             {
-                (*_labels(one), _minute(watched[name].state.start), " ".join(examples.get(name, ()))): [1.0]
+                (
+                    *_labels(one),
+                    utc_minute(watched[name].state.start * FIVE_MINUTES_S),
+                    " ".join(examples.get(name, ())),
+                ): [1.0]
                 for name, one in series.items()
                 if watched[name].state.is_paged
             }
@@ -189,7 +200,7 @@ class SafetyWatch:
             series_id: msgspec.msgpack.decode(raw, type=Watched) if raw else Watched()
             for series_id, raw in zip(series, found, strict=True)
         }
-        until = min(now - _GRACE_S, counted_until(self._store, now))
+        until = min(now - GRACE_S, counted_until(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1
         due = [series_id for series_id in series if watched[series_id].done < last]
         if not due:
@@ -278,14 +289,10 @@ def _labels(series: Series) -> tuple[str, ...]:
     return (series.metric, series.service, series.environment, series.judge, series.version, series.judge_model)
 
 
-def _minute(bucket: int) -> str:
-    return dt.datetime.fromtimestamp(bucket * FIVE_MINUTES_S, dt.UTC).strftime("%Y-%m-%dT%H:%MZ")
-
-
 def _report(series: Series, change: Change, watched: Watched, examples: Sequence[str] | None) -> None:
     log.warning(
         "safety incident" if change == "page" else "safety incident ended",
-        since=_minute(watched.incidents[-1][0]),
+        since=utc_minute(watched.incidents[-1][0] * FIVE_MINUTES_S),
         service=series.service,
         environment=series.environment or None,
         judge=series.judge,
