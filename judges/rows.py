@@ -134,7 +134,7 @@ def _values(name: str, value: object) -> dict[str, object]:
 def _asked(value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         return {"input": _text(value, _INPUTS)}
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     context = next((value[name] for name in _CONTEXTS if name in value), None)
     if context is not None:
         found["context"] = context
@@ -143,7 +143,10 @@ def _asked(value: object) -> dict[str, object]:
         *before, last = messages
         found["input"] = _text(last.get("content"), _INPUTS)
         if before:
-            found["messages"] = [{"role": str(one.get("role")), "content": _content(one)} for one in before]
+            found["messages"] = [{"role": str(one.get("role")), "content": one.get("content")} for one in before]
+            for message in found["messages"]:
+                if not isinstance(message["content"], str | None):
+                    message["content"] = _text(message["content"], _INPUTS)
         return found
     rest = {name: one for name, one in value.items() if name not in _CONTEXTS}
     return {**found, "input": _text(rest, _INPUTS)}
@@ -166,11 +169,6 @@ def _text(value: object, keys: Sequence[str]) -> str:
     if isinstance(value, list) and value and isinstance(value[-1], Mapping) and "content" in value[-1]:
         return _text(value[-1], keys)
     return msgspec.json.encode(value).decode()
-
-
-def _content(message: Mapping[str, object]) -> object:
-    content = message.get("content")
-    return content if isinstance(content, str | None) else _text(content, _INPUTS)
 
 
 def _documents(value: object) -> object:

@@ -143,7 +143,9 @@ def make(settings: Settings) -> Judge:
         make=make,
         prepare=with_earlier_messages,
         cuts=("messages", "context"),
-        check=_check,
+        check=lambda _trace, prompt, answer: support.check_keys(
+            answer, prompt.about, sentence_key=prompt.about.sift(entry.key for entry in answer.entries)
+        ),
         output_tokens=lambda _trace, prompt: support.output_tokens(
             len(prompt.about.sentences), len(prompt.about.sentences)
         ),
@@ -152,11 +154,6 @@ def make(settings: Settings) -> Judge:
 
 def _schema(key: Mapping[str, object]) -> Mapping[str, object]:
     return support.schema(key, dict(zip(_ENTRY_KEYS, (key, None, None), strict=True)))
-
-
-def _check(_trace: Trace, prompt: Prompt, answer: support.Support[Entry]) -> None:
-    documents: Keyed = prompt.about
-    support.check_keys(answer, documents, sentence_key=documents.sift(entry.key for entry in answer.entries))
 
 
 def _names(context: Sequence[Document | str], *, ids: bool) -> list[str]:

@@ -49,18 +49,15 @@ class OutputBound:
         """Return the bound of one request, thinking included; ``default`` if neither request nor settings have one."""
         tokens = self._settings.max_output_tokens
         if tokens is None and request.max_output_tokens is not None:
-            tokens = request.max_output_tokens + self._thinking_tokens
+            thinking = self._settings.thinking_tokens
+            if thinking is None:
+                thinking = 0 if self._thinks is False else DEFAULT_THINKING_TOKENS
+            tokens = request.max_output_tokens + thinking
         tokens = default if tokens is None else tokens
         if tokens is None:
             return None
         tokens *= request.output_factor
         return tokens if self._limit is None else min(tokens, self._limit)
-
-    @property
-    def _thinking_tokens(self) -> int:
-        if self._settings.thinking_tokens is not None:
-            return self._settings.thinking_tokens
-        return 0 if self._thinks is False else DEFAULT_THINKING_TOKENS
 
     def learn(self, response: ChatResponse, *, shows_thinking: bool) -> None:
         """Learn from an answer whether the model thinks. One that thought once may do so again."""

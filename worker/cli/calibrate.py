@@ -12,7 +12,6 @@ import click
 from rich.table import Table
 
 from judges.agreement.intervals import Interval
-from judges.core.judge import Judge
 from worker.cli.judges.measuring import chosen_metric
 from worker.cli.labels import read_verdicts
 from worker.cli.options import NOTES, OUT, REDIS, amount, connect, judges_named, note, plain, print_json, print_table
@@ -68,7 +67,13 @@ def command(
     settings, store = connect(config, redis_url)
     (judge,) = judges_named(settings, name)
     now = time.time()
-    selected = _select(judge, metric, since, service, now)
+    if metric is not None:
+        chosen_metric(judge, metric)
+    try:
+        begin = parse_time(since, now)
+    except ValueError as error:
+        raise click.UsageError(f"--since: {error}") from error
+    selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
     found = read_labels(store, selected.has_label)
     if archives:
         found = joined(found, chain.from_iterable(map(read_verdicts, archives)))
@@ -112,16 +117,6 @@ class _Selection(NamedTuple):
         """Return whether a series is of the judge, metric and services, and no segment."""
         is_of_metric = series.judge == self.judge and self.metric in {None, series.metric}
         return is_of_metric and not series.segment and self.service.match(series.service) is not None
-
-
-def _select(judge: Judge, metric: str | None, since: str, service: str | None, now: float) -> _Selection:
-    if metric is not None:
-        chosen_metric(judge, metric)
-    try:
-        begin = parse_time(since, now)
-    except ValueError as error:
-        raise click.UsageError(f"--since: {error}") from error
-    return _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
 
 
 def _print(judge: str, one: Calibration) -> None:

@@ -101,7 +101,11 @@ class LineReader:
         if value is None or value == "":
             return None
         judge = self._judge(row)
-        metric = self._metric(judge, row)
+        name = row.get("metric", self._defaults.metric)
+        try:
+            metric = chosen_metric(judge, None if name is None else str(name))
+        except click.UsageError as error:
+            raise LineError(error.message) from error
         passed = parse_label(judge, metric, value)
         time = row.get("time") or 0.0
         if isinstance(time, bool) or not isinstance(time, int | float):
@@ -109,12 +113,15 @@ class LineReader:
                 time = parse_time(str(time), self._now)
             except ValueError as error:
                 raise LineError('has another "time" than seconds since the epoch or 2026-05-01T12:00:00Z') from error
+        drawn = row.get("drawn", self._defaults.drawn)
+        if drawn is None:
+            raise LineError('does not say how its trace was chosen; add "drawn", or use --drawn')
         label = Label(
             trace_id=_trace_id(row),
             judge=judge.name,
             metric=metric.name,
             passed=passed is not self._defaults.inverted,
-            drawn=self._drawn(row),
+            drawn=parse_drawn(drawn),
             span_id=_text(row, "span_id", _MAX_ID_CHARS),
             annotator=_text(row, "annotator", _MAX_ID_CHARS),
             comment=_text(row, "comment", MAX_TEXT_CHARS),
@@ -134,19 +141,6 @@ class LineReader:
         if name not in self._judges:
             raise LineError(f"there is no judge {name!r}{nearest(name, self._judges)}")
         return self._judges[name]
-
-    def _metric(self, judge: Judge, row: Mapping[str, object]) -> Metric:
-        name = row.get("metric", self._defaults.metric)
-        try:
-            return chosen_metric(judge, None if name is None else str(name))
-        except click.UsageError as error:
-            raise LineError(error.message) from error
-
-    def _drawn(self, row: Mapping[str, object]) -> Drawn:
-        drawn = row.get("drawn", self._defaults.drawn)
-        if drawn is None:
-            raise LineError('does not say how its trace was chosen; add "drawn", or use --drawn')
-        return parse_drawn(drawn)
 
 
 def parse_label(judge: Judge, metric: Metric, value: object) -> bool:

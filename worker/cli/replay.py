@@ -108,7 +108,16 @@ def command(
     options = ReplayOptions(judges_named(settings, *names), since or "", until, service, model, rate, dry_run)
     store = open_store(settings)
     try:
-        replay = _begin(settings, store, options) if name is None else _resume(settings, store, name)
+        if name is None:
+            try:
+                asked = first_state(settings, store, options)
+            except ReplayOptionsError as error:
+                raise click.UsageError(str(error)) from error
+            cursor = Cursor(store, settings.ledger_ttl_s)
+            state = cursor.begin(asked.question, asked.next_id)
+            replay = _Replay(cursor, state, Chooser(settings, asked.question, options.judges))
+        else:
+            replay = _resume(settings, store, name)
         question = replay.state.question
         is_finished = replay.state.is_finished
         where = "nothing" if is_finished else f"{format_time(replay.state.next_id)} to {format_time(question.last)}"
@@ -133,16 +142,6 @@ class _Replay(NamedTuple):
     cursor: Cursor
     state: State
     chooser: Chooser
-
-
-def _begin(settings: Settings, store: Store, options: ReplayOptions) -> _Replay:
-    try:
-        asked = first_state(settings, store, options)
-    except ReplayOptionsError as error:
-        raise click.UsageError(str(error)) from error
-    cursor = Cursor(store, settings.ledger_ttl_s)
-    state = cursor.begin(asked.question, asked.next_id)
-    return _Replay(cursor, state, Chooser(settings, asked.question, options.judges))
 
 
 def _resume(settings: Settings, store: Store, name: str) -> _Replay:

@@ -14,7 +14,6 @@ from worker.report.archive import ArchiveError
 from worker.report.figures import (
     SEGMENT_KEYS,
     SERIES_KEYS,
-    Evidence,
     Period,
     Report,
     Scope,
@@ -112,7 +111,12 @@ def command(
             store.close()
     report = make_report(scope, found)
     if not any(row.verdicts for row in report.rows):
-        raise click.ClickException(_nothing(scope, found))
+        span = f"{written(time_of(scope.period.since))} and {written(time_of(scope.period.until))} UTC"
+        asked = [f" --service {scope.service}"] if scope.service else []
+        only = "".join((*asked, *(f" --judge {judge}" for judge in scope.judges)))
+        why = "".join(f"; {limit.text}" for limit in found.limits)
+        of = f" for{only}" if only else ""
+        raise click.ClickException(f"no judgements between {span}{of} in {found.sources.shares}{why}")
     text = _FORMATS[format_](report)
     if output is None:
         print(text, end="", flush=True)
@@ -159,13 +163,3 @@ def _scope(  # noqa: PLR0917 - the options of the command
                 "judgement"
             )
     return Scope.of(period, shift_s, by, service, judges, now)
-
-
-def _nothing(scope: Scope, found: Evidence) -> str:
-    """Say that there is nothing to report, and why, as far as known."""
-    span = f"{written(time_of(scope.period.since))} and {written(time_of(scope.period.until))} UTC"
-    asked = [f"--service {scope.service}"] if scope.service else []
-    asked += [f"--judge {judge}" for judge in scope.judges]
-    of = f" for {' '.join(asked)}" if asked else ""
-    why = "".join(f"; {limit.text}" for limit in found.limits)
-    return f"no judgements between {span}{of} in {found.sources.shares}{why}"

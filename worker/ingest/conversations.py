@@ -336,18 +336,14 @@ class SessionPasses(ServiceThread):
         size = 0
         for first in range(0, len(ids), _READ_AT_ONCE):
             some = ids[first : first + _READ_AT_ONCE]
-            for one in self._stored(some):
+            found = map(decode_session, self._store.hashes(map(self._store.keys.session, some)))
+            for one in map(DueSession, some, found):
                 if part and size + one.stored.bytes > _PART_BYTES:
                     yield part
                     part, size = [], 0
                 part.append(one)
                 size += one.stored.bytes
         yield part
-
-    def _stored(self, ids: Sequence[str]) -> list[DueSession]:
-        names = [self._store.keys.session(session_id) for session_id in ids]
-        found = self._store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
-        return [DueSession(*one) for one in zip(ids, map(decode_session, found), strict=True)]
 
 
 class _Found(NamedTuple):

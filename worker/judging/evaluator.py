@@ -60,6 +60,10 @@ def make_verdict(
     """
     trace = item.trace
     spent = earlier.plus(assessment.calls, price, assessment.refusals)
+    details = assessment.details
+    for name, value in (("session", evaluation.session), ("repeat", evaluation.first)):
+        if value is not None:
+            details = {**details, name: msgspec.to_builtins(value)}
     verdict = Verdict(
         evaluation_id=evaluation.id,
         origin=evaluation.origin,
@@ -69,7 +73,7 @@ def make_verdict(
         scores=assessment.scores,
         metrics=metrics,
         rationale=assessment.rationale,
-        details=_details(assessment, evaluation),
+        details=details,
         trace_id=trace.trace_id,
         span_id=trace.span_id,
         response_id=trace.response_id,
@@ -97,14 +101,6 @@ def make_verdict(
         duration_s=duration_s,
     )
     return verdict, spent
-
-
-def _details(assessment: Assessment, evaluation: Evaluation) -> Mapping[str, object]:
-    if evaluation.session is None and evaluation.first is None:
-        return assessment.details
-    known = {"session": evaluation.session, "repeat": evaluation.first}
-    more = {name: msgspec.to_builtins(value) for name, value in known.items() if value is not None}
-    return {**assessment.details, **more}
 
 
 class UnexpectedError(Exception):

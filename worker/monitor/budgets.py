@@ -224,7 +224,7 @@ def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
 def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[float]]]:
     """Read the demand that a budget had the day before and has had this day, by unit and priority."""
     prefix = store.keys.budget(name)[2]
-    stored = store.pipeline(lambda pipe: [pipe.hgetall(f"{prefix}:{one}") for one in (day - 1, day)])
+    stored = store.hashes(f"{prefix}:{one}" for one in (day - 1, day))
     found: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
     for number, fields in enumerate(stored):
         for field, amount in fields.items():

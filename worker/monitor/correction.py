@@ -228,7 +228,13 @@ class CorrectionWatch:
             if not may_be_more:
                 self._next_match = now + _MATCH_EVERY_S
         if now >= self._next_round and not self._left:
-            self._begin_round(now)
+            labels = read_labels(self._store)
+            self._index = LabelIndex(labels, now - LABELS_S)
+            self._left = list(read_series(self._store).values()) if labels else []
+            self._shown, self._shown_before = set(), self._shown
+            self._next_round = now + _SHOW_EVERY_S
+            if not self._left:
+                self._remove(self._shown_before)
         # A part at a time: the lock of the active monitor lasts for seconds only.
         if self._left:
             some = self._left[:_SERIES_AT_ONCE]
@@ -246,15 +252,6 @@ class CorrectionWatch:
         self._said.clear()
         self._remove(self._shown | self._shown_before)
         self._shown, self._shown_before = set(), set()
-
-    def _begin_round(self, now: float) -> None:
-        labels = read_labels(self._store)
-        self._index = LabelIndex(labels, now - LABELS_S)
-        self._left = list(read_series(self._store).values()) if labels else []
-        self._shown, self._shown_before = set(), self._shown
-        self._next_round = now + _SHOW_EVERY_S
-        if not self._left:
-            self._remove(self._shown_before)
 
     def _corrections(self, some: Sequence[Series], now: float) -> dict[Series, list[Correction]]:
         """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""

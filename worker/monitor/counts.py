@@ -51,7 +51,7 @@ def read_counts(store: Store, kind: str, days: Iterable[dt.date]) -> Counter[tup
     """Read the counts of a kind, added up over days, by labels."""
     names = [store.keys.quality_counts(kind, day) for day in days]
     total: Counter[tuple[str, ...]] = Counter()
-    for fields in store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names]):
+    for fields in store.hashes(names):
         for field, amount in fields.items():
             total[msgspec.json.decode(field, type=tuple[str, ...])] += int(amount)
     return total

@@ -136,7 +136,11 @@ class Detection:
             StoreError: Redis did not answer; it is safe to call again.
         """
         now, began = self._clock(), time.monotonic()
-        self._load([series_id for series_id in series if series_id not in self._detectors])
+        unread = [series_id for series_id in series if series_id not in self._detectors]
+        names = [self._store.keys.quality_detector(series_id) for series_id in unread]
+        stored = self._store.pipeline(lambda pipe: [pipe.get(name) for name in names])
+        for series_id, raw in zip(unread, stored, strict=True):
+            self._detectors[series_id] = msgspec.msgpack.decode(raw, type=Detector) if raw else Detector()
         self._detectors = {series_id: self._detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(one) is not None for one in series.values())
         complete_s = min(now - GRACE_S, counted_until(self._store, now))
@@ -151,12 +155,6 @@ class Detection:
             self._count([one for one in some if self._detectors[one].done < last], series, last)
         self._explain(series)
         return self._detectors
-
-    def _load(self, series_ids: Sequence[str]) -> None:
-        names = [self._store.keys.quality_detector(series_id) for series_id in series_ids]
-        found = self._store.pipeline(lambda pipe: [pipe.get(name) for name in names])
-        for series_id, raw in zip(series_ids, found, strict=True):
-            self._detectors[series_id] = msgspec.msgpack.decode(raw, type=Detector) if raw else Detector()
 
     def _save(self, series_ids: Sequence[str]) -> None:
         values = {

@@ -127,7 +127,7 @@ def read_buckets(
     begins = range(int(since // length) * length, math.ceil(until), length)
     places = [place(store.keys, series_id, at) for series_id in series_ids for at in begins]
     names = [one.five_key if fine else one.hour_key for one in places]
-    found = iter(store.pipeline(lambda pipe: [pipe.hgetall(name) for name in names]))
+    found = iter(store.hashes(names))
     return [
         [
             bucket

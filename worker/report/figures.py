@@ -362,6 +362,11 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidenc
         Estimate.of(wilson(weight / traffic, traffic**2 / squares / effect)) if traffic > 0 else None
         for weight in weights
     ]
+    # One point has too few sessions for a design effect of its own.
+    history, grouped = merged(bucket.sums for bucket in buckets), defaultdict[float, list[Sums]](list)
+    for bucket in inside:
+        grouped[bucket.begins_at // scope.point_s * scope.point_s].append(bucket.sums)
+    shares = ((begins_at, pass_share(merged(sums), history)) for begins_at, sums in sorted(grouped.items()))
     return Row(
         labels=dict(labels),
         share=None if share is None else Estimate.of(share.interval),
@@ -378,7 +383,11 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidenc
         abstained=others[0],
         unscored=others[1],
         usd_per_thousand=found.costs[labels].per_thousand if labels in found.costs else None,
-        points=list(_points(scope, inside, merged(bucket.sums for bucket in buckets))),
+        points=[
+            Point(time_of(begins_at), Estimate.of(one.interval), one.judgements)
+            for begins_at, one in shares
+            if one is not None
+        ],
     )
 
 
@@ -387,17 +396,6 @@ def _share_of(buckets: Sequence[Bucket], period: Period) -> PassShare | None:
     window = merged(bucket.sums for bucket in buckets if bucket.begins_at in period)
     history = merged(bucket.sums for bucket in buckets if bucket.begins_at not in period)
     return pass_share(window, history if history.total.weight > 0 else None)
-
-
-def _points(scope: Scope, buckets: Sequence[Bucket], history: Sums) -> Iterator[Point]:
-    grouped: dict[float, list[Sums]] = defaultdict(list)
-    for bucket in buckets:
-        grouped[bucket.begins_at // scope.point_s * scope.point_s].append(bucket.sums)
-    for begins_at, sums in sorted(grouped.items()):
-        # One day has too few sessions for a design effect of its own.
-        share = pass_share(merged(sums), history)
-        if share is not None:
-            yield Point(time_of(begins_at), Estimate.of(share.interval), share.judgements)
 
 
 def _limits(

@@ -38,6 +38,10 @@ svg .mark { fill: var(--mark); }
 def as_html(report: Report) -> str:
     """Write the page. Every text of verdicts is escaped."""
     title = escape(heading(report))
+    charts = [
+        f"<figure><figcaption>{escape(one_line(row.name))}</figcaption>{chart(report, row, number)}</figure>"
+        for number, row in enumerate(row for row in report.rows if row.points)
+    ]
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -47,7 +51,11 @@ def as_html(report: Report) -> str:
         f"<title>{title}</title><style>\n{_STYLE}</style></head><body>",
         f"<h1>{title}</h1>",
         *_table(report),
-        *_charts(report),
+        *(
+            ["<h2>Share over time, with its 95 % interval</h2>", '<div class="charts">', *charts, "</div>"]
+            if charts
+            else ()
+        ),
         "<h2>Coverage</h2>",
         *(f"<p>{escape(line.strip())}</p>" for line in coverage_lines(report.coverage)),
         "<h2>Sources</h2>",
@@ -78,17 +86,6 @@ def _table(report: Report) -> Iterator[str]:
     yield f'<div class="wide"><table><thead>{cells("th", titles)}</thead><tbody>'
     yield from (cells("td", row) for row in rows)
     yield "</tbody></table></div>"
-
-
-def _charts(report: Report) -> Iterator[str]:
-    shown = [row for row in report.rows if row.points]
-    if shown:
-        yield "<h2>Share over time, with its 95 % interval</h2>"
-        yield '<div class="charts">'
-        for number, row in enumerate(shown):
-            caption = escape(one_line(row.name))
-            yield f"<figure><figcaption>{caption}</figcaption>{chart(report, row, number)}</figure>"
-        yield "</div>"
 
 
 class _Axes(NamedTuple):

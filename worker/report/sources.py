@@ -197,7 +197,7 @@ def read_coverage(store: Store, period: Period) -> Coverage | None:
     """Add up the account of the days of a period; None where no day has one."""
     first, last = (time_of(at).date() for at in (period.since, period.until - 1))
     days = [first + dt.timedelta(days=number) for number in range((last - first).days + 1)]
-    found = store.pipeline(lambda pipe: [pipe.hgetall(store.keys.account(day)) for day in days])
+    found = store.hashes(map(store.keys.account, days))
     totals: dict[str, int] = defaultdict(int)
     for counts in found:
         for name, count in counts.items():

@@ -129,7 +129,7 @@ def read_segments(store: Store, now_s: float, hours: int) -> dict[str, Counter[s
     first = int(now_s // HOUR_S) - hours + 1
     found: dict[str, Counter[str]] = {}
     keys = [store.keys.segments(hour) for hour in range(first, first + hours)]
-    for fields in store.pipeline(lambda pipe: [pipe.hgetall(key) for key in keys]):
+    for fields in store.hashes(keys):
         for field, amount in fields.items():
             rule, segment = msgspec.msgpack.decode(field, type=tuple[str, str])
             found.setdefault(rule, Counter())[segment] += int(amount)

@@ -273,7 +273,11 @@ class Sampler:
         if cached is not None:
             return cached
         rules = [compiled for compiled, matches in self._rules if matches(trace)]
-        segments = {one.rule.name: _segment(one.rule, trace) for one in rules if one.rule.stratify}
+        segments = {}
+        for rule in (one.rule for one in rules if one.rule.stratify):
+            # The values of the rule's labels, which may be long, in one text; Redis and JSON take no lone surrogates.
+            text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
+            segments[rule.name] = text.encode("utf-8", "replace").decode()
         for place, one in enumerate(rules):
             # A segment that is not known yet has the mean rate.
             factor = self._of_segments.get(one.rule.name, {}).get(segments.get(one.rule.name, ""), 1.0)
@@ -411,13 +415,6 @@ def _values(trace: Trace) -> list[str]:
     """Return the values of a trace that may be new: its service, and the model and release within it."""
     names = (trace.service, *(f"{trace.service}\n{label}={getattr(trace, label)}" for label in ("model", "release")))
     return [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
-
-
-def _segment(rule: Rule, trace: Trace) -> str:
-    """Return the segment of a trace: its values of the rule's labels, which may be long, in one text."""
-    text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
-    # Redis and JSON take no lone surrogates.
-    return text.encode("utf-8", "replace").decode()
 
 
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:

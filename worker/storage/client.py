@@ -201,6 +201,10 @@ class Store:
         replies: list[Any] = self.call(run)
         return replies
 
+    def hashes(self, names: Iterable[str]) -> list[dict[bytes, bytes]]:
+        """Read hashes at once; one that does not exist is empty."""
+        return self.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
+
     def call(self, command: "Callable[[redis.Redis], Any]") -> Any:
         """Run commands on the client, and translate the driver's errors."""
         try:

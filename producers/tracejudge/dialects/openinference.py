@@ -12,7 +12,7 @@ from tracejudge.dialects.messages import (
     output_from_last_message,
     output_from_messages,
 )
-from tracejudge.dialects.reading import RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
+from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
 from tracejudge.dialects.values import (
     decoded_or_same,
     first_text,
@@ -151,14 +151,7 @@ def read(span: RawSpan) -> Reading:
         output=_output(attributes),
         documents=_documents(attributes, role),
         reranked=_listed(attributes, names.OI_RERANKER_INPUT),
-        tool=executed_call(
-            text_of(attributes.get(names.OI_TOOL_NAME)) or _function_name(span),
-            _tool_arguments(first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS))),
-            first_text(attributes, names.OI_TOOL_IDS),
-            _tool_result(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
-        )
-        if role is Role.TOOL
-        else None,
+        tool=_tool(span) if role is Role.TOOL else None,
         model=text_of(response.get("model_name"))
         or first_text(attributes, names.OI_MODELS)
         or first_text(mapping_of(structure_of(attributes.get(names.OI_REQUEST))) or {}, ("model",)),
@@ -183,16 +176,23 @@ def _response(value: object) -> Mapping[str, object]:
     return mapping_of(response) or {}
 
 
-def _function_name(span: RawSpan) -> str | None:
+def _tool(span: RawSpan) -> Call | None:
+    """Return the call that a tool's span executed."""
+    attributes = span.attributes
     # The spans of DSPy's tools have no attribute for the name. `finish` is no tool: it ends its agent.
-    name, _, method = span.name.rpartition(".")
-    return name if method in {"__call__", "acall"} and name != "finish" else None
-
-
-def _tool_arguments(value: object) -> object:
+    function, _, method = span.name.rpartition(".")
+    is_named = method in {"__call__", "acall"} and function != "finish"
+    arguments: object = first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS))
     # By name, as models call tools: LlamaIndex writes how the function was called.
-    found = mapping_of(structure_of(value))
-    return found["kwargs"] if found is not None and "kwargs" in found and found.keys() <= {"args", "kwargs"} else value
+    called = mapping_of(structure_of(arguments))
+    if called is not None and "kwargs" in called and called.keys() <= {"args", "kwargs"}:
+        arguments = called["kwargs"]
+    return executed_call(
+        text_of(attributes.get(names.OI_TOOL_NAME)) or (function if is_named else None),
+        arguments,
+        first_text(attributes, names.OI_TOOL_IDS),
+        _tool_result(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
+    )
 
 
 def _tool_result(value: object) -> object:
