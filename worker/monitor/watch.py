@@ -18,6 +18,7 @@ from worker.monitor.series import (
     Bucket,
     Series,
     Unjudged,
+    added,
     read_buckets,
     read_series,
     utc_minute,
@@ -53,8 +54,8 @@ class Window(NamedTuple):
         return cls(
             length_s,
             merged(bucket.sums for bucket in buckets),
-            _added([bucket.abstained for bucket in buckets]),
-            _added([bucket.unscored for bucket in buckets]),
+            added(bucket.abstained for bucket in buckets),
+            added(bucket.unscored for bucket in buckets),
             buckets[-1].begins_at + (FIVE_MINUTES_S if length_s == HOUR_S else HOUR_S) if buckets else 0.0,
         )
 
@@ -185,7 +186,3 @@ class QualityWatch:
         for gauge, labels in self._shown - shown:
             gauge.remove(*labels)
         self._shown = shown
-
-
-def _added(every: Sequence[Unjudged]) -> Unjudged:
-    return Unjudged(*map(sum, zip(*every, strict=True))) if every else Unjudged()
