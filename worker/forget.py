@@ -258,7 +258,10 @@ class Forgetting:
             self.found.unsettled = True
         self._erase_verdicts()
         # After the verdicts, which the monitor searches for examples, and copies to their labels.
-        self._erase_examples()
+        examples = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
+        self.found.examples = len(examples)
+        if not self._dry_run:
+            remove_examples(self._store, examples)
         while self._erase_labels() and not self._dry_run:
             pass
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
@@ -393,13 +396,6 @@ class Forgetting:
             self.found.verdicts += len(owned)
             if owned and not self._dry_run:
                 self._store.run("forget_verdicts", names, [entry.name for entry in owned])
-
-    def _erase_examples(self) -> None:
-        """Remove traces from the examples of open incidents, whose gauges then show fewer."""
-        owned = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
-        self.found.examples += len(owned)
-        if not self._dry_run:
-            remove_examples(self._store, owned)
 
     def _erase_labels(self) -> int:
         """Remove labels and the verdicts kept with them; return how many fields there were."""

@@ -185,7 +185,15 @@ class Detection:
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
                 if not had_norm:
-                    _report_baseline(one, norm, detector.limits)
+                    delays = {drop: delay_hours(norm, detector.limits, drop) for drop in DROPS}
+                    log.info(
+                        "quality baseline known",
+                        share=round(sum(norm.cells) / len(norm.cells), 3),
+                        judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
+                        **{f"hours_to_find_{drop:.2f}": round(hours, 1) for drop, hours in delays.items()},
+                        **_labels(one),
+                        segment=segment_name(one) or None,
+                    )
             shares: dict[Against, tuple[float, float]] = {}
             if (objective := self.objective(one)) is not None:
                 shares["objective"] = (objective, 0.0)
@@ -396,18 +404,6 @@ def _labels(series: Series) -> dict[str, str | None]:
 
 def _time(bucket: int) -> str:
     return utc_minute(bucket * FIVE_MINUTES_S)
-
-
-def _report_baseline(series: Series, norm: Baseline, limits: Limits) -> None:
-    hours = {f"hours_to_find_{drop:.2f}": round(delay_hours(norm, limits, drop), 1) for drop in DROPS}
-    log.info(
-        "quality baseline known",
-        share=round(sum(norm.cells) / len(norm.cells), 3),
-        judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
-        **hours,
-        **_labels(series),
-        segment=segment_name(series) or None,
-    )
 
 
 def _report(event: str, series: Series, incident: Incident, examples: Sequence[str] = ()) -> None:
