@@ -1,19 +1,22 @@
-"""Forget a trace, a session or a person in the stream, in what is gathered, batches, dead letters, verdicts and labels.
+"""Forget a trace, a session or a person in the stream, in what is gathered, batches, dead letters and verdicts.
+
+Labels and the examples of open incidents are erased as well.
 
 What is gathered is late feedback and the traces of conversations. A conversation that is being judged, and its verdict,
 belong to each of its traces.
 
 What stays in Redis: the ledger (``evaluations:``, an evaluation id and one digit) and ``scores:`` of panels' members
-until their TTL ends, and the counts of the accounting. An evaluation id is a hash: only somebody who already knows the
-trace can tell whose it is. Without the ledger an evaluation that is published, replayed or retried again would count
-twice.
+until their TTL ends, the monitor's short hashes of session ids for half a day, and the counts of the accounting. An
+evaluation id is a hash: only somebody who already knows the trace can tell whose it is. Without the ledger an
+evaluation that is published, replayed or retried again would count twice.
 
 In the accounting, an evaluation that had not ended counts as ``removed``; one that had keeps its outcome. An unread
 trace counts as ``cut_off``: the stream lost it unread, whoever removed it. Workers do not report it in
 ``cut_off_total`` and ``outbox_cut_off_total``, which count losses.
 
-What cannot be recalled: spans and events that exporters have sent, exemplars in Prometheus, log lines with a trace id,
-and for a week the trace ids in the lists of invalid entries and of fields left out.
+What cannot be recalled: spans and events that exporters have sent, exemplars and the examples of incidents in
+Prometheus and in messages of Alertmanager, log lines with a trace id, and for a week the trace ids in the lists of
+invalid entries and of fields left out.
 A worker that is judging the trace may finish its call; the verdict is not written.
 """
 
@@ -32,6 +35,7 @@ from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
 from worker.ingest.conversations import StoredSession, decode_session
+from worker.monitor.failing import remove_examples, scan_examples
 from worker.monitor.label_store import scan as scan_labels
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
@@ -180,6 +184,7 @@ class Forgotten(Struct):
         dead_letters: Evaluations given up.
         verdicts: Entries of the outbox.
         labels: Human labels, with what is kept of the verdicts on their traces.
+        examples: Examples of open incidents.
         unreadable: Batches and letters of another version, which were left as they are.
         unsettled: Whether new work of the target still appeared in the last round.
     """
@@ -191,6 +196,7 @@ class Forgotten(Struct):
     dead_letters: int = 0
     verdicts: int = 0
     labels: int = 0
+    examples: int = 0
     unreadable: int = 0
     unsettled: bool = False
 
@@ -198,7 +204,7 @@ class Forgotten(Struct):
     def total(self) -> int:
         """The number of all things found."""
         found = self.traces + self.feedback + self.gathered + self.evaluations
-        return found + self.dead_letters + self.verdicts + self.labels
+        return found + self.dead_letters + self.verdicts + self.labels + self.examples
 
 
 class Forgetting:
@@ -251,7 +257,11 @@ class Forgetting:
         else:
             self.found.unsettled = True
         self._erase_verdicts()
-        # After the verdicts, which the monitor copies to their labels.
+        # After the verdicts, which the monitor searches for examples, and copies to their labels.
+        examples = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
+        self.found.examples = len(examples)
+        if not self._dry_run:
+            remove_examples(self._store, examples)
         while self._erase_labels() and not self._dry_run:
             pass
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters

@@ -24,6 +24,7 @@ from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.judging.second_judging import Repeats
 from worker.monitor.counts import counted_until
+from worker.monitor.failing import read_examples
 from worker.monitor.repeats import RepeatsWatch
 from worker.monitor.safety_watch import SafetyWatch, Watched
 from worker.queue.batch import Evaluation, Item
@@ -170,6 +171,7 @@ def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(ground: Ground
     assert failing.issuperset(examples)
     assert pages(logs) == ["safety incident", "safety incident ended"]
     assert traffic.details() == []
+    assert read_examples(ground.store, "safety") == {}
 
 
 def test_failures_that_another_model_clears_raise_no_page(ground: Ground) -> None:

@@ -211,6 +211,8 @@ def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(ground: Gr
 
 def test_too_many_labels_are_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "MAX_LABELS", 2)
+    with pytest.raises(TooManyLabelsError, match="Redis holds 0 labels, and at most 2 are kept"):
+        write_labels(ground.store, [label(number, passed=True) for number in range(3)])
     write_labels(ground.store, [label(1, passed=True), label(2, passed=True)])
     attach(ground.store, [verdict(1, passed=True), verdict(2, passed=True)])
     assert write_labels(ground.store, [label(1, passed=False)]).changed == 1

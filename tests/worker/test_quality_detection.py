@@ -7,14 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stage_parts import Ground
+from stage_parts import Ground, settings_of
 from structlog.testing import capture_logs
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor
+from worker.forget import ForgetTarget, Forgetting
 from worker.monitor.baseline import flat
 from worker.monitor.detection import Detection, Detector
 from worker.monitor.detector import Moments, Session
+from worker.monitor.failing import read_examples
 from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Series, place
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
@@ -159,6 +161,39 @@ def publish(ground: Ground, at: float, trace_id: str, **fields: object) -> None:
     ground.client.xadd(ground.keys.verdicts, entry, id=f"{int(at * 1000)}-0")
 
 
+def acknowledge(ground: Ground) -> None:
+    """Acknowledge all of the outbox for the monitor, as its script does."""
+    newest = ground.client.xrevrange(ground.keys.verdicts, count=1)[0][0]
+    ground.client.hset(ground.keys.groups, "verdicts:monitor", newest)
+
+
+def test_after_an_outage_no_bucket_is_stepped_over(ground: Ground) -> None:
+    traffic = Traffic(ground)
+    monitored = Monitored(ground, traffic)
+    traffic.hours(DAYS * 24, {SERIES: 0.9})
+    publish(ground, traffic.now, "before")
+    acknowledge(ground)
+    monitored.live(1, {SERIES: 0.9})
+    began = traffic.now
+    # Four hours of verdicts wait in the outbox when another worker looks, and are counted afterwards.
+    publish(ground, began, "first")
+    ground.client.hset(ground.keys.groups, "verdicts:monitor", f"{int(began - 1) * 1000}-0")
+    publish(ground, began + 4 * HOUR_S, "last")
+    traffic.now += 4 * HOUR_S
+    monitored.restart()
+    monitored.look({SERIES: 0.9})
+    assert monitored.detectors[SERIES.id].done == began // FIVE_MINUTES_S - 1
+    traffic.now = began
+    traffic.hours(4, {SERIES: 0.4})
+    acknowledge(ground)
+    # The newest entry may be forgotten.
+    ground.client.xdel(ground.keys.verdicts, f"{int(began + 4 * HOUR_S) * 1000}-0")
+    monitored.look({SERIES: 0.9})
+    since = monitored.detectors[SERIES.id].state.since
+    assert since is not None
+    assert abs(since * FIVE_MINUTES_S - began) <= HOUR_S
+
+
 def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> None:
     traffic = Traffic(ground)
     monitored = Monitored(ground, traffic, segments=("model",))
@@ -185,6 +220,7 @@ def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> 
     ):
         publish(ground, began + 60 * minute, trace_id, **fields)
     ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": b"{"})
+    acknowledge(ground)
     fallen |= {sibling: 0.9}
     monitored.until(lambda detector: detector.incident, fallen)
     incident = monitored.detectors[SERIES.id].incident
@@ -196,12 +232,17 @@ def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> 
     # Another version of the judge began with the drop; it has no baseline, so it raises nothing by itself.
     assert incident.changed == ("judge_version",)
     assert monitored.detectors[sibling.id].state.since is None
-    assert incident.examples == ("newest", "newer", "older")
+    assert read_examples(ground.store, "drop") == {SERIES.id: ["newest", "newer", "older"]}
+    # A trace can be forgotten while the monitor goes on.
+    assert Forgetting(ground.store, settings_of(ground), ForgetTarget(trace_id="newer")).run().examples == 1
+    assert b"newer" not in repr(ground.everything()).encode()
     # It stays as it was found: also for the next worker, and while the whole series has an alarm of its own.
     monitored.restart()
     monitored.live(4, fallen)
     assert monitored.detectors[SERIES.id].incident == incident
+    assert read_examples(ground.store, "drop") == {SERIES.id: ["newest", "older"]}
     monitored.until(lambda detector: detector.incident is None, healthy | {sibling: 0.9})
+    assert read_examples(ground.store, "drop") == {}
 
 
 def test_an_incident_of_all_segments_names_sampling_and_traffic(ground: Ground) -> None:
@@ -221,7 +262,7 @@ def test_an_incident_of_all_segments_names_sampling_and_traffic(ground: Ground) 
     assert incident is not None
     assert incident.segment == "all"
     assert incident.changed == ("sampling", "traffic_mix")
-    assert incident.examples == ()
+    assert read_examples(ground.store, "drop") == {}
 
 
 def test_a_new_version_or_model_of_a_judge_is_no_drop(ground: Ground) -> None:

@@ -10,6 +10,7 @@ from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
 from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
+from worker.monitor.failing import keep_examples
 from worker.monitor.pruning import SeriesPruning
 from worker.monitor.series import read_series
 from worker.telemetry.metrics import Metrics
@@ -78,9 +79,10 @@ def test_series_without_verdicts_for_90_days_give_their_place_to_others(ground: 
         assert days.listed() == {("a", ""), ("b", "")}, day
     (a,) = (series_id for series_id, series in read_series(ground.store).items() if series.service == "a")
     ground.client.set(ground.keys.quality_detector(a), b"state")
+    keep_examples(ground.store, "drop", a, ["t:1"])
     days.prune(92)
     assert days.listed() == {("b", "")}
-    assert not ground.client.exists(ground.keys.quality_detector(a))
+    assert not ground.client.exists(ground.keys.quality_detector(a), ground.keys.quality_examples)
     days.count(92, [verdict("c"), verdict("d")])
     assert days.listed() == {("b", ""), ("c", "")}
     assert days.dropped("too_many_series") == 2

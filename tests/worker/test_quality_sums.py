@@ -225,3 +225,23 @@ def test_counts_are_added_once(ground: Ground) -> None:
 def test_classes_of_weights() -> None:
     assert [class_of(weight) for weight in (1.0, 1.9, 2.0, 3.99, 4.0, 1e12, 0.5)] == [*"AABBCZA"]
     assert len({Series("a", *"bcdef", "m", value).id for value in "xyz"}) == 3
+
+
+def test_a_failed_script_takes_no_place_of_a_value(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = sums_of(ground, segments=("model",), max_segment_values=2)
+    entries = publish(ground, [verdict(number, model=f"m{number}") for number in range(2)], [DAY_MS, DAY_MS])
+
+    def fail(*_: object) -> None:
+        raise StoreError("Redis does not answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(ground.store, "run", fail)
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                sums.deliver(entries)
+    sums.deliver(entries)
+    assert {one.value for one in read_series(ground.store).values()} == {"", "m0", "m1"}
+    listed = {series.value: series_id for series_id, series in read_series(ground.store).items()}
+    for value in ("m0", "m1"):
+        (bucket,) = read_buckets(ground.store, [listed[value]], DAY_MS / 1000 - 3600, DAY_MS / 1000 + 1, fine=False)[0]
+        assert bucket.sums.total.judgements == 1, value

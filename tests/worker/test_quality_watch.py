@@ -13,8 +13,10 @@ from worker.export.sums import QualitySums
 from worker.monitor.baseline import flat
 from worker.monitor.detection import Detector, Reference
 from worker.monitor.detector import Limits, State
+from worker.monitor.failing import keep_examples
 from worker.monitor.incidents import Incident
 from worker.monitor.series import Series
+from worker.monitor.shares import ClassSums, SessionSums, Sums
 from worker.telemetry.metrics import Metrics
 
 LABELS = {
@@ -90,6 +92,19 @@ def test_gauges_show_the_share_with_its_interval(ground: Ground) -> None:
 
 
 @pytest.mark.usefixtures("_short_reads")
+def test_intervals_know_how_sessions_agreed_in_the_last_weeks(ground: Ground) -> None:
+    publish(ground, 40)
+    series = Series(*LABELS.values())
+    # 200 sessions of five verdicts that are all the same, in 180 of them passes: a design effect of 5.
+    history = Sums({0: ClassSums(1000, 1000, 900, 1000, 900)}, SessionSums(200, 5000, 4500, 4500))
+    detector = Detector(norm=flat(0.9, 10_000), learned_at=time.time(), history=history)
+    ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    worker = Worker(ground)
+    worker.turn()
+    assert worker.value("effective_n") == pytest.approx(40 / ((450 + 3.6) / (90 + 3.6)))
+
+
+@pytest.mark.usefixtures("_short_reads")
 def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
     first, second = Worker(ground), Worker(ground)
     publish(ground, 40)
@@ -118,10 +133,11 @@ def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, t
         limits=limits,
         learned_at=now,
         references={"objective": Reference(0.99, 1.0, limits, State(alarm=0, starts=[5, 5]))},
-        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",), ("t1", "t2")),
+        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",)),
     )
     series = Series("shop", "", "safety", "01234567", "lexical", "safety")
     ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    keep_examples(ground.store, "drop", series.id, ["t1", "t2"])
     worker = Worker(ground, str(tmp_path / "objectives.toml"))
     worker.turn()
     assert (worker.value("drop"), worker.value("baseline")) == (1, 0.95)

@@ -20,10 +20,12 @@ _MEANINGS: Final = {
     "dead_letters": "the accounting counts them as removed",
     "verdicts": "in the outbox; the accounting keeps their count",
     "labels": "with the verdicts on their traces",
+    "examples": "of open incidents",
 }
 _KEPT: Final = (
     "Redis keeps the record of ended evaluations until it expires: hashes, no texts and no names",
     "logs keep trace ids until they are rotated; the lists of invalid entries and of fields left out, for a week",
+    "Prometheus and messages of alerts keep trace ids that were examples of incidents",
     "entries of the stream that are no JSON cannot be attributed; they expire with `retention`",
     "a batch that a worker holds now may still be sent to its judge model; no verdict is written",
     "anything that services publish from now on is new: stop them first, or run this again",

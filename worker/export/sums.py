@@ -249,6 +249,7 @@ class QualitySums(ExportConsumer):
             self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
+        self._values.update(segment_of(one) for one in added.values() if one.segment)
         for reason, verdicts in refused.items() if fresh else ():
             self.dropped(reason, verdicts)
             log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
@@ -279,9 +280,11 @@ class QualitySums(ExportConsumer):
         if len(self._known) + len(added) >= self._max_series:
             return "too_many_series"
         if series.segment:
-            if self._values[segment_of(series)] >= self._max_values:
+            segment = segment_of(series)
+            # Counted when they are added: Redis may refuse the script, and the entries come again.
+            new = sum(segment_of(one) == segment for one in added.values())
+            if self._values[segment] + new >= self._max_values:
                 return "too_many_values"
-            self._values[segment_of(series)] += 1
         return None
 
     def relist(self, series: Iterable[Series]) -> None:

@@ -21,7 +21,7 @@ from worker.config.graders import Grader, Graders
 from worker.config.settings import Settings
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.drift import CLOSES_AT, OPENS_AT, RECENT, Shift, Verdicts, agreement, shift
-from worker.monitor.series import HOUR_S
+from worker.monitor.series import HOUR_S, utc_minute
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Choice, EvaluationFactory, Sampler
 from worker.selection.stream_entry import TraceEntry
@@ -207,7 +207,7 @@ class CanaryWatch:
             for gauge, value in zip(self._gauges, (*interval, float(drift is not None)), strict=True):
                 gauge.labels(*series).set(value)
             if drift is not None:
-                labels = (*series, f"{dt.datetime.fromtimestamp(drift.since, dt.UTC):%Y-%m-%dT%H:%MZ}", drift.examples)
+                labels = (*series, utc_minute(drift.since), drift.examples)
                 shown.add(labels)
                 self._info.labels(*labels).set(1)
         self._remove(self._shown - shown)

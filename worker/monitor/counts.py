@@ -16,6 +16,8 @@ from worker.monitor.series import COARSE_DAYS
 from worker.storage.client import Store
 
 _GROUP: Final = "monitor"
+GRACE_S: Final = 60.0
+"""Verdicts that another worker had read come this late into their bucket."""
 
 
 class Increment(NamedTuple):
@@ -64,6 +66,8 @@ def counted_until(store: Store, now: float) -> float:
         pipe.xrevrange(keys.verdicts, count=1)
 
     acknowledged, newest = store.pipeline(read)
-    if not newest or acknowledged == newest[0][0]:
+    last = tuple(map(int, acknowledged.split(b"-"))) if acknowledged else (0, 0)
+    # The newest entry is older than the acknowledged one where `forget` has removed that.
+    if not newest or last >= tuple(map(int, newest[0][0].split(b"-"))):
         return now
-    return min(now, int(acknowledged.split(b"-")[0]) / 1000) if acknowledged else 0.0
+    return min(now, last[0] / 1000)

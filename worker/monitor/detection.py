@@ -1,6 +1,7 @@
 """Drops of all series: a detector each, stepped through the buckets of five minutes, with its state in Redis.
 
-The active monitor steps a series only through buckets that are complete. A detector's state is written after each step,
+The active monitor steps a series only through buckets that are complete: their time has passed, and the outbox holds
+no verdict of them that is not counted yet, as after an outage. A detector's state is written after each step,
 so that another worker goes on where the last one stopped.
 """
 
@@ -8,7 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,6 +19,7 @@ import structlog
 from worker.config.objectives import read_objectives
 from worker.config.settings import Monitor
 from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
+from worker.monitor.counts import GRACE_S, counted_until
 from worker.monitor.detector import (
     DROPS,
     Change,
@@ -30,6 +32,7 @@ from worker.monitor.detector import (
     limits_of,
     step,
 )
+from worker.monitor.failing import keep_examples, read_examples
 from worker.monitor.incidents import Incident, Member, investigate, segment_name
 from worker.monitor.series import (
     CLUSTER_PARTS,
@@ -42,14 +45,12 @@ from worker.monitor.series import (
     read_buckets,
     utc_minute,
 )
-from worker.monitor.shares import design_effect, merged
+from worker.monitor.shares import Sums, design_effect, merged
 from worker.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
 _DAY_S: Final = 24 * HOUR_S
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
-_GRACE_S: Final = 60.0
-"""Verdicts that another worker had read come this late into their bucket."""
 _READ_AT_ONCE: Final = 100
 _LEARN_AT_ONCE: Final = 20
 _MOST_S: Final = 3.0
@@ -90,6 +91,7 @@ class Detector(msgspec.Struct, array_like=True):
         period: The last period whose sessions were counted.
         references: The objective, and for a new service the share of its environment.
         incident: The open drop of a whole series or of any of its segments.
+        history: Sums of the last four weeks without incidents, which steady the design effect of sessions.
     """
 
     state: State = msgspec.field(default_factory=State)
@@ -101,6 +103,7 @@ class Detector(msgspec.Struct, array_like=True):
     period: int = 0
     references: dict[Against, Reference] = {}
     incident: Incident | None = None
+    history: Sums | None = None
 
     def is_due(self, now: float) -> bool:
         """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
@@ -140,16 +143,17 @@ class Detection:
             self._detectors[series_id] = msgspec.msgpack.decode(raw, type=Detector) if raw else Detector()
         self._detectors = {series_id: self._detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(one) is not None for one in series.values())
-        last = int((now - _GRACE_S) // FIVE_MINUTES_S) - 1
+        complete_s = min(now - GRACE_S, counted_until(self._store, now))
+        last = int(complete_s // FIVE_MINUTES_S) - 1
         ids, may_learn = iter(series), _LEARN_AT_ONCE
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
         while time.monotonic() - began < _MOST_S and (some := list(islice(ids, _READ_AT_ONCE))):
-            self._count_sessions(some, int((now - _GRACE_S) // CLUSTER_PERIOD_S) - 1)
+            self._count_sessions(some, int(complete_s // CLUSTER_PERIOD_S) - 1)
             due = [one for one in some if self._detectors[one].is_due(now)][:may_learn]
             may_learn -= len(due)
             self._learn(due, series, now, active)
             self._count([one for one in some if self._detectors[one].done < last], series, last)
-        self._explain(series, last)
+        self._explain(series)
         return self._detectors
 
     def _save(self, series_ids: Sequence[str]) -> None:
@@ -170,17 +174,26 @@ class Detection:
             detector.state.forget(int(until - HISTORY_DAYS * _DAY_S) // FIVE_MINUTES_S)
             # A long incident would leave too little: the last baseline stays.
             hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found]
-            past = [
-                one
-                for one in hours
-                if one.hour < until // HOUR_S
+            kept = [
+                one.hour < until // HOUR_S
                 and not detector.state.is_masked(one.hour * _PER_HOUR, (one.hour + 1) * _PER_HOUR)
+                for one in hours
             ]
+            past = list(compress(hours, kept))
+            detector.history = merged(bucket.sums for bucket in compress(found, kept)) if past else None
             norm = detector.norm = baseline(past) or detector.norm
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
                 if not had_norm:
-                    _report_baseline(one, norm, detector.limits)
+                    delays = {drop: delay_hours(norm, detector.limits, drop) for drop in DROPS}
+                    log.info(
+                        "quality baseline known",
+                        share=round(sum(norm.cells) / len(norm.cells), 3),
+                        judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
+                        **{f"hours_to_find_{drop:.2f}": round(hours, 1) for drop, hours in delays.items()},
+                        **_labels(one),
+                        segment=segment_name(one) or None,
+                    )
             shares: dict[Against, tuple[float, float]] = {}
             if (objective := self.objective(one)) is not None:
                 shares["objective"] = (objective, 0.0)
@@ -280,7 +293,7 @@ class Detection:
             detector.done = last
         self._save(series_ids)
 
-    def _explain(self, series: Mapping[str, Series], last: int) -> None:
+    def _explain(self, series: Mapping[str, Series]) -> None:
         """Store an incident for each series with an open drop, also of a segment, and end those without one."""
         families: dict[Series, list[str]] = {}
         for series_id, one in series.items():
@@ -294,6 +307,7 @@ class Detection:
                 continue
             if detector.incident is not None:
                 _report("quality recovered", whole, detector.incident)
+                keep_examples(self._store, "drop", whole_id, ())
                 detector.incident = None
             else:
                 # The whole series first.
@@ -307,8 +321,9 @@ class Detection:
                     for one in families
                     if one != whole and all(getattr(one, name) == getattr(whole, name) for name in names)
                 ]
-                detector.incident = investigate(self._store, members, siblings, last)
-                _report("quality dropped", whole, detector.incident)
+                detector.incident = investigate(self._store, members, siblings, detector.done)
+                examples = read_examples(self._store, "drop").get(whole_id, ())
+                _report("quality dropped", whole, detector.incident, examples)
             explained.append(whole_id)
         if explained:
             self._save(explained)
@@ -391,19 +406,7 @@ def _time(bucket: int) -> str:
     return utc_minute(bucket * FIVE_MINUTES_S)
 
 
-def _report_baseline(series: Series, norm: Baseline, limits: Limits) -> None:
-    hours = {f"hours_to_find_{drop:.2f}": round(delay_hours(norm, limits, drop), 1) for drop in DROPS}
-    log.info(
-        "quality baseline known",
-        share=round(sum(norm.cells) / len(norm.cells), 3),
-        judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
-        **hours,
-        **_labels(series),
-        segment=segment_name(series) or None,
-    )
-
-
-def _report(event: str, series: Series, incident: Incident) -> None:
+def _report(event: str, series: Series, incident: Incident, examples: Sequence[str] = ()) -> None:
     log.warning(
         event,
         since=_time(incident.since),
@@ -412,6 +415,6 @@ def _report(event: str, series: Series, incident: Incident) -> None:
         size=round(incident.size, 3),
         segment=incident.segment or None,
         changed=",".join(incident.changed) or "nothing",
-        examples=" ".join(incident.examples) or None,
+        examples=" ".join(examples) or None,
         **_labels(series),
     )

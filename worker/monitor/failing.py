@@ -1,7 +1,13 @@
-"""Example traces of an incident, searched in the outbox from its end."""
+"""Example traces of an incident, searched in the outbox from its end.
 
+Those of open incidents are fields of one hash, apart from the states of the detectors, so that ``forget`` can remove a
+trace while the monitor writes its states.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from operator import methodcaller
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -12,6 +18,7 @@ from worker.storage.client import Store
 
 _PAGE: Final = 500
 _MAX_SEARCHED: Final = 20_000
+Kind = Literal["drop", "safety"]
 _decoder = msgspec.json.Decoder(Verdict)
 
 
@@ -53,3 +60,42 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
         until = f"({entries[-1][0].decode()}"
     cleared = set(found["cleared"])
     return list(dict.fromkeys(one for one in found["confirmed"] + found["failed"] if one not in cleared))[:count]
+
+
+class Example(NamedTuple):
+    """A field of the hash of examples, and what it says."""
+
+    field: bytes
+    order: int
+    series_id: str
+    kind: str
+    trace_id: str
+
+
+def scan_examples(store: Store) -> list[Example]:
+    """Read the examples of all open incidents."""
+    found = store.call(lambda client: client.hgetall(store.keys.quality_examples))
+    return [Example(field, int(order), *field.decode().split(":", 2)) for field, order in found.items()]
+
+
+def read_examples(store: Store, kind: Kind) -> Mapping[str, Sequence[str]]:
+    """Read the trace ids of the open incidents of a kind by series, the newest first."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for one in sorted(scan_examples(store), key=lambda example: example.order):
+        if one.kind == kind:
+            found[one.series_id].append(one.trace_id)
+    return found
+
+
+def keep_examples(store: Store, kind: Kind, series_id: str, trace_ids: Sequence[str]) -> None:
+    """Store the examples of an incident in place of earlier ones; without any the incident has ended."""
+    remove_examples(store, (one for one in scan_examples(store) if (one.series_id, one.kind) == (series_id, kind)))
+    if trace_ids:
+        fields: dict[Any, int] = {f"{series_id}:{kind}:{one}": order for order, one in enumerate(trace_ids)}
+        store.call(lambda client: client.hset(store.keys.quality_examples, mapping=fields))
+
+
+def remove_examples(store: Store, examples: Iterable[Example]) -> None:
+    """Remove these examples."""
+    if fields := [one.field for one in examples]:
+        store.call(lambda client: client.hdel(store.keys.quality_examples, *fields))

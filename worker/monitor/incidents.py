@@ -1,6 +1,7 @@
 """What is known of a drop when it is found: the segment that fell, since when, what changed then, and examples.
 
-It is computed once, from the buckets around the begin and the newest verdicts of the outbox, and stored.
+It is computed once, from the buckets around the begin and the newest verdicts of the outbox, and stored: ids of traces
+apart from the rest, so that they can be forgotten.
 """
 
 import math
@@ -13,7 +14,7 @@ import msgspec
 from worker.monitor.baseline import Baseline
 from worker.monitor.detector import Bucket as Observed
 from worker.monitor.detector import Evidence, Limits, State, explain, since_interval
-from worker.monitor.failing import failing_traces
+from worker.monitor.failing import failing_traces, keep_examples
 from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets
 from worker.storage.client import Store
 
@@ -37,8 +38,6 @@ class Incident(msgspec.Struct, array_like=True, frozen=True):
     size: float
     changed: tuple[str, ...]
     """What else changed then: judge_version, judge_model, sampling, traffic_mix."""
-    examples: tuple[str, ...]
-    """Trace ids of the newest failing verdicts."""
 
 
 class Member(NamedTuple):
@@ -67,7 +66,7 @@ def segment_name(series: Series) -> str:
 
 
 def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Series], last: int) -> Incident:
-    """Explain a drop of which at least one member has an open alarm.
+    """Explain a drop of which at least one member has an open alarm, and store its example traces.
 
     Args:
         store: Redis.
@@ -101,8 +100,9 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
         changed.append("traffic_mix")
     series = members[named].series
     name = segment_name(series) or ("all" if len(members) > 1 else "")
-    examples = tuple(failing_traces(store, series, low * FIVE_MINUTES_S, confirmed=False))
-    return Incident(name, confidence, since, low, high, size, tuple(changed), examples)
+    examples = failing_traces(store, series, low * FIVE_MINUTES_S, confirmed=False)
+    keep_examples(store, "drop", members[0].series.id, examples)
+    return Incident(name, confidence, since, low, high, size, tuple(changed))
 
 
 def _explain(members: Sequence[Member], observed: Sequence[Sequence[Observed]], first: int) -> tuple[int, float]:

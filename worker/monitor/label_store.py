@@ -214,7 +214,7 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
         written.new += raw is None
         written.changed += raw is not None
     # An upper limit: verdicts are fields as well.
-    if written.new and store.call(lambda client: client.hlen(key)) > MAX_LABELS:
+    if written.new and store.call(lambda client: client.hlen(key)) + written.new > MAX_LABELS:
         count = sum(":" not in name for name, _ in scan(store))
         if count + written.new > MAX_LABELS:
             raise TooManyLabelsError(f"Redis holds {count:,} labels, and at most {MAX_LABELS:,} are kept.")

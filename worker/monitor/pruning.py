@@ -11,6 +11,7 @@ import structlog
 from redis.client import Pipeline
 
 from worker.config.settings import Monitor
+from worker.monitor.failing import remove_examples, scan_examples
 from worker.monitor.series import COARSE_DAYS, HOUR_S, Series, place, read_series
 from worker.storage.client import Store
 
@@ -61,6 +62,7 @@ class SeriesPruning:
             keys = self._store.keys
             self._store.call(lambda client: client.hdel(keys.quality_series, *silent))
             self._store.call(lambda client: client.delete(*map(keys.quality_detector, silent)))
+            remove_examples(self._store, (one for one in scan_examples(self._store) if one.series_id in silent))
             log.info("silent series removed", series=len(silent))
         self._listed(series for series_id, series in known.items() if series_id not in silent)
         self._next = now + _EVERY_S

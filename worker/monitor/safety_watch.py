@@ -20,12 +20,21 @@ from judges.core.verdict import Verdict
 from judges.registry import configured
 from worker.config.graders import Graders
 from worker.config.settings import Settings
-from worker.monitor.counts import Increment, counted_until, read_counts
-from worker.monitor.failing import failing_traces
+from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
+from worker.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.monitor.gauges import GaugeTable
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 from worker.monitor.repeats import first_of
-from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series, series_of
+from worker.monitor.series import (
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Series,
+    read_buckets,
+    read_series,
+    series_of,
+    utc_minute,
+)
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
@@ -33,8 +42,6 @@ log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
 _EVERY_S: Final = 60.0
 _DAY_S: Final = 24 * HOUR_S
-_GRACE_S: Final = 60.0
-"""Verdicts that another worker had read come this late into their bucket."""
 _HISTORY_DAYS: Final = 28
 _STATE_TTL_S: Final = 90 * _DAY_S
 _PATIENCE: Final = 6
@@ -82,7 +89,6 @@ class Watched(msgspec.Struct, array_like=True):
         rates: Of confirmed failures; None before the first verdict.
         alone: Of single failures.
         incidents: Pairs of the first and last bucket of incidents of the last 28 days; 0 for the end of an open one.
-        examples: Ids of failing traces of the open incident.
     """
 
     state: State = msgspec.field(default_factory=State)
@@ -92,7 +98,6 @@ class Watched(msgspec.Struct, array_like=True):
     rates: Rates | None = None
     alone: Rates | None = None
     incidents: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    examples: list[str] = msgspec.field(default_factory=list)
 
     def is_masked(self, bucket: int) -> bool:
         """Return whether a bucket lies in an incident."""
@@ -169,9 +174,14 @@ class SafetyWatch:
         watched = self._step(series, now) if series else {}
         self._next_look = now + _EVERY_S
         self._incidents.show({_labels(one): [float(watched[name].state.is_paged)] for name, one in series.items()})
+        examples = read_examples(self._store, _KIND)
         self._details.show(
             {
-                (*_labels(one), _minute(watched[name].state.start), " ".join(watched[name].examples)): [1.0]
+                (
+                    *_labels(one),
+                    utc_minute(watched[name].state.start * FIVE_MINUTES_S),
+                    " ".join(examples.get(name, ())),
+                ): [1.0]
                 for name, one in series.items()
                 if watched[name].state.is_paged
             }
@@ -190,7 +200,7 @@ class SafetyWatch:
             series_id: msgspec.msgpack.decode(raw, type=Watched) if raw else Watched()
             for series_id, raw in zip(series, found, strict=True)
         }
-        until = min(now - _GRACE_S, counted_until(self._store, now))
+        until = min(now - GRACE_S, counted_until(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1
         due = [series_id for series_id in series if watched[series_id].done < last]
         if not due:
@@ -213,10 +223,12 @@ class SafetyWatch:
                 if change is not None:
                     changes.append((series_id, change))
             one.done = last
-        for series_id, _ in changes:
-            one = watched[series_id]
-            since_s = one.state.start * FIVE_MINUTES_S
-            one.examples = failing_traces(self._store, series[series_id], since_s) if one.state.is_paged else []
+        examples: dict[str, list[str]] = {}
+        for series_id in {series_id for series_id, _ in changes}:
+            state = watched[series_id].state
+            if state.is_paged:
+                examples[series_id] = failing_traces(self._store, series[series_id], state.start * FIVE_MINUTES_S)
+            keep_examples(self._store, _KIND, series_id, examples.get(series_id, ()))
         self._store.pipeline(
             lambda pipe: [
                 pipe.set(names[series_id], msgspec.msgpack.encode(watched[series_id]), ex=_STATE_TTL_S)
@@ -224,7 +236,7 @@ class SafetyWatch:
             ]
         )
         for series_id, change in changes:
-            _report(series[series_id], change, watched[series_id])
+            _report(series[series_id], change, watched[series_id], examples.get(series_id))
         return watched
 
     def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
@@ -277,19 +289,15 @@ def _labels(series: Series) -> tuple[str, ...]:
     return (series.metric, series.service, series.environment, series.judge, series.version, series.judge_model)
 
 
-def _minute(bucket: int) -> str:
-    return dt.datetime.fromtimestamp(bucket * FIVE_MINUTES_S, dt.UTC).strftime("%Y-%m-%dT%H:%MZ")
-
-
-def _report(series: Series, change: Change, watched: Watched) -> None:
+def _report(series: Series, change: Change, watched: Watched, examples: Sequence[str] | None) -> None:
     log.warning(
         "safety incident" if change == "page" else "safety incident ended",
-        since=_minute(watched.incidents[-1][0]),
+        since=utc_minute(watched.incidents[-1][0] * FIVE_MINUTES_S),
         service=series.service,
         environment=series.environment or None,
         judge=series.judge,
         version=series.version,
         judge_model=series.judge_model,
         metric=series.metric,
-        examples=watched.examples or None,
+        examples=examples or None,
     )

@@ -7,7 +7,7 @@ of its own. Sums stand in buckets of five minutes for 3 days and of an hour for 
 import datetime as dt
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -56,6 +56,11 @@ class Unjudged(NamedTuple):
     verdicts: int = 0
     weight: float = 0.0
     squares: float = 0.0
+
+
+def added(every: Iterable[Unjudged]) -> Unjudged:
+    """Add up verdicts without a pass or fail."""
+    return Unjudged(*map(sum, zip(Unjudged(), *every, strict=True)))
 
 
 class Bucket(NamedTuple):

@@ -10,6 +10,7 @@ from prometheus_client import Gauge
 from judges.agreement.intervals import wilson
 from worker.config.settings import Monitor
 from worker.monitor.detection import Detection, Detector
+from worker.monitor.failing import read_examples
 from worker.monitor.incidents import segment_name
 from worker.monitor.series import (
     FIVE_MINUTES_S,
@@ -17,6 +18,7 @@ from worker.monitor.series import (
     Bucket,
     Series,
     Unjudged,
+    added,
     read_buckets,
     read_series,
     utc_minute,
@@ -52,8 +54,8 @@ class Window(NamedTuple):
         return cls(
             length_s,
             merged(bucket.sums for bucket in buckets),
-            _added([bucket.abstained for bucket in buckets]),
-            _added([bucket.unscored for bucket in buckets]),
+            added(bucket.abstained for bucket in buckets),
+            added(bucket.unscored for bucket in buckets),
             buckets[-1].begins_at + (FIVE_MINUTES_S if length_s == HOUR_S else HOUR_S) if buckets else 0.0,
         )
 
@@ -104,11 +106,12 @@ class QualityWatch:
             for one, window in windows.items():
                 service = one.service, one.environment
                 newest[service] = max(newest.get(service, 0.0), window.newest_s)
+            examples = read_examples(self._store, "drop")
             silent = self._silence.step(known, newest)
             gauge = self._metrics.quality_silent
             samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
             for one, window in windows.items():
-                samples += self._samples(one, window, detectors[one.id], now)
+                samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
             self._show(samples)
 
     def clear(self) -> None:
@@ -137,12 +140,14 @@ class QualityWatch:
                     found[series[series_id]] = shown
         return found
 
-    def _samples(self, series: Series, window: Window, detector: Detector, now: float) -> Iterator[Sample]:
+    def _samples(
+        self, series: Series, window: Window, detector: Detector, examples: Sequence[str], now: float
+    ) -> Iterator[Sample]:
         """Yield the gauges of one series with their values."""
         metrics = self._metrics
         of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
         labels: tuple[str, ...] = (series.metric, segment_name(series), *of_series)
-        share = pass_share(window.sums)
+        share = pass_share(window.sums, detector.history)
         effect = 1.0
         # A share exists only where something passes or fails.
         if share is not None:
@@ -170,7 +175,7 @@ class QualityWatch:
             yield metrics.quality_below_objective, (*labels, against), is_below
         if (incident := detector.incident) is not None:
             times = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.since, incident.low, incident.high))
-            further = (*times, ",".join(incident.changed) or "nothing", " ".join(incident.examples))
+            further = (*times, ",".join(incident.changed) or "nothing", " ".join(examples))
             yield metrics.quality_incident, (series.metric, incident.segment, *of_series, *further), 1.0
 
     def _show(self, samples: Sequence[Sample]) -> None:
@@ -181,7 +186,3 @@ class QualityWatch:
         for gauge, labels in self._shown - shown:
             gauge.remove(*labels)
         self._shown = shown
-
-
-def _added(every: Sequence[Unjudged]) -> Unjudged:
-    return Unjudged(*map(sum, zip(*every, strict=True))) if every else Unjudged()

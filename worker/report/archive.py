@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from judges.core.verdict import Outcome, joined_parts
-from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged
+from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added
 from worker.monitor.shares import Sums
-from worker.report.figures import Cost, Labels, Part, Scope, added
+from worker.report.figures import Cost, Labels, Part, Scope
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 MAX_GROUPS: Final = 5_000

@@ -17,7 +17,7 @@ from msgspec import Struct
 from judges.agreement.intervals import Interval, wilson
 from worker.config.settings import SeriesLabel
 from worker.monitor.baseline import HISTORY_DAYS
-from worker.monitor.series import COARSE_DAYS, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
+from worker.monitor.series import COARSE_DAYS, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, added
 from worker.monitor.shares import PassShare, Sums, merged, pass_share
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
@@ -323,11 +323,6 @@ def difference(now: Interval, before: Interval) -> Interval:
     below = math.hypot(now.value - now.low, before.high - before.value)
     above = math.hypot(now.high - now.value, before.value - before.low)
     return Interval(middle, max(-1.0, middle - below), min(1.0, middle + above))
-
-
-def added(every: Iterable[Unjudged]) -> Unjudged:
-    """Add up verdicts without a pass or fail."""
-    return Unjudged(*map(sum, zip(Unjudged(), *every, strict=True)))
 
 
 def time_of(at: float) -> dt.datetime:

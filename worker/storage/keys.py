@@ -107,6 +107,8 @@ class Keys:
     """String, the worker that is the active monitor; TTL of seconds."""
     quality_series = _Key("quality:series")
     """Hash of the monitor's series: id to labels as JSON. No TTL."""
+    quality_examples = _Key("quality:examples")
+    """Hash of example traces of open incidents: series, kind and trace id to their order. Fields end with incidents."""
     canary = _Key("canary")
     """Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL."""
 
