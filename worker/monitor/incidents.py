@@ -96,7 +96,14 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     before, after = _halves(buckets[0], since)
     if _differ(_classes(before), _classes(after)):
         changed.append("sampling")
-    if _is_mixed_differently(members, buckets, since):
+    # The values of some segment have other parts of the traffic than before.
+    mixes: dict[str, tuple[Counter[str], Counter[str]]] = {}
+    for (one, *_), found in zip(members, buckets, strict=True):
+        if one.segment:
+            mix = mixes.setdefault(one.segment, (Counter(), Counter()))
+            for counts, half in zip(mix, _halves(found, since), strict=True):
+                counts[one.value] = round(sum(bucket.sums.total.weight for bucket in half))
+    if any(_differ(*mix) for mix in mixes.values()):
         changed.append("traffic_mix")
     series = members[named].series
     name = segment_name(series) or ("all" if len(members) > 1 else "")
@@ -147,17 +154,6 @@ def _classes(buckets: Sequence[Bucket]) -> Counter[str]:
         for key, sums in bucket.sums.classes.items():
             found[str(key)] += sums.judgements
     return found
-
-
-def _is_mixed_differently(members: Sequence[Member], buckets: Sequence[Sequence[Bucket]], since: int) -> bool:
-    """Return whether the values of some segment have other parts of the traffic than before."""
-    mixes: dict[str, tuple[Counter[str], Counter[str]]] = {}
-    for (series, *_), found in zip(members, buckets, strict=True):
-        if series.segment:
-            mix = mixes.setdefault(series.segment, (Counter(), Counter()))
-            for counts, half in zip(mix, _halves(found, since), strict=True):
-                counts[series.value] = round(sum(one.sums.total.weight for one in half))
-    return any(_differ(before, after) for before, after in mixes.values())
 
 
 def _differ(before: Counter[str], after: Counter[str]) -> bool:
