@@ -144,6 +144,13 @@ def _budgets() -> list[Panel]:
             no_data=none,
         ),
         graph(
+            "Spent share of each limit",
+            "Of each limit of a budget, in USD or tokens, the share that is spent in its current day or hour.",
+            Query("max by (budget, limit) (tracejudge_budget_spent_ratio)", legend("budget", "limit")),
+            unit=Unit("percentunit", 0),
+            no_data=none,
+        ),
+        graph(
             "Sampling under the budget",
             "Factor that each budget puts on the rates of sampling: 1 samples as the rules say; steps halve.",
             Query("min by (budget) (tracejudge_budget_rate_factor)", legend("budget")),

@@ -122,6 +122,12 @@ def test_agreement_is_that_of_the_textbooks() -> None:
         assert interval[1:] == pytest.approx(proportion_confint(part, whole, method="wilson"), abs=1e-4)
     one_sided = agreement(Confusion(10, 0, 0, 0))
     assert (one_sided.specificity, one_sided.kappa) == (None, None)
+    for alike in (Confusion(40, 0, 0, 13), Confusion(78, 4, 0, 0)):
+        # Without a disagreement, or with one kind of verdict, the standard error is 0 and the interval is not.
+        interval = agreement(alike).kappa
+        assert interval is not None
+        assert interval.low < interval.value <= interval.high, alike
+        assert interval.high - interval.low > 0.05, alike
     rate, kappa = flips(Confusion(880, 30, 20, 70))
     assert rate.value == 0.05
     assert kappa is not None

@@ -10,6 +10,7 @@ from stage_parts import Ground, make_trace, make_traces, sampler_of, settings_of
 from judges.core.model import ModelSettings
 from judges.endpoints.client import LimitedModel
 from worker.accounting import read_account
+from worker.cli.doctor import spending
 from worker.config.loading import load
 from worker.config.settings import NANO, Budget, Rule, SettingsError
 from worker.judging.reservations import Budgets
@@ -214,6 +215,11 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         for gauge in (metrics.budget_spent, metrics.budget_limit, metrics.budget_factor)
     }
     assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
+    assert metrics.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
+    ((result, what),) = [(one.result, one.what) for one in spending(settings, ground.store)]
+    assert (result, "all has spent 300% of usd_per_day" in what) == ("warning", True)
+    rich = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=1.0, tokens_per_hour=10**9))
+    assert [one.result for one in spending(rich, ground.store)] == ["ok"]
     rates = json.loads(ground.client.get(ground.keys.rates))
     assert rates == {"factors": {"cut": MIN_FACTOR}}
     assert 0 < ground.client.ttl(ground.keys.rates) <= 3600

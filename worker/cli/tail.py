@@ -5,13 +5,13 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
 
 from judges.core.judge import RESULT
-from judges.core.verdict import Verdict
+from judges.core.verdict import Origin, Verdict
 from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
 from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store
@@ -28,6 +28,11 @@ _LAST = 10
 @click.option("--failed", is_flag=True, help="Only verdicts that did not pass or have no score, abstained included.")
 @click.option("--service", metavar="PATTERN", help="Only these services, with *, ? and [...] as in rules.")
 @click.option("--judge", metavar="PATTERN", help="Only these judges.")
+@click.option(
+    "--origin",
+    type=click.Choice(get_args(Origin)),
+    help="Only verdicts of this origin; live ones are those of the quality series.",
+)
 @click.option("--last", type=click.IntRange(min=0), metavar="N", help="Begin with the last N verdicts.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N verdicts.")
 @click.option("--no-follow", "ends", is_flag=True, help="Print the last N (10 unless given), and end.")
@@ -39,6 +44,7 @@ def command(
     failed: bool,
     service: str | None,
     judge: str | None,
+    origin: str | None,
     last: int | None,
     count: int | None,
     ends: bool,
@@ -55,10 +61,12 @@ def command(
     def is_wanted(verdict: Verdict) -> bool:
         if not (of_service.match(verdict.service) and of_judge.match(verdict.judge)):
             return False
+        if origin not in {None, verdict.origin}:
+            return False
         is_failed = verdict.outcome != "scored" or any(score.passed is False for score in verdict.scores)
         return is_failed or not failed
 
-    wanted = is_wanted if service is not None or judge is not None or failed else None
+    wanted = is_wanted if service is not None or judge is not None or origin is not None or failed else None
     entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
     if not ends and not last:
         note("waiting for new verdicts; --last N shows earlier ones")
@@ -124,5 +132,7 @@ def _line(entry: OutboxEntry) -> str:
     when = time.strftime("%H:%M:%S", time.localtime(verdict.started_at + verdict.duration_s))
     trace = f"[dim]{when}[/dim] {plain(verdict.service)} [dim]{plain(verdict.trace_id[:8])}[/dim]"
     if "session" in verdict.details:
-        trace += f" [dim]session[/dim] {plain(verdict.session_id or '-')} [dim]{verdict.origin}[/dim]"
+        trace += f" [dim]session[/dim] {plain(verdict.session_id or '-')}"
+    if "session" in verdict.details or verdict.origin != "live":
+        trace += f" [dim]{verdict.origin}[/dim]"
     return f"{trace} {verdict.judge} [dim]by {plain(verdict.judge_model)}[/dim]: {result} [dim]{why}[/dim]"

@@ -84,8 +84,10 @@ def _string(wanted: inspect.StrType) -> str:
 
 def _bounds(wanted: inspect.IntType | inspect.FloatType) -> str:
     least = f"above {wanted.gt}" if wanted.gt is not None else f"{wanted.ge}" if wanted.ge is not None else ""
+    if wanted.lt is not None:
+        return f" {least} and below {wanted.lt}"
     if wanted.le is None:
-        return f" of at least {least}" if wanted.ge is not None else ""
+        return f" of at least {least}" if wanted.ge is not None else f" {least}".rstrip()
     return f" {least} and at most {wanted.le}" if wanted.gt is not None else f" from {least} to {wanted.le}"
 
 

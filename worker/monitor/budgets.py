@@ -8,7 +8,7 @@ rate, so verdicts that are weighted by 1/probability stay unbiased.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -59,6 +59,21 @@ class BudgetState(NamedTuple):
     tokens_open: int = 0
     refused: int = 0
     since: int = 0
+
+    def by_limit(self, budget: Budget) -> Iterator[tuple[str, int, int]]:
+        """Yield each limit that is set: its key, what is spent of it, and the limit, USD in 10^-9."""
+        keys = ("usd_per_day", "usd_per_hour", "tokens_per_day", "tokens_per_hour")
+        for key, spent, most in zip(keys, self, budget.limits, strict=False):
+            if most is not None:
+                yield key, spent, most
+
+
+def read_states(store: Store, names: Iterable[str]) -> tuple[dict[str, BudgetState], float]:
+    """Read what budgets have spent in the current periods, and the time in seconds since the epoch."""
+    known = list(names)
+    *states, stamp = store.run("budget_state", [key for name in known for key in store.keys.budget(name)], ())
+    found = {name: BudgetState(*(int(value or 0) for value in raw)) for name, raw in zip(known, states, strict=True)}
+    return found, int(stamp) / 1000
 
 
 class Forecasts(msgspec.Struct, array_like=True):
@@ -242,6 +257,7 @@ class BudgetController:
         self._settings = settings
         self._store = store
         self._gauges = metrics.budget_spent, metrics.budget_limit, metrics.budget_factor
+        self._ratio = metrics.budget_spent_ratio
         self._clock = clock
         self._next = 0.0
 
@@ -257,17 +273,16 @@ class BudgetController:
 
     def run(self) -> Rates:
         """Compute and write the factors of rules that are below 1, and those of segments."""
-        names = list(self._settings.budgets)
-        triples = [key for name in names for key in self._store.keys.budget(name)]
-        *states, stamp = self._store.run("budget_state", triples, ())
-        now_s = int(stamp) / 1000
+        states, now_s = read_states(self._store, self._settings.budgets)
         of_budget = {}
-        for name, raw in zip(names, states, strict=True):
-            state, budget = BudgetState(*(int(value or 0) for value in raw)), self._settings.budgets[name]
+        for name, state in states.items():
+            budget = self._settings.budgets[name]
             day = int(now_s // _DAY_S)
             demand = read_demand(self._store, name, day)
             found = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
             of_budget[name] = found
+            for key, spent_of, most in state.by_limit(budget):
+                self._ratio.labels(name, key).set(spent_of / most if most else 1.0)
             usd_day, usd_hour, *_ = budget.limits
             spent, limit = (state.usd_hour, usd_hour) if usd_day is None and usd_hour else (state.usd_day, usd_day)
             values = spent / NANO, limit / NANO if limit else math.inf, min(found.values(), default=1.0)
@@ -286,6 +301,8 @@ class BudgetController:
         for name in self._settings.budgets:
             for gauge in self._gauges:
                 gauge.remove(name)
+            for key, *_ in BudgetState().by_limit(self._settings.budgets[name]):
+                self._ratio.remove(name, key)
 
     def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
         models = self._settings.models

@@ -20,6 +20,7 @@ _MOST_DEVIATION: Final = 5.0
 _LEAST_POWER: Final = 0.1
 # Of the traffic; the unknown share of so few traces widens the interval by at most as much.
 _MOST_UNLABELLED: Final = 0.05
+_NO_VARIANCE: Final = 1e-12
 
 
 class CorrectionRefusedError(ValueError):
@@ -278,7 +279,11 @@ def _kappa(seen: Confusion) -> Interval | None:
     same = sum(share * (1 - (rows[k] + columns[k]) * (1 - kappa)) ** 2 for k, share in enumerate((a, d)))
     other = (1 - kappa) ** 2 * (b * (columns[0] + rows[1]) ** 2 + c * (columns[1] + rows[0]) ** 2)
     variance = same + other - (kappa - chance * (1 - kappa)) ** 2
-    half = Z * math.sqrt(max(0.0, variance) / n) / (1 - chance)
+    if variance <= _NO_VARIANCE:
+        # All agree, or one side has a single verdict: the formula knows no error, Wilson's limits of the agreement do.
+        share = wilson(observed, n)
+        return Interval(kappa, *(max(-1.0, (limit - chance) / (1 - chance)) for limit in (share.low, share.high)))
+    half = Z * math.sqrt(variance / n) / (1 - chance)
     return Interval(kappa, max(-1.0, kappa - half), min(1.0, kappa + half))
 
 

@@ -273,7 +273,7 @@ def _outbox_limits(scope: Scope, oldest: float | None) -> Iterator[Limit]:
     text = f"the monitor keeps no sums by {names}" if names else "the monitor has no sums"
     yield Limit("no_sums", f"{text}, so these shares are of the outbox; {how}")
     if oldest is not None and oldest > scope.first:
-        yield Limit("outbox_span", f"verdicts before {written(time_of(oldest))} are no longer in the outbox")
+        yield Limit("outbox_span", f"the outbox begins at {written(time_of(oldest))}; earlier verdicts are not counted")
 
 
 def _skipped_limits(skipped: Skipped) -> Iterator[Limit]:

@@ -272,6 +272,8 @@ class Metrics:
         "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability=_STABLE)
     budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
         "Limit of that day or hour", stability=_STABLE)
+    budget_spent_ratio = Metric(Gauge, "budget_spent_ratio", "ratio", ("budget", "limit"),
+        "Share of each limit of a budget, in USD or tokens, that is spent in the current day or hour")
     budget_factor = Metric(Gauge, "budget_rate_factor", "ratio", ("budget",),
         "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability=_STABLE)
     budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),

@@ -138,6 +138,14 @@ def test_tail_that_does_not_follow_shows_only_what_is_wanted(served: Run, outbox
         assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, found)
 
 
+def test_tail_may_show_only_one_origin(served: Run, outbox: Outbox) -> None:
+    outbox.add(verdict(rationale="first"), verdict(rationale="second", origin="repeat"))
+    only = ("--last", "5", "--no-follow")
+    live, again = (served("tail", *only, "--origin", origin).out for origin in ("live", "repeat"))
+    assert ("first" in live, "second" in live, " repeat" in live) == (True, False, False)
+    assert ("first" in again, "second" in again, " repeat" in again) == (False, True, True)
+
+
 @pytest.mark.parametrize("form", [(), ("--json",), ("--failed",)])
 def test_tail_that_does_not_follow_ends_where_there_is_nothing(served: Run, outbox: Outbox, form: tuple[str]) -> None:
     if form == ("--failed",):

@@ -31,6 +31,7 @@ from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import enabled
+from worker.monitor.budgets import read_states
 from worker.monitor.canary import graders_of
 from worker.queue.batch import Evaluation
 from worker.selection.unusable import MAX_INVALID, read_invalid, read_left_out
@@ -40,6 +41,7 @@ from worker.telemetry.backlog import measure
 from worker.telemetry.finding import Check, Finding, broken, examine, misconfigured, ok, warning
 from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 
+_NEARLY: Final = 0.99
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
@@ -118,6 +120,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
+        *([Check("spending", partial(spending, settings, store))] if settings.budgets else []),
         Check(_VERSIONS, partial(judge_versions, settings, store)),
     ]
     try:
@@ -140,6 +143,20 @@ def budgets(settings: Settings) -> Sequence[Finding]:
         what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
         findings.append(warning("budgets", what, "set enabled = true under [monitor]"))
     return findings or [ok("budgets", ", ".join(settings.budgets))]
+
+
+def spending(settings: Settings, store: Store) -> Sequence[Finding]:
+    """Check that no limit of a budget is reached."""
+    findings = []
+    for name, state in read_states(store, settings.budgets)[0].items():
+        for limit, spent, most in state.by_limit(settings.budgets[name]):
+            # What is settled stops short of the limit by up to the largest reservation.
+            if spent >= _NEARLY * most:
+                what = f"{name} has spent {spent / most:.0%} of {limit}, and has refused {state.refused:,} calls so far"
+                findings.append(
+                    warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
+                )
+    return findings or [ok("spending", "no limit of a budget is reached")]
 
 
 def canary(settings: Settings) -> Sequence[Finding]:
