@@ -73,8 +73,6 @@ def command(
         begin = parse_time(since, now)
     except ValueError as error:
         raise click.UsageError(f"--since: {error}") from error
-    if begin >= now:
-        raise click.UsageError("--since: must be before now")
     selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
     found = read_labels(store, selected.has_label)
     if archives:
