@@ -12,11 +12,11 @@ from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
-from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.series import Series, class_of, read_buckets, read_series
 from worker.monitor.shares import Sums
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
 

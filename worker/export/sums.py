@@ -21,7 +21,7 @@ import structlog
 from judges.core.verdict import Verdict
 from worker.config.canary_file import Canary
 from worker.config.settings import Settings
-from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.export.consumer import ExportConsumer
 from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
 from worker.monitor.correction import CorrectionWatch
@@ -43,6 +43,7 @@ from worker.monitor.series import (
     series_of,
 )
 from worker.monitor.watch import QualityWatch
+from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store, StoreError
 from worker.telemetry.metrics import Metrics
 

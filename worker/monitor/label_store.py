@@ -5,7 +5,7 @@ field, so that an import and the monitor may run at the same time, and both may 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import msgspec
@@ -15,6 +15,7 @@ from judges.core.verdict import Origin as VerdictOrigin
 from judges.core.verdict import Outcome, Verdict, joined_parts
 from worker.monitor.corrected import Origin
 from worker.monitor.series import VERSION_DIGITS, Series
+from worker.queue.ledger import read_outbox_entry
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 
 Drawn = float | Literal["queue", "golden"]
@@ -275,24 +276,11 @@ class OutboxMatcher:
         )
         if not entries:
             return False
-        decoded = (_verdict(fields) for _, fields in entries)
-        self.found += attach(self._store, [verdict for verdict in decoded if verdict is not None])
+        read = map(read_outbox_entry, entries)
+        self.found += attach(self._store, [one.verdict for one in read if one is not None and one.kind == "j"])
         self.seen += len(entries)
         self._position = f"({entries[-1][0].decode()}"
         is_full = len(entries) == self._count
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
         self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
         return is_full
-
-
-_decoder: Final = msgspec.json.Decoder(Verdict)
-
-
-def _verdict(fields: Mapping[bytes, bytes] | None) -> Verdict | None:
-    """Decode a final verdict; other entries name no verdict of a label."""
-    if not fields or fields.get(b"v") != b"1" or b"j" not in fields:
-        return None
-    try:
-        return _decoder.decode(fields[b"j"])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
