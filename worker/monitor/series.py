@@ -21,6 +21,9 @@ from worker.storage.keys import Keys
 
 FIVE_MINUTES_S: Final = 300
 HOUR_S: Final = 3600
+DAY_S: Final = 24 * HOUR_S
+STATE_TTL_S: Final = 90 * DAY_S
+"""How long the state of a series without verdicts is kept."""
 FINE_DAYS: Final = 3
 COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
@@ -48,6 +51,28 @@ class Series(Struct, frozen=True, array_like=True):
     def id(self) -> str:
         """The name of the series in keys, 16 hex digits."""
         return hashlib.blake2b(joined_parts(*msgspec.structs.astuple(self)), digest_size=8).hexdigest()
+
+    @property
+    def segment_name(self) -> str:
+        """The segment as labels and logs write it, empty for the whole."""
+        return f"{self.segment}={self.value}" if self.segment else ""
+
+    @property
+    def labels(self) -> tuple[str, str, str, str, str]:
+        """The labels of its gauges without metric and segment."""
+        return (self.service, self.environment, self.judge, self.version, self.judge_model)
+
+    @property
+    def log_fields(self) -> dict[str, str | None]:
+        """The labels as logs write them, without the segment."""
+        return {
+            "service": self.service,
+            "environment": self.environment or None,
+            "judge": self.judge,
+            "version": self.version,
+            "judge_model": self.judge_model,
+            "metric": self.metric,
+        }
 
 
 class Unjudged(NamedTuple):
@@ -128,7 +153,7 @@ def read_buckets(
         until: The end, which is not included.
         fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
     """
-    length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (24 * HOUR_S, HOUR_S)
+    length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (DAY_S, HOUR_S)
     begins = range(int(since // length) * length, math.ceil(until), length)
     places = [place(store.keys, series_id, at) for series_id in series_ids for at in begins]
     names = [one.five_key if fine else one.hour_key for one in places]
