@@ -165,6 +165,19 @@ def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
     assert dropped == 8
 
 
+def test_tags_and_prompt_versions_are_segments(ground: Ground) -> None:
+    given = [{}, {"plan": "pro"}, {"plan": "free", "prompt_version": "v7"}, {"plan": "pro", "other": "x"}]
+    entries = publish(ground, [verdict(n, tags=tags) for n, tags in enumerate(given)], [DAY_MS] * len(given))
+    sums_of(ground, segments=("tags.plan", "prompt_version")).deliver(entries)
+    counts = {key[0][-2:]: found[0].total.judgements for key, found in stored(ground, fine=True).items()}
+    assert counts == {
+        ("", ""): 4,
+        ("tags.plan", "pro"): 2,
+        ("tags.plan", "free"): 1,
+        ("prompt_version", "v7"): 1,
+    }
+
+
 def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> None:
     entries = publish(ground, [verdict(1), verdict(2)], [DAY_MS, DAY_MS + 1])
     sums = sums_of(ground)

@@ -20,7 +20,7 @@ import structlog
 
 from judges.core.verdict import Verdict
 from worker.config.canary_file import Canary
-from worker.config.settings import Settings
+from worker.config.settings import Settings, tag_of
 from worker.export.consumer import ExportConsumer
 from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
@@ -182,7 +182,8 @@ class QualitySums(ExportConsumer):
         self._holder = secrets.token_hex(8)
         self._is_active = False
         self._known: set[str] = set()
-        self._labels = attrgetter(*_LABELS, *self._segments)
+        self._tags = settings.monitor.tags
+        self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()
 
@@ -259,7 +260,7 @@ class QualitySums(ExportConsumer):
 
     def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, str, int]]:
         """Yield the series of each metric and its id, the kind of its sums, and 1 for a pass, 0 for a fail, else -1."""
-        labels = self._labels(verdict)
+        labels = (self._labels(verdict), *map(verdict.tags.get, self._tags)) if self._tags else self._labels(verdict)
         all_series = self._series_of.get(labels)
         if all_series is None:
             if len(self._series_of) >= _MAX_REMEMBERED:

@@ -5,7 +5,7 @@ field, so that an import and the monitor may run at the same time, and both may 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import Struct
 from judges.core.verdict import Origin as VerdictOrigin
 from judges.core.verdict import Outcome, Verdict, joined_parts
 from worker.monitor.corrected import Origin
-from worker.monitor.series import VERSION_DIGITS, Series
+from worker.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.queue.ledger import read_outbox_entry
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 
@@ -74,6 +74,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     release: str = ""
     name: str = ""
+    tags: Mapping[str, str] = {}
     # By these `forget` finds the traces of a conversation and of a person.
     session_id: str | None = None
     user_id: str | None = None
@@ -99,6 +100,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
             model=verdict.model or "",
             release=verdict.release or "",
             name=verdict.name or "",
+            tags=verdict.tags,
             session_id=verdict.session_id,
             user_id=verdict.user_id,
         )
@@ -116,8 +118,9 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     def series(self, label: Label) -> list[Series]:
         """Return the series that it may count in, the whole first, then its segments."""
         whole = Series(self.service, self.environment, label.judge, *self.judge, label.metric)
-        segments = ((name, value) for name in ("model", "release", "name") if (value := getattr(self, name)))
-        return [whole, *(msgspec.structs.replace(whole, segment=name, value=value) for name, value in segments)]
+        names = ("model", "release", "name", "prompt_version", *(f"tags.{tag}" for tag in self.tags))
+        values = ((name, value) for name in names if (value := segment_value(self, self.tags, name)))
+        return [whole, *(msgspec.structs.replace(whole, segment=name, value=value) for name, value in values)]
 
 
 class Labelled(NamedTuple):

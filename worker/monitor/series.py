@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict, joined_parts
+from worker.config.settings import MAX_VALUE_CHARS, tag_of
 from worker.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.storage.client import Store
 from worker.storage.keys import Keys
@@ -108,7 +109,7 @@ class Place(NamedTuple):
 
 def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
     """Yield the series that each metric of a verdict belongs to, the whole first."""
-    values = [(name, value) for name in segments if (value := getattr(verdict, name))]
+    values = [(name, value) for name in segments if (value := segment_value(verdict, verdict.tags, name))]
     for metric in verdict.metrics:
         labels = (
             verdict.service,
@@ -121,6 +122,12 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
         yield Series(*labels)
         for segment in values:
             yield Series(*labels, *segment)
+
+
+def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
+    """Return the value of a segment, empty where there is none; ``labels`` has the fields of a verdict."""
+    value = getattr(labels, segment) if (tag := tag_of(segment)) is None else tags.get(tag)
+    return (value or "")[:MAX_VALUE_CHARS]
 
 
 @lru_cache(1024)
