@@ -79,7 +79,7 @@ def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ..
                     kind = 1 if one.outcome == "abstained" else 2
                     found[at][kind] = [a + b for a, b in zip(found[at][kind], (1, w, w * w), strict=True)]
                 elif passed[metric] is not None:
-                    session = (labels, one.session_id or entry.entry_id, time_s // 21_600)
+                    session = (labels, one.session_id or one.trace_id, time_s // (21_600 if one.session_id else 1_800))
                     before = sessions.get(session, (0.0, 0.0))
                     found[at][0].count(w, passed=passed[metric], before=before)
                     sessions[session] = (before[0] + w, before[1] + w * passed[metric])
@@ -120,6 +120,7 @@ def random_verdicts(count: int) -> tuple[list[Verdict], list[int]]:
                 if outcome == "scored"
                 else (),
                 metrics=("safety", "tone"),
+                trace_id=f"{number - random_.choice([0, 0, 1, 2]):032x}",
                 service=random_.choice(["shop", "bot"]),
                 session_id=random_.choice([None, *(f"s{each}" for each in range(20))]),
                 model=random_.choice([None, "a", "b"]),

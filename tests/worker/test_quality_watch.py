@@ -37,7 +37,7 @@ def publish(ground: Ground, count: int, **fields: object) -> None:
             "outcome": "scored",
             "scores": (Score("safety", float(passed), passed=passed),),
             "metrics": ("safety",),
-            "trace_id": "t",
+            "trace_id": f"t{count}-{number}",
             "service": "shop",
             "judge": "safety",
             "judge_version": "0123456789abcdef",

@@ -330,7 +330,7 @@ class Detection:
 
 
 def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[bytes, int]) -> None:
-    """Add the sessions of a period to the moments; judgements without one are sessions of their own.
+    """Add the sessions of a period to the moments; judgements without one are groups as large as their design effect.
 
     Args:
         detector: The detector, which has a baseline.
@@ -353,13 +353,16 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
         within += number * total
         detector.moments.add(Session(passed / unit, (total - passed) / unit, expected), number)
     alone = max(0.0, 1 - within / weight)
+    # Of traces without a session only the sums are known: their judgements count as groups of one outcome.
+    has_groups = not sessions and whole.over_sessions.sessions < whole.total.judgements
+    effect = design_effect(whole) if has_groups else 1.0
     for one in whole.classes.values():
         # Σw²y / Σwy is the mean weight of passes of a class; so many of them make up their sum.
         if one.passed > 0:
-            size = one.passed_squares / one.passed
+            size = effect * one.passed_squares / one.passed
             detector.moments.add(Session(size / unit, 0.0, expected), alone * one.passed / size)
         if (failed := one.weight - one.passed) > 0:
-            size = (one.squares - one.passed_squares) / failed
+            size = effect * (one.squares - one.passed_squares) / failed
             detector.moments.add(Session(0.0, size / unit, expected), alone * failed / size)
 
 

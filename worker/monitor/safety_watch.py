@@ -56,10 +56,18 @@ _ENOUGH: Final = 10.0
 _WORDS: Final = ("failed", "confirmed", "cleared")
 
 
-def count_safety(judges: Sequence[str], verdict: Verdict, at: float) -> Iterator[Increment]:
+def count_safety(
+    judges: Sequence[str], is_listed: Callable[[str], bool], verdict: Verdict, at: float
+) -> Iterator[Increment]:
     """Count a failure of live traffic, and its second judging.
 
     A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+
+    Args:
+        judges: The safety judges.
+        is_listed: Whether a series, by its id, is kept; others are not counted.
+        verdict: The verdict.
+        at: Seconds since the epoch.
     """
     if verdict.judge not in judges:
         return
@@ -67,11 +75,12 @@ def count_safety(judges: Sequence[str], verdict: Verdict, at: float) -> Iterator
     bucket, first = str(int(at // FIVE_MINUTES_S)), first_of(verdict)
     for series in series_of(verdict, ()):
         if verdict.origin == "live" and verdict.weight > 0 and passed.get(series.metric) is False:
-            yield Increment(_KIND, at, (series.id, bucket, "failed"))
+            if is_listed(series.id):
+                yield Increment(_KIND, at, (series.id, bucket, "failed"))
         elif first is not None and first.is_failure and first.passed.get(series.metric) is False:
             of_first = msgspec.structs.replace(series, judge_model=first.judge_model)
             word = "cleared" if passed.get(series.metric) else "confirmed"
-            if at - first.ended_at <= _LATE_S:
+            if at - first.ended_at <= _LATE_S and is_listed(of_first.id):
                 yield Increment(_KIND, at, (of_first.id, bucket, word))
 
 

@@ -29,6 +29,8 @@ FINE_DAYS: Final = 3
 COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
 """A session that is longer than this, or crosses its end, counts as several clusters."""
+TRACE_PERIOD_S: Final = HOUR_S // 2
+"""The same for a trace without a session, whose spans are judged within minutes; there are more of these to keep."""
 CLUSTER_PARTS: Final = 8
 VERSION_DIGITS: Final = 8
 _HIGHEST_CLASS: Final = 25
