@@ -155,8 +155,9 @@ class QualitySums(ExportConsumer):
     exporter = "monitor"
     drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
-    # A read and a script cost as much as 20 verdicts, and sums of five minutes may be a second late.
-    gather_s = 1.0
+    # A read and its script cost as much as 20 verdicts; sums of five minutes may be late by seconds, and the lock lasts
+    # longer.
+    gather_s = 3.0
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         super().__init__(settings, store, metrics)
