@@ -32,6 +32,13 @@ def sessions() -> Iterator[str]:
         yield f"correlation {correlation}, {count} sessions, history {past}: " + " ".join(map(_percent, row))
 
 
+def differences() -> Iterator[str]:
+    """Coverage of the difference of two periods, 2,000 pairs each."""
+    for name, make in coverage.PAIR_DESIGNS.items():
+        found = (coverage.difference_coverage(make, *pair, 2000) for pair in coverage.PAIRS)
+        yield f"{name}: " + " ".join(map(_percent, found))
+
+
 def alarms() -> Iterator[str]:
     """False alarms a week of six fleets, 100 series for twelve weeks each."""
     for history in (4, 1):
@@ -102,6 +109,9 @@ def safety() -> Iterator[str]:
                     delay = np.median(safety_runs.delays(2, judge, series=series, runs=400))
                     row.append(f"{series} series {pages:.2f} pages, {delay:.2f} h")
                 yield f"{per_hour}/h, error {error:.1%}, correlation {correlation}: " + "; ".join(row)
+    worst = Judge(100, 0.01, 1.0)
+    best = " and ".join(f"{safety_runs.known_rates(3, worst, series=series):.2f} h" for series in (1, 5))
+    yield f"{worst}: {best} of a CUSUM that knows both rates, with one page a month for 1 and 5 series"
 
 
 def corrected() -> Iterator[str]:
@@ -140,7 +150,7 @@ def budgets() -> Iterator[str]:
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
-        *(intervals, sessions, alarms, delays, cusum, second, segments),
+        *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
         *(weighted, safety, corrected, canary, budgets),
     )
 }
