@@ -17,6 +17,7 @@ from worker.monitor.detector import (
     Moments,
     Session,
     State,
+    delay_hours,
     explain,
     limits_of,
     since_interval,
@@ -255,6 +256,17 @@ def _incident(
     shares[QUIET:] -= np.asarray(drops)
     run = Run(simulate(chance, traffic, start, np.clip(shares, 0, 1)), total=total)
     return run, run.run(QUIET - 24, QUIET + len(drops))
+
+
+def stated_delays(seed: int, traffic: Traffic, drops: Sequence[float], runs: int) -> np.ndarray:
+    """Return the hours after which the monitor says that it finds drops of these sizes."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for _ in range(runs):
+        run = Run(simulate(chance, traffic, 0, traffic.shares(np.arange(QUIET))))
+        run.learn(QUIET)
+        found.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
+    return np.mean(found, 0)
 
 
 class Second(NamedTuple):
