@@ -137,7 +137,9 @@ Names that `publish` and the other ways to publish read as a field, also in came
 with dots. Of several for one field the first in this list counts. Any other name becomes a tag.
 """
 _ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |^\S|\Z)", re.MULTILINE | re.DOTALL)
-_TABLES: Final = frozenset({"models", "rules", "where", "judges", "redact", "answer", "gateway", "tokens", "budgets", "cascades"})
+_TABLES: Final = frozenset(
+    {"models", "rules", "where", "judges", "redact", "answer", "gateway", "tokens", "budgets", "cascades"}
+)
 _FOLDER: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILINE | re.DOTALL)

@@ -194,35 +194,37 @@ def check_models(settings: Settings, place: str) -> None:
 
 def _check_cascades(settings: Settings, origin: Mapping[str, str]) -> None:
     place = origin.get("cascades", "defaults")
-    for name, cascade in settings.cascades.items():
-        here = f"{place}: cascades.{name}"
-        if _TABLE_NAME.fullmatch(name) is None:
-            raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
-        if name in settings.models:
-            raise SettingsError(f"{here}: there is a [models.{name}] too; rename one of them")
-        for key in ("first", "then"):
-            _check_model_exists(settings, getattr(cascade, key), f"{here}.{key}")
-        first, then = settings.models[cascade.first], settings.models[cascade.then]
-        if not first.decides:
-            fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
-            raise SettingsError(f"{here}.first: {cascade.first!r} returns no probabilities; {fix}")
-        if first.judge_model == then.judge_model:
-            raise SettingsError(f"{here}.then: {cascade.then!r} judges the first time; name another model")
-        if (cascade.rate is None) == (cascade.uncertain is None):
-            raise SettingsError(f"{here}: set rate or uncertain, one of them")
-        if cascade.uncertain is not None and cascade.uncertain[0] >= cascade.uncertain[1]:
-            raise SettingsError(f"{here}.uncertain: the first probability must be below the second, as [0.2, 0.8]")
+    for name in settings.cascades:
+        _check_cascade(settings, name, f"{place}: cascades.{name}")
     # A verdict of the first model belongs to one cascade.
     taken: dict[tuple[str, str], str] = {}
-    for rule in settings.rules:
-        for name in filter(settings.cascades.__contains__, rule.models):
-            for judge in rule.judges:
-                other = taken.setdefault((judge, settings.cascades[name].first), name)
-                if other != name:
-                    fix = "give one of them a model of its own, with another label"
-                    raise SettingsError(
-                        f"{place}: cascades.{name}.first: [cascades.{other}] has the same first model for {judge!r}; {fix}"
-                    )
+    named = [(name, rule) for rule in settings.rules for name in rule.models if name in settings.cascades]
+    for judge, name in ((judge, name) for name, rule in named for judge in rule.judges):
+        other = taken.setdefault((judge, settings.cascades[name].first), name)
+        if other != name:
+            same = f"[cascades.{other}] has the same first model for {judge!r}"
+            fix = "give one of them a model of its own, with another label"
+            raise SettingsError(f"{place}: cascades.{name}.first: {same}; {fix}")
+
+
+def _check_cascade(settings: Settings, name: str, here: str) -> None:
+    cascade = settings.cascades[name]
+    if _TABLE_NAME.fullmatch(name) is None:
+        raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
+    if name in settings.models:
+        raise SettingsError(f"{here}: there is a [models.{name}] too; rename one of them")
+    for key in ("first", "then"):
+        _check_model_exists(settings, getattr(cascade, key), f"{here}.{key}")
+    first, then = settings.models[cascade.first], settings.models[cascade.then]
+    if not first.decides:
+        fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
+        raise SettingsError(f"{here}.first: {cascade.first!r} returns no probabilities; {fix}")
+    if first.judge_model == then.judge_model:
+        raise SettingsError(f"{here}.then: {cascade.then!r} judges the first time; name another model")
+    if (cascade.rate is None) == (cascade.uncertain is None):
+        raise SettingsError(f"{here}: set rate or uncertain, one of them")
+    if cascade.uncertain is not None and cascade.uncertain[0] >= cascade.uncertain[1]:
+        raise SettingsError(f"{here}.uncertain: the first probability must be below the second, as [0.2, 0.8]")
 
 
 def check_rules(settings: Settings, place: str) -> None:
@@ -293,10 +295,10 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
     if not rule.models:
         raise SettingsError(f"{here}.model: is empty; name at least one model, or take the key out")
     for name in rule.models:
-        if name not in settings.cascades:
+        if name in settings.cascades:
+            _check_cascade_of(settings, rule, name, here)
+        else:
             _check_model_exists(settings, name, f"{here}.model")
-        elif rule.combine is not None:
-            raise SettingsError(f"{here}.combine: [cascades.{name}] cannot be combined; take combine out")
     # A limit in USD cannot be kept without a price.
     for judge in rule.judges:
         for name in models_of_judge(settings, rule, judge):
@@ -310,12 +312,15 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
         _check_panel(settings, rule, here)
     if rule.second_model is not None:
         _check_second_model(settings, rule, here)
-    if rule.egress is not None:
-        for name in rule.models:
-            then = settings.cascades[name].then if name in settings.cascades else rule.egress[0]
-            if then not in rule.egress:
-                fix = "add it, or name a model in place of the cascade"
-                raise SettingsError(f"{here}.egress: keeps {then!r} of [cascades.{name}] out; {fix}")
+
+
+def _check_cascade_of(settings: Settings, rule: Rule, name: str, here: str) -> None:
+    if rule.combine is not None:
+        raise SettingsError(f"{here}.combine: [cascades.{name}] cannot be combined; take combine out")
+    then = settings.cascades[name].then
+    if rule.egress is not None and then not in rule.egress:
+        fix = "add it, or name a model in place of the cascade"
+        raise SettingsError(f"{here}.egress: keeps {then!r} of [cascades.{name}] out; {fix}")
 
 
 def _check_second_model(settings: Settings, rule: Rule, here: str) -> None:

@@ -369,7 +369,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
-        cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as their `model`.
+        cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
         canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
             each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
