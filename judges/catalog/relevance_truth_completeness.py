@@ -313,7 +313,7 @@ def _score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
             float(grade.rating),
             NAMES[grade.rating],
             grade.rating >= _PASSES_AT,
-            grade.reasoning or None,
+            rationale=grade.reasoning or None,
         )
         for grade in grades
     )

@@ -14,7 +14,6 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from judges.core.judge import Judge
 from judges.core.verdict import Verdict, joined_parts, repeat_id
 from worker.config.graders import Grader
 from worker.config.settings import Settings
@@ -54,7 +53,6 @@ class Cascades:
     def __init__(
         self,
         settings: Settings,
-        judges: Mapping[str, Judge],
         store: Store,
         sampler: Sampler,
         clock: Callable[[], float] = time.time,
@@ -77,7 +75,8 @@ class Cascades:
         self._pairs: dict[tuple[str, str], _Pair] = {}
         for (judge, judge_model), name in named.items():
             then = graders.named(settings.cascades[name].then)
-            versions = judges[judge].version, judges[judge].version
+            # Models that cannot be asked are refused at the start.
+            versions = graders.version(judge, judge_model), graders.version(judge, then.judge_model)
             parts = joined_parts(judge_model, then.judge_model, *versions)
             version = hashlib.blake2b(parts, digest_size=_VERSION_BYTES).hexdigest()
             pair = judge, judge_model

@@ -252,7 +252,7 @@ class BatchEvaluator:
         self._tags = settings.monitor.tags
         self._user_keys = UserKeys(settings, ledger.store)
         self._repeats = Repeats(settings, sampler)
-        self._cascades = Cascades(settings, judges, ledger.store, sampler)
+        self._cascades = Cascades(settings, ledger.store, sampler)
         self._budgets = Budgets(settings, ledger.store, sampler, refused)
         self._code_slots = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._graders.code}
 
@@ -373,7 +373,8 @@ class BatchEvaluator:
     async def _assess(
         self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
     ) -> Assessment:
-        judge, judge_model = self._judges.get(evaluation.judge), this.batch.judge_model
+        judge_model = this.batch.judge_model
+        judge = self._graders.judge(evaluation.judge, judge_model)
         has_model = judge_model in self._graders.panels or this.model is not None
         if judge is not None and judge.run is not None:
             has_model = judge_model == CODE.judge_model
