@@ -69,6 +69,7 @@ class Score(Struct, frozen=True, omit_defaults=True):
     label: str | None = None
     passed: bool | None = None  # Absent where the metric has no pass rule.
     rationale: str | None = None
+    probability: float | None = None  # That it passes, as calibrated; only from a model that returns probabilities.
 
 
 class Call(Struct, frozen=True, omit_defaults=True):
