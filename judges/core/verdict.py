@@ -68,8 +68,8 @@ class Score(Struct, frozen=True, omit_defaults=True):
     raw: float | str | None = None  # The rating on the judge's own scale.
     label: str | None = None
     passed: bool | None = None  # Absent where the metric has no pass rule.
-    probability: float | None = None  # That it passes, as calibrated; only from a model that returns probabilities.
     rationale: str | None = None
+    probability: float | None = None  # That it passes, as calibrated; only from a model that returns probabilities.
 
 
 class Call(Struct, frozen=True, omit_defaults=True):
