@@ -1,7 +1,7 @@
 """A real HTTP server for decisions in both dialects; it refuses every request that the published types do not allow.
 
-`/v1/decisions` speaks the dialect `openai`, `/v1/systemone` the dialect `systemone`. Answers are made from a function of
-the question; `change` may spoil a whole reply.
+`/v1/decisions` speaks the dialect `openai`, `/v1/systemone` the dialect `systemone`. Answers are made from a function
+of the question; `change` may spoil a whole reply.
 """
 
 import json
