@@ -182,8 +182,8 @@ def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
         sums = {metric: _of_first(verdict.weight, step, g) for metric, g in given.items()}
         if given:
             place = min(_BINS - 1, int(2 * _BINS * uncertainty(given)))
-            labels = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version, str(place))
-            yield Increment(_SPREAD_KIND, at, labels, keep_days=_KEEP_DAYS)
+            of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
+            yield Increment(_SPREAD_KIND, at, (*of_cascade, str(place)), keep_days=_KEEP_DAYS)
     hour, environment = str(int(at // HOUR_S)), verdict.environment or ""
     for metric, of_metric in sums.items():
         for name, amount in of_metric._asdict().items():
