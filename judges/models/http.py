@@ -220,12 +220,12 @@ def _is_count(value: object) -> bool:
     return 0 <= value <= _MAX_TOKENS and value == int(value)
 
 
-def no_chat_reply(reply: Reply, why: str) -> ModelUnavailableError:
+def no_chat_reply(reply: Reply, why: str, expected: str = "a chat endpoint") -> ModelUnavailableError:
     """Make the error for a reply with status 200 that is no answer, as a web page is."""
     kind = content_type(reply)
     if kind is None:
         return ModelUnavailableError(why)
-    return ModelUnavailableError(f"{why}: this is not a chat endpoint, it answers with {kind}; check base_url")
+    return ModelUnavailableError(f"{why}: this is not {expected}, it answers with {kind}; check base_url")
 
 
 def content_type(reply: Reply) -> str | None:
@@ -289,7 +289,7 @@ _FILTERED_WORDS: Final = (
     "data may contain inappropriate content",
     "content violates usage guidelines",
 )
-_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "request_too_large"})
+_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "request_too_large", "max_tokens_exceeded"})
 _TOO_LONG_WORDS: Final = ("maximum context length", "prompt is too long", "exceed context limit")
 _OVERSIZED_WORDS: Final = ("request too large",)
 _LIMIT_AND_REQUESTED: Final = re.compile(r"\blimit:? (\d{1,15})\b[^.;]{0,60}\brequested:? (\d{1,15})\b")
@@ -313,9 +313,16 @@ class Fault(Struct):
     metadata: Any = None
 
 
+class _Detail(Struct):
+    msg: str = ""
+    loc: list[str | int] = []
+
+
 class _FaultBody(Fault):
-    # Both APIs wrap the error; some servers send it bare, or as a text.
+    # Most APIs wrap the error; some servers send it bare, or as a text. FastAPI names it `detail`, and there lists what
+    # is wrong with a request.
     error: Fault | str | None = None
+    detail: Fault | str | list[_Detail] | None = None
 
 
 def read_fault(body: bytes) -> Fault:
@@ -324,9 +331,12 @@ def read_fault(body: bytes) -> Fault:
         found = msgspec.json.decode(body, type=_FaultBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Fault()
-    if found.error is None:
+    error = found.detail if found.error is None else found.error
+    if isinstance(error, list):
+        return Fault("; ".join(f"{'.'.join(map(str, each.loc))}: {each.msg}" for each in error))
+    if error is None:
         return found
-    return Fault(message=found.error) if isinstance(found.error, str) else found.error
+    return Fault(message=error) if isinstance(error, str) else error
 
 
 def translated(

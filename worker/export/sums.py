@@ -240,7 +240,9 @@ class QualitySums(ExportConsumer):
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 session_id = entry.verdict.session_id
-                cluster = _cluster(session_id or entry.verdict.trace_id)
+                name = (session_id or entry.verdict.trace_id).encode("utf-8", "surrogatepass")
+                digest = hashlib.blake2b(name, digest_size=_CLUSTER_BYTES).digest()
+                cluster = binascii.b2a_base64(digest, newline=False).decode()
                 period_s = CLUSTER_PERIOD_S if session_id else TRACE_PERIOD_S
                 for series, series_id, kind, passes in self._judgements(entry.verdict):
                     if not self._is_listed(series_id):
@@ -310,9 +312,3 @@ class QualitySums(ExportConsumer):
         known = {one.id: one for one in series}
         self._known = set(known)
         self._values = Counter(segment_of(one) for one in known.values() if one.segment)
-
-
-def _cluster(name: str) -> str:
-    """Return the short name of a session or trace in the hashes of clusters."""
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_CLUSTER_BYTES).digest()
-    return binascii.b2a_base64(digest, newline=False).decode()
