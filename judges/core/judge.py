@@ -245,7 +245,6 @@ class Judge:
             self,
             prompts=form.prompts,
             fixed_parts=form.fixed_parts,
-            schema={},
             score=lambda trace, answered: form.score(trace, answered, calibrations),
             scoring=form.scoring,
             calibrations=calibrations,
