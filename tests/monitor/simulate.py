@@ -10,6 +10,7 @@ from tests.monitor import budget_days, canary_runs, cascade_runs, coverage, flee
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
 from tests.monitor.weighted import Design, false_alarms, median_delay
+from worker.config.settings import Cascade
 
 
 def _percent(value: float) -> str:
@@ -179,7 +180,7 @@ NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
         *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
-        *(volumes, weighted, safety, corrected, canary, budgets),
+        *(volumes, weighted, safety, corrected, canary, budgets, cascade),
     )
 }
 
