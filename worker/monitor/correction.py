@@ -256,6 +256,11 @@ class CorrectionWatch:
         if now >= self._next_match:
             has_labels = self._store.call(lambda client: client.hlen(self._store.keys.labels)) > 0
             may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
+            attached = self._matcher.attached
+            for reason, count in (("too large", attached.too_large), ("too many", attached.too_many)):
+                if count and (reason,) not in self._said:
+                    self._said.add((reason,))
+                    log.warning("verdicts not stored with labels", reason=reason, verdicts=count)
             if not may_be_more:
                 self._next_match = now + _MATCH_EVERY_S
         if now >= self._next_round and not self._left:
