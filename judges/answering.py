@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import AgentLoop
+from judges.core.decision import Decision, Problem
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render, texts_of
 from judges.parsing.answer import (
@@ -27,6 +28,12 @@ from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_lar
 _CONCURRENT: Final = 16
 # Failures that concern one request, whatever the others do.
 _OWN_REASONS: Final = frozenset({"invalid_answer", "out_of_range", "content_filter", "refusal", "truncated"})
+_PROBLEMS: Final[Mapping[Problem, str]] = {
+    "refusal": "the model declined to answer",
+    "incomplete": "the endpoint left the answer out",
+    "invalid_answer": "the answer cannot be read",
+    "out_of_range": "its probabilities lie outside 0..1 or do not add up to 1",
+}
 
 
 class _SingleRequest:
@@ -94,6 +101,8 @@ class AnswerLoop(NamedTuple):
 
     async def _answer(self, prompt: Prompt) -> Answer:
         """Return one parsed answer, after at most one repair request."""
+        if prompt.questions:
+            return await self._decide(prompt)
         dialogue: _SingleRequest | AgentLoop
         exploration = self.call.judge.exploration
         if exploration is None or self.stats is None:
@@ -113,6 +122,17 @@ class AnswerLoop(NamedTuple):
             raise UnscoredError("invalid_answer", str(error)) from error
         except OffMenuError as error:
             raise UnscoredError("out_of_range", str(error)) from error
+
+    async def _decide(self, prompt: Prompt) -> tuple[Decision, ...]:
+        """Return one usable answer to each question; a repair request would only bring the same probabilities."""
+        response = await self.call.ask(prompt, render(prompt))
+        count = len(prompt.questions)
+        if len(response.decisions) != count:
+            raise UnscoredError("incomplete", f"{len(response.decisions)} of {count} questions are answered")
+        for number, decision in enumerate(response.decisions, 1):
+            if decision.problem is not None:
+                raise UnscoredError(decision.problem, f"question {number} of {count}: {_PROBLEMS[decision.problem]}")
+        return response.decisions
 
     async def _read(
         self, dialogue: _SingleRequest | AgentLoop, prompt: Prompt, text: str, *, is_repaired: bool = False

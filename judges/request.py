@@ -182,6 +182,7 @@ class JudgeCall(NamedTuple):
             max_output_tokens=max_output_tokens,
             output_factor=output_factor,
             temperature=judge.temperature or 0.0,
+            questions=prompt.questions,
         )
         started_at, start = clock.now(), clock.steady()
         try:

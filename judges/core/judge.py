@@ -6,13 +6,14 @@ Each module of ``judges.catalog`` defines one ``Judge`` named ``JUDGE``.
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from judges.core.decision import Calibration
 from judges.core.exploration import Exploration
 from judges.core.prompt import LAYOUT, VISIBLE, Prompt
 from judges.core.verdict import Score
@@ -77,6 +78,7 @@ class JudgeFailedError(Exception):
 
 
 MIN_OUTPUT_TOKENS: Final = 1024
+_TOKENS_PER_DECISION: Final = 8  # Reserved; endpoints that report output tokens report about one an option.
 _BYTES_PER_TOKEN: Final = 3  # A safe estimate for prose, as for requests.
 
 
@@ -89,6 +91,21 @@ def output_tokens_of_reasons(trace: Trace, _prompt: Prompt) -> int:
     """Bound an answer of reasons and a result: the reasons may go through the judged text statement by statement."""
     shown = (trace.output, trace.expected_response, *(trace.expected_facts or ()), *(trace.guidelines or ()))
     return MIN_OUTPUT_TOKENS + 2 * text_tokens(*shown)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionForm:
+    """How a judge asks a decision model or a classifier: typed questions in place of instructions and an answer form.
+
+    ``score`` receives in each ``Answered.answer`` one usable ``Decision`` for each question of the prompt, and the
+    calibrations of the judge's metrics by name; a metric without one is uncalibrated.
+    """
+
+    prompts: Callable[[Trace], tuple[Prompt, ...]]  # Requests with ``questions``.
+    fixed_parts: tuple[str, ...]  # Every fixed part and instruction that it may send; part of the version.
+    score: Callable[[Trace, Sequence[Answered], Mapping[str, Calibration]], Reading]
+    scoring: str  # Revision of the questions' order and of ``score``.
+    has_pairs: bool = False  # Whether each question is a pair of evidence and claim, which classifiers can answer.
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,9 @@ class Judge:
     run: Callable[[Trace], Awaitable[Reading]] | None = None
     # What one verdict is about: a trace, or a conversation, whose traces ``judges.sessions`` joins into one.
     unit: Unit = "trace"
+    decision_form: DecisionForm | None = None  # None where decision models cannot be asked.
+    # Of the form for decision models: its calibrations by metric, part of the version.
+    calibrations: Mapping[str, Calibration] | None = None
     # Releases what ``run`` holds; called in the same event loop after the last trace.
     close: Callable[[], Awaitable[None]] | None = None
 
@@ -155,6 +175,8 @@ class Judge:
             identity["exploration"] = {"tools": self.exploration.tools, "texts": self.exploration.texts}
         if self.unit != "trace":
             identity["unit"] = self.unit
+        if self.calibrations is not None:
+            identity["calibrations"] = self.calibrations
         encoded = msgspec.json.encode(identity, order="deterministic")
         return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
@@ -177,6 +199,31 @@ class Judge:
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""
         settings = msgspec.convert(values, type(self.settings), strict=False)
         return self.make(settings) if self.make is not None else self
+
+    def for_decisions(self, calibrations: Mapping[str, Calibration]) -> "Judge":
+        """Build the form of the judge for models that answer typed questions; a version of its own.
+
+        Args:
+            calibrations: By metric, as fitted for one model.
+
+        Raises:
+            ValueError: The judge has no such form.
+        """
+        if (form := self.decision_form) is None:
+            raise ValueError(f"{self.name} cannot be asked of a decision model: it has no form of typed questions")
+        return replace(
+            self,
+            prompts=form.prompts,
+            fixed_parts=form.fixed_parts,
+            schema={},
+            score=lambda trace, answered: form.score(trace, answered, calibrations),
+            scoring=form.scoring,
+            calibrations=calibrations,
+            check=None,
+            output_tokens=lambda _trace, prompt: _TOKENS_PER_DECISION * len(prompt.questions),
+            whole_lines=None,
+            exploration=None,
+        )
 
     def missing(self, trace: Trace) -> str | None:
         """Return one sentence on the needed input that the trace lacks, or None."""

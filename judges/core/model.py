@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Literal, NamedTuple, Protocol, runtime_check
 
 from msgspec import Raw, Struct, field
 
+from judges.core.decision import Decision, Question
 from judges.core.prompt import Message, ToolCall
 from judges.core.verdict import Call, Reason, Refusals
 
@@ -41,6 +42,8 @@ REPLY_FIELDS: Final = ("id", "model", "usage")
 FinishReason = Literal["stop", "length", "content_filter", "other"]
 DEFAULT_TIMEOUT_S: Final = 60.0
 _MILLION: Final = 1_000_000
+# Providers whose models answer typed questions with probabilities, and generate no text.
+DECIDING: Final = frozenset({"decisions", "classifier"})
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +137,11 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         """Name of this model in verdicts and metrics."""
         return self.label or self.model or self.provider
 
+    @property
+    def decides(self) -> bool:
+        """Whether the model answers typed questions with probabilities, and generates no text."""
+        return self.provider in DECIDING
+
 
 class Tool(Struct, frozen=True):
     """A function that a model may call; ``parameters`` is the JSON schema of its arguments."""
@@ -165,6 +173,7 @@ class ChatRequest(Struct, frozen=True):
     max_output_tokens: int | None = None
     output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
     temperature: float = 0.0
+    questions: tuple[Question, ...] = ()  # What a decision model is asked; then the messages hold the material.
     # Called before each attempt by a model behind an endpoint's limiter. It may raise ``OverBudgetError``; what it
     # returns is called with the tokens of the attempt if they become known.
     admit: "Callable[[ChatRequest], Awaitable[Callable[[int, int], object]]] | None" = None
@@ -193,6 +202,7 @@ class ChatResponse(Struct, frozen=True):
     provider_state: Raw | None = None
     # Names from ``REPLY_FIELDS`` that were dropped because their values were out of bounds.
     invalid: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()  # One answer to each question, in their order; the text is then empty.
 
 
 @runtime_checkable

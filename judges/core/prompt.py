@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw, structs
 
+from judges.core.decision import Question
 from tracejudge import Document, Trace
 from tracejudge import Message as TraceMessage
 
@@ -54,7 +55,7 @@ class Prompt(NamedTuple):
 
     ``about`` is kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
     ``schema`` replaces the schema of the judge for this request. ``messages`` are sent in place of the two parts
-    where a template is filled inline: its values bear no marks.
+    where a template is filled inline: its values bear no marks. ``questions`` are what a decision model is asked.
     """
 
     fixed: str
@@ -62,6 +63,7 @@ class Prompt(NamedTuple):
     about: Any = None
     schema: Mapping[str, object] | None = None
     messages: "tuple[Message, ...]" = ()
+    questions: tuple[Question, ...] = ()
 
 
 class ToolCall(NamedTuple):

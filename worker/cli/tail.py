@@ -16,8 +16,8 @@ from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
 from worker.config.settings import Settings
-from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.monitor.series import read_series
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store
 
 _BLOCK_MS = 1000

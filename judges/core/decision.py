@@ -1,0 +1,133 @@
+"""Typed questions to decision models and their answers as probabilities; no text is generated.
+
+A *predicate* asks how likely a statement about the material is, a *choice* which of several options applies, and a
+*score* which of several ordered levels. The forms of judges ask in these three kinds, and each provider of decisions
+translates them to its endpoint.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+Kind = Literal["predicate", "choice", "score"]
+Problem = Literal["refusal", "incomplete", "invalid_answer", "out_of_range"]
+_LEAST: Final = 1e-6  # Bounds the logit of a probability.
+_ROUNDING: Final = 1e-3  # Endpoints round probabilities to three or four digits.
+
+
+class Option(NamedTuple):
+    """An option of a choice, or a level of a score: a short value with what it means."""
+
+    value: str
+    description: str
+
+
+class Question(Struct, frozen=True):
+    """One question about the material of a request.
+
+    Attributes:
+        kind: What is asked for.
+        instructions: The statement of a predicate, or the question of a choice or score.
+        options: The options of a choice, or the levels of a score from the lowest; empty for a predicate.
+        pair: Evidence and claim of a predicate that says "the evidence supports the claim", for classifiers of pairs;
+            None where only a decision model can answer.
+    """
+
+    kind: Kind
+    instructions: str
+    options: tuple[Option, ...] = ()
+    pair: tuple[str, str] | None = None
+
+
+class Decision(Struct, frozen=True):
+    """The answer to one question.
+
+    Attributes:
+        probabilities: Of a predicate the probability that it is true; else one of each option, in their order, with
+            sum 1. Empty where there is no usable answer.
+        problem: Why there is no usable answer: the model declined, the endpoint left the answer out, or the answer
+            cannot be used.
+    """
+
+    probabilities: tuple[float, ...] = ()
+    problem: Problem | None = None
+
+    @property
+    def probability(self) -> float:
+        """The probability that a predicate is true."""
+        return self.probabilities[0]
+
+    @property
+    def best(self) -> int:
+        """The index of the most probable option; the first of equal ones."""
+        return self.probabilities.index(max(self.probabilities))
+
+    @property
+    def expected(self) -> float:
+        """The expected level of a score, counted from 0."""
+        return sum(level * probability for level, probability in enumerate(self.probabilities))
+
+
+class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How the probabilities of one model for one metric are corrected, and from where they pass.
+
+    Attributes:
+        threshold: The lowest corrected probability that passes.
+        platt: Slope and intercept of a Platt map: logit(p') = slope * logit(p) + intercept.
+        isotonic: Points (p, p') of an isotonic map with rising p, joined by straight lines.
+        judge_version: The version of the uncalibrated judge whose verdicts it was fitted to.
+    """
+
+    threshold: float = 0.5
+    platt: tuple[float, float] | None = None
+    isotonic: tuple[tuple[float, float], ...] = ()
+    judge_version: str | None = None
+
+    def apply(self, probability: float) -> float:
+        """Correct a probability."""
+        if self.platt is not None:
+            slope, intercept = self.platt
+            bounded = min(1 - _LEAST, max(_LEAST, probability))
+            return 1 / (1 + math.exp(-slope * math.log(bounded / (1 - bounded)) - intercept))
+        if not self.isotonic:
+            return probability
+        place = bisect_right(self.isotonic, probability, key=lambda point: point[0])
+        if place in {0, len(self.isotonic)}:
+            return self.isotonic[min(place, len(self.isotonic) - 1)][1]
+        (low, start), (high, end) = self.isotonic[place - 1 : place + 1]
+        return start + (end - start) * (probability - low) / (high - low)
+
+    def passes(self, probability: float) -> bool:
+        """Return whether a corrected probability passes."""
+        return probability >= self.threshold
+
+
+UNCALIBRATED: Final = Calibration()
+
+
+def read_probabilities(question: Question, values: Sequence[object]) -> Decision:
+    """Check the probabilities of one answer and normalise them to the sum 1.
+
+    Args:
+        question: The answered question.
+        values: As the endpoint sent them: one for a predicate, else one for each option in the order of the options.
+    """
+    expected = 1 if question.kind == "predicate" else len(question.options)
+    if len(values) != expected:
+        return Decision(problem="invalid_answer")
+    numbers = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return Decision(problem="invalid_answer")
+        if not -_ROUNDING <= value <= 1 + _ROUNDING:
+            return Decision(problem="out_of_range")
+        numbers.append(min(1.0, max(0.0, float(value))))
+    if question.kind == "predicate":
+        return Decision(tuple(numbers))
+    total = sum(numbers)
+    if abs(total - 1) > _ROUNDING * expected:
+        return Decision(problem="out_of_range")
+    return Decision(tuple(number / total for number in numbers))
