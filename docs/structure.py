@@ -200,6 +200,8 @@ def main() -> int:
         print("\n".join(worst(modules(sys.argv[1:]))))
         return 0
     measured = figures()
+    of_tests = round(odd_docstrings(modules(["tests"])), 1)
+    measured.append(Figure("docstrings of tests in the old manner, %", of_tests, most=3))
     for figure in measured:
         bounds = f"{figure.least:g}..{figure.most:g}"
         print(f"{'ok' if figure.is_kept else 'MISSED':7}{figure.name:45}{figure.value:>10g}   {bounds}")
