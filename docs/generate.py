@@ -230,13 +230,14 @@ def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
 
 
 def _judges() -> str:
-    lines = [_NOTE, "# Judges\n", "| judge | asks | needs | metric | scale | passes |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
+    lines = [_NOTE, "# Judges\n", "| judge | asks | needs | metric | scale | passes | models |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for judge in catalogue().values():
         needs = ", ".join(judge.needs_in_words)
         for metric in judge.metrics:
             name = f"`{metric.name}`"
-            lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | {name} | {metric.scale} | {metric.passes} |")
+            rule, forms = f"{metric.scale} | {metric.passes}", ", ".join(judge.forms)
+            lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | {name} | {rule} | {forms} |")
     lines += ["", "## Settings\n", _JUDGE_SETTINGS]
     lines += ["| judge | key | default | what |", "| --- | --- | --- | --- |"]
     for judge in catalogue().values():

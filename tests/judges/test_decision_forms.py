@@ -6,13 +6,16 @@ import pytest
 from deciding import DECIDES, DecisionModel, sure
 from judge_traces import LONG, SHORT, served
 from msgspec import structs
+from support.decision_endpoint import MODEL, DecisionEndpoint
 
 from judges.core.decision import Calibration, Decision
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.verdict import Assessment
 from judges.custom import define
+from judges.endpoints.client import DelayNotes, offline_model
 from judges.evaluation import evaluate
+from judges.models.registry import build
 from judges.registry import catalogue
 from tracejudge import Trace
 
@@ -183,3 +186,23 @@ def test_precision_is_the_expected_share_and_passes_by_the_number_of_relevant_do
     assert found.scores[0].value == pytest.approx(0.6)
     assert found.scores[0].probability == pytest.approx(1 - 0.2 * 0.6)
     assert [one["retrieval_relevance"] for one in found.details["documents"]] == [1, 0]
+
+
+def test_each_judge_through_both_dialects_of_an_endpoint() -> None:
+    with DecisionEndpoint() as server:
+        for dialect in ("openai", "systemone"):
+            settings = ModelSettings(provider="decisions", dialect=dialect, base_url=server.base_url, model=MODEL)
+
+            async def judge_all(settings: ModelSettings = settings) -> dict[str, Assessment]:
+                model = offline_model(build(settings, {}), DelayNotes(60.0, lambda *_: None, ""))
+                try:
+                    return {
+                        name: await evaluate(judge.for_model(settings), served(judge, LONG), model)
+                        for name, judge in FORMS.items()
+                    }
+                finally:
+                    await model.aclose()
+
+            for name, found in asyncio.run(judge_all()).items():
+                assert found.outcome == "scored", (dialect, name, found.note)
+                assert all(call.status == "ok" and call.input_tokens for call in found.calls), (dialect, name)
