@@ -44,6 +44,7 @@ DEFAULT_TIMEOUT_S: Final = 60.0
 _MILLION: Final = 1_000_000
 # Providers whose models answer typed questions with probabilities, and generate no text.
 DECIDING: Final = frozenset({"decisions", "classifier"})
+Backend = Literal["http", "onnx"]
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +112,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             requested once more with twice as many. Only with `openai` and `anthropic`.
         thinking_tokens: Tokens for the thinking of a reasoning model, besides its answer. By default 8192, until an
             answer shows that the model does not think. Only with `openai` and `anthropic`.
+        backend: Where a `classifier` runs: `http` for a server, whose whole address `base_url` is, with `/predict` or
+            `/classify`; `onnx` for a model in the worker, which needs the extra `local`.
+        path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
     """
 
     provider: str = "openai"
@@ -127,6 +131,8 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     thinking_tokens: int | None = None
     api_key_file: str | None = None
     allow_link_local: bool = False
+    backend: Backend | None = None
+    path: str | None = None
 
     def __repr__(self) -> str:
         # The base URL may hold a password.

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 from msgspec import Struct, structs
 
+from judges.core.decision import Question
 from judges.core.model import ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Message
 from judges.core.verdict import with_said
@@ -47,6 +48,8 @@ _QUESTION: Final = ChatRequest(
         "additionalProperties": False,
     },
     heuristic=lambda: {"result": "yes"},
+    # What models that decide are asked instead.
+    questions=(Question("predicate", "The water is cold.", pair=("The water is cold.", "The water is cold.")),),
 )
 
 
@@ -64,13 +67,15 @@ def endpoint(
     """Check the key and the endpoint of `[models.NAME]`, and whether it lists the model."""
     part = f"model {name}"
     try:
-        probe = PROVIDERS[settings.provider].probe
-        if probe is None:
-            build(settings, environment)
-            return [ok(part, f"{settings.provider}, sends no requests")]
         check(settings)
+        provider = PROVIDERS[settings.provider]
         key = read_key(settings, environment)
-        url, headers = probe(settings, key)
+        probe = provider.probe and provider.probe(settings, key)
+        if probe is None or settings.path is not None:
+            build(settings, environment, proxy)  # It reads the files that the settings name.
+        if probe is None:
+            return [ok(part, f"{settings.provider}, sends no requests")]
+        url, headers = probe
         through = proxy_for(url, proxy)
     except ProxyRefusedError as error:
         return [broken(part, "the environment names a proxy that cannot be used", f"{error}")]
