@@ -91,7 +91,13 @@ class HttpClassifier:
         """Answer the questions of one request, or raise ``ModelError``; many inputs are sent in turns."""
         questions = request.questions
         chars = sum(len(text) for question in questions for text in question.pair or ())
-        layout = await offload_if_large(chars > LARGE_CHARS, lay_out, self._description, questions, _estimated)
+        layout = await offload_if_large(
+            chars > LARGE_CHARS,
+            lay_out,
+            self._description,
+            questions,
+            lambda text: [found.span() for found in _ESTIMATE.finditer(text)],
+        )
         inputs, reads, quota = layout.inputs, list[_Read](), None
         sent = 0
         while sent < len(inputs):
@@ -161,7 +167,9 @@ class HttpClassifier:
             if len(each.probs) != len(labels):
                 raise _other_labels(f"{len(each.probs)} classes")
             # The name of the most probable class shows whether `labels` are in the order of the model's.
-            if each.label in labels and _is_above(each.probs, labels.index(each.label)):
+            numbers = [prob for prob in each.probs if isinstance(prob, int | float)]
+            is_whole = each.label in labels and len(numbers) == len(labels)
+            if is_whole and max(numbers) > numbers[labels.index(each.label)]:
                 raise _other_labels("the same names in another order")
             values.append(each.probs[self._description.supported])
         fields = reply_fields(found.id, found.model, found.usage, ("prompt_tokens",))
@@ -193,18 +201,8 @@ class HttpClassifier:
         return chosen
 
 
-def _is_above(probabilities: Sequence[object], place: int) -> bool:
-    """Return whether another probability than the one at a place is clearly the largest."""
-    numbers = [each for each in probabilities if isinstance(each, int | float)]
-    return len(numbers) == len(probabilities) and max(numbers) > numbers[place]
-
-
 def _other_labels(found: str) -> ModelRejectedError:
     return ModelRejectedError(f"the endpoint has other labels than judge.toml: {found}; correct labels")
-
-
-def _estimated(text: str) -> Sequence[tuple[int, int]]:
-    return [found.span() for found in _ESTIMATE.finditer(text)]
 
 
 class OnnxClassifier:

@@ -85,13 +85,6 @@ def load_description(path: str) -> Description:
         ) from None
     except (OSError, ValueError) as error:
         raise ModelSettingsError(f"path: {file}: {error}") from None
-    if (problem := _problem(found)) is not None:
-        raise ModelSettingsError(f"path: {file}: {problem}")
-    return found
-
-
-def _problem(found: Description) -> str | None:
-    """Return what is wrong with a description and how to fix it, or None."""
     marks = f"{found.text} {found.text_pair if found.is_pair else ''}"
     wrong = {
         "labels: must name each output of the model once, in the order of id2label in its config.json": (
@@ -107,7 +100,10 @@ def _problem(found: Description) -> str | None:
         f"max_tokens: must be at least {_MIN_TOKENS}": found.max_tokens < _MIN_TOKENS,
         "overlap: must be from 0 to half of max_tokens": not 0 <= found.overlap <= found.max_tokens // 2,
     }
-    return next((problem for problem, is_wrong in wrong.items() if is_wrong), None)
+    for problem, is_wrong in wrong.items():
+        if is_wrong:
+            raise ModelSettingsError(f"path: {file}: {problem}")
+    return found
 
 
 class Input(NamedTuple):
