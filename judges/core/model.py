@@ -45,6 +45,9 @@ _MILLION: Final = 1_000_000
 # Providers whose models answer typed questions with probabilities, and generate no text.
 DECIDING: Final = frozenset({"decisions", "classifier"})
 Backend = Literal["http", "onnx"]
+Dialect = Literal["openai", "systemone"]
+_MAX_QUESTIONS: Final = 400
+_MAX_OPTIONS: Final = 255
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +118,12 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         backend: Where a `classifier` runs: `http` for a server, whose whole address `base_url` is, with `/predict` or
             `/classify`; `onnx` for a model in the worker, which needs the extra `local`.
         path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
+        dialect: What a `decisions` endpoint speaks: `openai` (the default), to whose `base_url` `/decisions` is
+            appended, or `systemone`, with `/systemone`.
+        max_questions: Maximum number of questions in one request to a `decisions` endpoint; more are asked in several
+            requests. By default 400.
+        max_options: Maximum number of options of one question to a `decisions` endpoint. By default 255; some servers
+            accept 208 or 26. `tracejudge doctor --ask` finds it out.
     """
 
     provider: str = "openai"
@@ -133,6 +142,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     allow_link_local: bool = False
     backend: Backend | None = None
     path: str | None = None
+    dialect: Dialect | None = None
+    max_questions: int | None = None
+    max_options: int | None = None
 
     def __repr__(self) -> str:
         # The base URL may hold a password.
@@ -147,6 +159,16 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     def decides(self) -> bool:
         """Whether the model answers typed questions with probabilities, and generates no text."""
         return self.provider in DECIDING
+
+    @property
+    def question_limit(self) -> int:
+        """Maximum number of typed questions in one request."""
+        return self.max_questions or _MAX_QUESTIONS
+
+    @property
+    def option_limit(self) -> int:
+        """Maximum number of options of one typed question."""
+        return self.max_options or _MAX_OPTIONS
 
 
 class Tool(Struct, frozen=True):

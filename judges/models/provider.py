@@ -46,7 +46,7 @@ class Provider(NamedTuple):
 
 
 # Pages of providers show the whole address of a request, which users copy.
-_REQUEST_PATHS: Final = ("/chat/completions", "/v1/messages")
+_REQUEST_PATHS: Final = ("/chat/completions", "/v1/messages", "/decisions", "/systemone")
 
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:

@@ -83,7 +83,7 @@ class Monitored:
         self.restart()
 
     def restart(self) -> None:
-        """Let another worker go on."""
+        """Replace the detection, as when another worker becomes the active monitor."""
         self._detection = Detection(self._ground.store, self._settings, clock=self._traffic.clock)
 
     def look(self, shares: Shares) -> None:
