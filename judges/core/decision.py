@@ -43,6 +43,11 @@ class Question(Struct, frozen=True):
     options: tuple[Option, ...] = ()
     pair: tuple[str, str] | None = None
 
+    @property
+    def chars(self) -> int:
+        """The length of the question with its options."""
+        return len(self.instructions) + sum(len(value) + len(meaning) for value, meaning in self.options)
+
 
 class Decision(Struct, frozen=True):
     """The answer to one question.

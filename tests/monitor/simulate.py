@@ -132,10 +132,12 @@ def corrected() -> Iterator[str]:
     for share in (0.5, 0.8, 0.95):
         found = labels.drawn(1, share, 4000)
         others = (labels.drawn(2, share, 4000, design=design).share for design in labels.DESIGNS[1:])
+        together = (labels.sessions(5, share, 2000, correlation) for correlation in (0.1, 0.25, 0.5))
         yield (
             f"share {share}: drawn {_percent(found.share)}, beside Rogan-Gladen {found.beside_rogan_gladen:.2f}, "
             f"beside labels {found.beside_labels:.2f}; unequal {' / '.join(map(_percent, others))}; "
-            f"golden {_percent(labels.golden(3, share, 4000))}; scores {_percent(labels.scores(4, share, 4000))}"
+            f"golden {_percent(labels.golden(3, share, 4000))}; "
+            f"labels of whole sessions {' / '.join(map(_percent, together))}"
         )
 
 

@@ -3,8 +3,10 @@
 Each check raises ``SettingsError`` at the first mistake.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final, NamedTuple, get_args, get_type_hints
 from urllib.parse import urlsplit
 
@@ -21,7 +23,7 @@ from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, parse_redis_url
 from worker.config.errors import nearest, with_rule_name
-from worker.config.graders import CODE, is_reserved
+from worker.config.graders import CODE, is_reserved, judge_for
 from worker.config.redaction import pattern_fault
 from worker.config.settings import MAX_KEY_BYTES, Gateway, HttpUrl, Rule, Settings, SettingsError
 from worker.storage.client import each
@@ -64,6 +66,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
         if judge not in known:
             here = f"{origin.get('monitor', 'defaults')}: monitor.safety"
             raise SettingsError(f"{here}: there is no judge {judge!r}{nearest(judge, known)}")
+    _check_calibrations(settings, origin.get("calibrations", "defaults"))
     if has_rules:
         check_rules(settings, origin.get("rules", "defaults"))
         _check_budgets(settings, origin)
@@ -216,6 +219,7 @@ def _check_rule(settings: Settings, rule: Rule, here: str, judges: Mapping[str, 
             raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
     _check_unit(judges, rule, here)
     _check_models_of(settings, rule, here)
+    _check_forms(settings, rule, here, judges)
     if rule.egress is not None:
         for name in rule.egress:
             _check_model_exists(settings, name, f"{here}.egress")
@@ -272,6 +276,48 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
         _check_panel(settings, rule, here)
     if rule.second_model is not None:
         _check_second_model(settings, rule, here)
+
+
+def _check_forms(settings: Settings, rule: Rule, here: str, judges: Mapping[str, Judge]) -> None:
+    """Check that the judges have a form for models that answer typed questions."""
+    second = () if rule.second_model is None else (rule.second_model,)
+    for judge in filter(None, map(judges.get, rule.judges)):
+        for name in (*models_of_judge(settings, rule, judge.name), *second):
+            try:
+                judge_for(settings, judge, settings.models[name])
+            except ValueError as error:
+                fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
+                raise SettingsError(f"{here}.judges: {error}; {fix}") from error
+
+
+def _check_calibrations(settings: Settings, place: str) -> None:
+    judges = configured(settings.judges) if settings.calibrations else {}
+    deciding = {one.judge_model for one in settings.models.values() if one.decides}
+    seen: set[tuple[str, str, str]] = set()
+    for number, one in enumerate(settings.calibrations):
+        here = f"{place}: calibrations[{number}]"
+        if (judge := judges.get(one.judge)) is None:
+            raise SettingsError(f"{here}.judge: there is no judge {one.judge!r}{nearest(one.judge, judges)}")
+        if one.model not in deciding:
+            what = f"no model that returns probabilities is called {one.model!r}"
+            raise SettingsError(f"{here}.model: {what}{nearest(one.model, deciding)}")
+        rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None]
+        if one.metric_of(judge) not in rated:
+            what = f"{one.judge} has no metric {one.metric_of(judge)!r} that passes or fails"
+            raise SettingsError(f"{here}.metric: {what}{nearest(one.metric_of(judge), rated)}")
+        name = (one.judge, one.model, one.metric_of(judge))
+        if name in seen:
+            raise SettingsError(f"{here}: there is another one for this judge, model and metric; take one of them out")
+        seen.add(name)
+        if not 0 <= one.threshold <= 1:
+            raise SettingsError(f"{here}.threshold: must be a probability, from 0 to 1")
+        if one.platt is not None and (one.isotonic or not all(map(math.isfinite, one.platt)) or one.platt[0] <= 0):
+            fix = "give finite numbers with a slope above 0, and no isotonic beside them"
+            raise SettingsError(f"{here}.platt: is no rising map; {fix}")
+        points = one.isotonic
+        rises = all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(points))
+        if not rises or not all(0 <= each <= 1 for point in points for each in point):
+            raise SettingsError(f"{here}.isotonic: must be points [p, p'] from 0 to 1, with rising p and no falling p'")
 
 
 def _check_second_model(settings: Settings, rule: Rule, here: str) -> None:

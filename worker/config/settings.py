@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from judges.agreement.combine import Combine
-from judges.core.judge import Unit
+from judges.core.decision import Calibration
+from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from worker.storage.client import address
 
@@ -168,6 +169,38 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         """USD of a day and of an hour, in 10^-9, then tokens of a day and of an hour."""
         day, hour = (None if usd is None else round(usd * NANO) for usd in (self.usd_per_day, self.usd_per_hour))
         return day, hour, self.tokens_per_day, self.tokens_per_hour
+
+
+class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One `[[calibrations]]`: how the probabilities of a judge from one model are corrected, and from where they pass.
+
+    It applies to models that return probabilities (`provider = "decisions"` or `"classifier"`). `tracejudge calibrate`
+    writes it. A changed calibration is another version of the judge, and begins new series.
+
+    Attributes:
+        judge: Name of the judge.
+        model: The judge model, as verdicts name it: the `label` of its `[models.NAME]`, or else its `model`.
+        metric: The metric; the first one with a pass rule unless given.
+        threshold: The lowest corrected probability that passes.
+        platt: Slope and intercept of a Platt map, as `[1.8, -0.4]`: logit(p') = slope * logit(p) + intercept.
+        isotonic: Points `[p, p']` of an isotonic map with rising p, joined by straight lines.
+        judge_version: Version of the judge without a calibration for which it was fitted.
+    """
+
+    judge: str
+    model: str
+    metric: str | None = None
+
+    @property
+    def calibration(self) -> Calibration:
+        """The correction without the names of what it is for."""
+        return Calibration(self.threshold, self.platt, self.isotonic, self.judge_version)
+
+    def metric_of(self, judge: Judge) -> str:
+        """Return the name of the metric that it corrects."""
+        return self.metric or next(
+            (one.name for one in judge.metrics if one.pass_rule is not None), judge.metrics[0].name
+        )
 
 
 class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -349,6 +382,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
         canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
             each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
+        calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
     """
@@ -407,6 +441,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
     budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
     canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
+    calibrations: tuple[JudgeCalibration, ...] = ()
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),

@@ -365,7 +365,8 @@ class BatchEvaluator:
     async def _assess(
         self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
     ) -> Assessment:
-        judge, judge_model = self._judges.get(evaluation.judge), this.batch.judge_model
+        judge_model = this.batch.judge_model
+        judge = self._graders.judge(evaluation.judge, judge_model)
         has_model = judge_model in self._graders.panels or this.model is not None
         if judge is not None and judge.run is not None:
             has_model = judge_model == CODE.judge_model
