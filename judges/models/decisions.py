@@ -177,7 +177,7 @@ class DecisionModel:
         self.settings = settings
         self._form = _FORMS[settings.dialect or "openai"]
         self._endpoint = HttpEndpoint(
-            below(settings.base_url or "", self._form.path), _headers(api_key), settings, proxy
+            below(settings.base_url or "", self._form.path), _headers(api_key), settings, proxy, is_direct=True
         )
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
