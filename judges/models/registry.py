@@ -18,13 +18,8 @@ __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find"]
 PROVIDERS: Final[dict[str, Provider]] = {
     "openai": openai.PROVIDER,
     "anthropic": anthropic.PROVIDER,
-<<<<<<< HEAD
     "decisions": decisions.PROVIDER,
     "classifier": classifier.PROVIDER,
-=======
-    "classifier": classifier.PROVIDER,
-    "decisions": decisions.PROVIDER,
->>>>>>> wp6-classifier
     "lexical": lexical.PROVIDER,
     "scripted": scripted.PROVIDER,
 }
