@@ -32,3 +32,15 @@ def test_without_traffic_or_with_an_unknown_model_it_says_what_to_do(served: Run
     served("publish", SAMPLES / "summariser.jsonl")
     assert "there is no [models.cheap]" in served("plan", "--model", "cheap").err
     assert "--since: write 90" in served("plan", "--since", "soon").err
+
+
+def test_a_dry_run_of_a_replay_estimates_its_work(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = '{"provider": "scripted", "script": "none.jsonl", "model": "paid", "price": {"input": 1.0, "output": 2.0}}'
+    monkeypatch.setenv("TRACEJUDGE_MODELS", f'{{"default": {model}}}')
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("replay", "--since", "1h", "--judge", "safety", "--dry-run", "--json")
+    expected = ended.document["expected"]
+    assert (expected["traces"], expected["judgements"]) == (pytest.approx(21), pytest.approx(21))
+    assert expected["usd"] > 0
+    table = served("replay", "--since", "1h", "--judge", "safety", "--dry-run")
+    assert "Expected work in all, replay" in table.out
