@@ -177,14 +177,17 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
     found: list[_Sampled] = []
-    count = _READ
+    # A short stream is read as a whole: in bursts nearly all of it may be in one part.
+    is_short = store.call(lambda client: client.xlen(store.keys.traces)) <= _SLOTS * _USED
+    most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
+    count = most
     for low, high in _slots(begin, end):
         entries: list[Entry] = store.call(
             lambda client: client.xrange(store.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
         )
         if not entries:
             continue
-        weight, step = 1.0, math.ceil(len(entries) / _USED)
+        weight, step = 1.0, math.ceil(len(entries) / most_used)
         if len(entries) == count:
             covered = int(entries[-1][0].partition(b"-")[0]) + 1 - low
             weight = (high - low) / covered
@@ -196,7 +199,7 @@ def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> li
             if isinstance(one, TraceEntry)
         ]
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
-        count = next_count(count, len(entries), size, most=_READ, most_bytes=CHUNK_BYTES)
+        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
     return found
 
 
@@ -307,7 +310,7 @@ class Estimator:
                 of_pair.scored += weight / history.per_conversation
                 of_pair.inverse += weight / history.per_conversation / choice.probability
                 if not grader.members and grader != CODE:
-                    self._add_conversation(of_pair, share, choice.judge, grader.judge_model, entry)
+                    self._add_conversation(of_pair, share, (choice.judge, grader.judge_model), entry)
                     hours[hour] += share
             for choice in chosen.choices:
                 grader = graders.named(choice.model)
@@ -341,6 +344,9 @@ class Estimator:
         rows = tuple(self._row(key, one, corrections[key[1:]], notes) for key, one in sorted(sums.items()))
         calls = sum(row.calls for row in rows)
         costs = [row.usd for row in rows]
+        whole = [hours.get(hour, 0.0) for hour in range(int(history.span_s // HOUR_S))]
+        # Without a whole hour the busiest one is unknown.
+        peak = max(whole) * len(whole) / sum(whole) if any(whole) else 1.0
         return Estimate(
             name,
             period_s,
@@ -351,15 +357,10 @@ class Estimator:
             sum(row.output_tokens for row in rows),
             None if None in costs else sum(usd for usd in costs if usd is not None),
             calls / period_s,
-            calls / period_s * self._peak(hours),
+            calls / period_s * peak,
             rows,
             tuple(sorted(notes)),
         )
-
-    def _peak(self, hours: Mapping[int, float]) -> float:
-        """Return the calls of the busiest whole hour, relative to the mean."""
-        whole = [hours.get(hour, 0.0) for hour in range(int(self._history.span_s // HOUR_S))]
-        return max(1.0, max(whole) * len(whole) / sum(whole)) if sum(whole) else 1.0
 
     def _request(
         self, number: int, judge: Judge, judge_model: str, sampler: Sampler, entry: TraceEntry
@@ -394,11 +395,12 @@ class Estimator:
         of_pair.input_tokens += share * asked.input_tokens
         of_pair.output_tokens += share * (past.output_tokens / past.count if known else asked.output_tokens)
 
-    def _add_conversation(self, of_pair: _Sum, share: float, judge: str, judge_model: str, entry: TraceEntry) -> None:
-        past = self._history.past.get((judge, judge_model), Past())
-        size = len(entry.payload) * self._history.per_conversation / BYTES_PER_TOKEN
+    def _add_conversation(self, of_pair: _Sum, share: float, pair: Pair, entry: TraceEntry) -> None:
+        """Add the one request that holds a whole conversation."""
+        past = self._history.past.get(pair, Past())
+        tokens = len(entry.payload) * self._history.per_conversation / BYTES_PER_TOKEN
         of_pair.calls += share
-        of_pair.input_tokens += share * (past.input_tokens / past.count if past.count else size)
+        of_pair.input_tokens += share * (past.input_tokens / past.count if past.count else tokens)
         of_pair.output_tokens += share * (past.output_tokens / past.count if past.count else MIN_OUTPUT_TOKENS)
 
     def _row(self, key: tuple[str, str, str], one: _Sum, correction: _Correction, notes: set[str]) -> Work:
