@@ -26,7 +26,7 @@ from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.config.settings import Budget, Gateway, JudgeCalibration, Redact, Rule, Settings, Token, Where
+from worker.config.settings import Budget, Cascade, Gateway, JudgeCalibration, Redact, Rule, Settings, Token, Where
 from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
 
 __all__ = ["main"]
@@ -138,7 +138,19 @@ with dots. Of several for one field the first in this list counts. Any other nam
 """
 _ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |^\S|\Z)", re.MULTILINE | re.DOTALL)
 _TABLES: Final = frozenset(
-    {"models", "rules", "where", "judges", "redact", "answer", "gateway", "tokens", "budgets", "calibrations"}
+    {
+        "models",
+        "rules",
+        "where",
+        "judges",
+        "redact",
+        "answer",
+        "gateway",
+        "tokens",
+        "budgets",
+        "calibrations",
+        "cascades",
+    }
 )
 _FOLDER: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
@@ -189,6 +201,7 @@ def _configuration() -> str:
         ("`[[calibrations]]`", JudgeCalibration),
         ("`[[rules]]`", Rule),
         ("`where` of a rule", Where),
+        ("`[cascades.NAME]`", Cascade),
         ("`[budgets.NAME]`", Budget),
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),

@@ -111,7 +111,7 @@ def make(settings: Settings) -> Judge:
             _Judged(one.prompt.about, probability >= _HALF, f"relevant with probability {probability:.3f}")
             for one, probability in zip(answered, relevant, strict=True)
         ]
-        raw = _at_least(relevant, math.ceil(settings.pass_at * len(relevant) - _ROUNDING))
+        raw = decisions.at_least(relevant, math.ceil(settings.pass_at * len(relevant) - _ROUNDING))
         probability, passed = decisions.corrected("precision", raw, calibrations)
         share = sum(relevant) / len(relevant)
         details = {**_details(judged, settings.pass_at), **missing(trace, judged)}
@@ -150,20 +150,6 @@ def make(settings: Settings) -> Judge:
             scoring="precision, decisions/1",
         ),
     )
-
-
-def _at_least(probabilities: Sequence[float], count: int) -> float:
-    """Return the probability that at least so many of independent events occur."""
-    if not count:
-        return 1.0
-    # The probabilities of each smaller number so far.
-    fewer = [1.0, *[0.0] * (count - 1)]
-    for probability in probabilities:
-        fewer = [
-            here * (1 - probability) + before * probability
-            for here, before in zip(fewer, (0.0, *fewer[:-1]), strict=True)
-        ]
-    return 1 - sum(fewer)
 
 
 def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:

@@ -47,6 +47,7 @@ DECIDING: Final = frozenset({"decisions", "classifier"})
 Dialect = Literal["openai", "systemone"]
 _MAX_QUESTIONS: Final = 400
 _MAX_OPTIONS: Final = 255
+Backend = Literal["http", "onnx"]
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,6 +121,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             requests. By default 400.
         max_options: Maximum number of options of one question to a `decisions` endpoint. By default 255; some servers
             accept 208 or 26. `tracejudge doctor --ask` finds it out.
+        backend: Where a `classifier` runs: `http` for a server, whose whole address `base_url` is, with `/predict` or
+            `/classify`; `onnx` for a model in the worker, which needs the extra `local`.
+        path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
     """
 
     provider: str = "openai"
@@ -139,6 +143,8 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     dialect: Dialect | None = None
     max_questions: int | None = None
     max_options: int | None = None
+    backend: Backend | None = None
+    path: str | None = None
 
     def __repr__(self) -> str:
         # The base URL may hold a password.

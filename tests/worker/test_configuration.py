@@ -16,7 +16,17 @@ from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from worker.config.loading import load
-from worker.config.settings import Budget, Gateway, Monitor, Redact, Rule, Settings, SettingsError, Where
+from worker.config.settings import (
+    Budget,
+    Gateway,
+    JudgeCalibration,
+    Monitor,
+    Redact,
+    Rule,
+    Settings,
+    SettingsError,
+    Where,
+)
 
 FILE = "tracejudge.toml"
 KEYS = Settings.__struct_fields__
@@ -264,6 +274,10 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "judges_folder": (".", "."),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
     "canary_file": (CANARY, CANARY),
+    "calibrations": (
+        '[{"judge": "safety", "model": "decider", "threshold": 0.7}]',
+        (JudgeCalibration(judge="safety", model="decider", threshold=0.7),),
+    ),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
@@ -286,6 +300,11 @@ def test_every_key_has_its_variable(key: str) -> None:
     assert VARIABLES[key][1] != getattr(Settings(), key)
     said = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
     values = {each: value for each, (_, value) in said.items()}
+    if key == "calibrations":
+        # They are of models that return probabilities.
+        model = {"provider": "decisions", "base_url": "http://localhost/v1", "model": "decider"}
+        said["models"] = json.dumps({"default": {"provider": "lexical"}, "cheap": model}), None
+        values["models"] = {"default": Settings().models["default"], "cheap": ModelSettings(**model)}
     loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in said.items()})
     assert loaded == msgspec.structs.replace(Settings(), **values)
 

@@ -14,6 +14,7 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from judges.agreement.combine import Combine, is_disagreement, metrics_of
 from judges.core.judge import Judge
+from judges.core.model import DECIDING
 from judges.custom.installed import installed
 from judges.custom.variables import has_value
 from judges.models.credentials import NO_PROXY, ProxyRefusedError, proxy_for
@@ -31,8 +32,8 @@ from worker.storage.client import each
 # A secret pasted in place of the variable's name has other characters, as a rule.
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_MODELS: Final = 9
-# Keys in Redis hold the name.
-_BUDGET_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Keys in Redis, or labels, hold the name.
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
 _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_args(kind))
 _WAYS: Final = ", ".join(get_args(Combine))
@@ -66,6 +67,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
         if judge not in known:
             here = f"{origin.get('monitor', 'defaults')}: monitor.safety"
             raise SettingsError(f"{here}: there is no judge {judge!r}{nearest(judge, known)}")
+    _check_cascades(settings, origin)
     _check_calibrations(settings, origin.get("calibrations", "defaults"))
     if has_rules:
         check_rules(settings, origin.get("rules", "defaults"))
@@ -193,6 +195,41 @@ def check_models(settings: Settings, place: str) -> None:
             raise SettingsError(f"{here}.label: {model.judge_model!r} is a reserved name; give another")
 
 
+def _check_cascades(settings: Settings, origin: Mapping[str, str]) -> None:
+    place = origin.get("cascades", "defaults")
+    for name in settings.cascades:
+        _check_cascade(settings, name, f"{place}: cascades.{name}")
+    # A verdict of the first model belongs to one cascade.
+    taken: dict[tuple[str, str], str] = {}
+    named = [(name, rule) for rule in settings.rules for name in rule.models if name in settings.cascades]
+    for judge, name in ((judge, name) for name, rule in named for judge in rule.judges):
+        other = taken.setdefault((judge, settings.cascades[name].first), name)
+        if other != name:
+            same = f"[cascades.{other}] has the same first model for {judge!r}"
+            fix = "give one of them a model of its own, with another label"
+            raise SettingsError(f"{place}: cascades.{name}.first: {same}; {fix}")
+
+
+def _check_cascade(settings: Settings, name: str, here: str) -> None:
+    cascade = settings.cascades[name]
+    if _TABLE_NAME.fullmatch(name) is None:
+        raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
+    if name in settings.models:
+        raise SettingsError(f"{here}: there is a [models.{name}] too; rename one of them")
+    for key in ("first", "then"):
+        _check_model_exists(settings, getattr(cascade, key), f"{here}.{key}")
+    first, then = settings.models[cascade.first], settings.models[cascade.then]
+    if not first.decides:
+        fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
+        raise SettingsError(f"{here}.first: {cascade.first!r} returns no probabilities; {fix}")
+    if first.judge_model == then.judge_model:
+        raise SettingsError(f"{here}.then: {cascade.then!r} judges the first time; name another model")
+    if (cascade.rate is None) == (cascade.uncertain is None):
+        raise SettingsError(f"{here}: set rate or uncertain, one of them")
+    if cascade.uncertain is not None and cascade.uncertain[0] >= cascade.uncertain[1]:
+        raise SettingsError(f"{here}.uncertain: the first probability must be below the second, as [0.2, 0.8]")
+
+
 def check_rules(settings: Settings, place: str) -> None:
     """Check the rules; ``place`` is the file or variable they stand in."""
     known = frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
@@ -255,15 +292,18 @@ def _check_model_exists(settings: Settings, name: str, here: str) -> None:
 def models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
     """Name the models that a rule asks for one judge: the judge's own, or those of the rule."""
     own = settings.judges.get(judge, {}).get("model")
-    return (own,) if isinstance(own, str) else rule.models
+    return (own,) if isinstance(own, str) else settings.models_of(rule)
 
 
 def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
     if not rule.models:
         raise SettingsError(f"{here}.model: is empty; name at least one model, or take the key out")
-    # A limit in USD cannot be kept without a price.
     for name in rule.models:
-        _check_model_exists(settings, name, f"{here}.model")
+        if name in settings.cascades:
+            _check_cascade_of(settings, rule, name, here)
+        else:
+            _check_model_exists(settings, name, f"{here}.model")
+    # A limit in USD cannot be kept without a price.
     for judge in rule.judges:
         for name in models_of_judge(settings, rule, judge):
             _check_model_exists(settings, name, f"{here}.judges: the model of {judge!r}")
@@ -278,9 +318,19 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
         _check_second_model(settings, rule, here)
 
 
+def _check_cascade_of(settings: Settings, rule: Rule, name: str, here: str) -> None:
+    if rule.combine is not None:
+        raise SettingsError(f"{here}.combine: [cascades.{name}] cannot be combined; take combine out")
+    then = settings.cascades[name].then
+    if rule.egress is not None and then not in rule.egress:
+        fix = "add it, or name a model in place of the cascade"
+        raise SettingsError(f"{here}.egress: keeps {then!r} of [cascades.{name}] out; {fix}")
+
+
 def _check_forms(settings: Settings, rule: Rule, here: str, judges: Mapping[str, Judge]) -> None:
     """Check that the judges have a form for models that answer typed questions."""
-    second = () if rule.second_model is None else (rule.second_model,)
+    second = [settings.cascades[name].then for name in rule.models if name in settings.cascades]
+    second += [] if rule.second_model is None else [rule.second_model]
     for judge in filter(None, map(judges.get, rule.judges)):
         for name in (*models_of_judge(settings, rule, judge.name), *second):
             try:
@@ -344,7 +394,7 @@ def _check_budgets(settings: Settings, origin: Mapping[str, str]) -> None:
     judges = sorted({judge for rule in settings.rules for judge in rule.judges})
     for name, budget in settings.budgets.items():
         here = f"{origin.get('budgets', 'defaults')}: budgets.{name}"
-        if _BUDGET_NAME.fullmatch(name) is None:
+        if _TABLE_NAME.fullmatch(name) is None:
             raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
         if not any(budget.limits):
             limits = "usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"

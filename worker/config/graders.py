@@ -131,7 +131,7 @@ class Graders:
 
     def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
-        return (self.own[judge],) if judge in self.own else rule.models
+        return (self.own[judge],) if judge in self.own else self._settings.models_of(rule)
 
     def for_judge(self, judge: str, model: str) -> Grader:
         """Return the grader of a judge for a named model, where no rule applies."""

@@ -21,15 +21,15 @@ from worker.config.canary_file import Canary
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
 from worker.config.objectives import FILE_NAME, read_objectives
-from worker.config.settings import Budget, JudgeCalibration, Rule, Seconds, Settings, SettingsError, Size
+from worker.config.settings import Budget, Cascade, JudgeCalibration, Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former")
-_TABLES: Final = ("models", "judges", "rules", "budgets", "calibrations")
+_TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
 # Tables of judges are converted later, by the judges that they configure.
-_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget}
+_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget, "cascades": Cascade}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(

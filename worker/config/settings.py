@@ -89,8 +89,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             trace without a session by itself.
         always: What is judged whatever the rate: `error`, `negative_feedback`, `slow`.
         slow_s: Seconds from start to end from which a trace is `slow`.
-        model: Name of the `[models.NAME]` that judges, or a list of several: each gives its own verdict, and a
-            combined one is added.
+        model: Name of the `[models.NAME]` or `[cascades.NAME]` that judges, or a list of several models: each gives its
+            own verdict, and a combined one is added.
         combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
         egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
             them or not; where several rules restrict it, those that all allow. Any unless given.
@@ -129,8 +129,31 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of all models that judge."""
+        """The names of all models that judge, or of the cascade."""
         return (self.model,) if isinstance(self.model, str) else self.model
+
+
+class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[cascades.NAME]`: two models that judge one after the other.
+
+    The first judges every sampled trace, the second some of them, with a known probability. The cascade's series
+    estimates the share that the second model would find if it judged all of them. One of `rate` and `uncertain` is set.
+
+    Attributes:
+        first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
+        then: Name of the `[models.NAME]` that judges some of them a second time.
+        rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
+            the second judging; it is never less probable than a quarter of the rate.
+        uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
+            as `[0.2, 0.8]`, in place of `rate`; less precise for the same cost.
+        audit: With `uncertain`, the share of all other traces that is judged a second time.
+    """
+
+    first: str
+    then: str
+    rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    uncertain: tuple[Share, Share] | None = None
+    audit: Annotated[float, Meta(gt=0, le=1)] = 0.02
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -379,6 +402,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
+        cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
         canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
             each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
@@ -439,6 +463,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     )
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
+    cascades: Mapping[str, Cascade] = msgspec.field(default_factory=dict)
     budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
     canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
     calibrations: tuple[JudgeCalibration, ...] = ()
@@ -450,6 +475,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.
         return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+
+    def models_of(self, rule: Rule) -> tuple[str, ...]:
+        """Name the models that judge the traces of a rule, of a cascade the first."""
+        return tuple(self.cascades[name].first if name in self.cascades else name for name in rule.models)
 
     def budgets_of(self, rule: Rule) -> dict[str, Budget]:
         """Return the budgets that pay for a rule, by name."""

@@ -24,6 +24,7 @@ from worker.config.settings import Settings, tag_of
 from worker.export.consumer import ExportConsumer
 from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
+from worker.monitor.cascades import CascadeWatch, count_cascades
 from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
 from worker.monitor.pruning import SeriesPruning, segment_of
@@ -173,6 +174,7 @@ class QualitySums(ExportConsumer):
             CorrectionWatch(store, metrics),
             CanaryWatch(settings, store, metrics, canary),
             RepeatsWatch(store, metrics),
+            CascadeWatch(store, settings, metrics),
             SafetyWatch(store, settings, metrics),
             SeriesPruning(store, settings.monitor, self.relist),
         )
@@ -180,6 +182,7 @@ class QualitySums(ExportConsumer):
         self._counters: tuple[VerdictCounter, ...] = (
             CanaryCounter(canary),
             count_repeats,
+            count_cascades,
             partial(count_safety, settings.monitor.safety, self._is_listed),
         )
         self._holder = secrets.token_hex(8)

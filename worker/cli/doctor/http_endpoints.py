@@ -56,7 +56,7 @@ _DECISION: Final = ChatRequest(
     schema_name="answer",
     schema={},
     heuristic=dict,
-    questions=(Question("predicate", "The lamp is on."),),
+    questions=(Question("predicate", "The lamp is on.", pair=("The lamp is on.", "The lamp is on.")),),
 )
 
 
@@ -74,13 +74,15 @@ def endpoint(
     """Check the key and the endpoint of `[models.NAME]`, and whether it lists the model."""
     part = f"model {name}"
     try:
-        probe = PROVIDERS[settings.provider].probe
-        if probe is None:
-            build(settings, environment)
-            return [ok(part, f"{settings.provider}, sends no requests")]
         check(settings)
+        provider = PROVIDERS[settings.provider]
         key = read_key(settings, environment)
-        url, headers = probe(settings, key)
+        probe = provider.probe and provider.probe(settings, key)
+        if probe is None or settings.path is not None:
+            build(settings, environment, proxy)  # It reads the files that the settings name.
+        if probe is None:
+            return [ok(part, f"{settings.provider}, sends no requests")]
+        url, headers = probe
         through = proxy_for(url, proxy)
     except ProxyRefusedError as error:
         return [broken(part, "the environment names a proxy that cannot be used", f"{error}")]
