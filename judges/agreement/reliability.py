@@ -251,9 +251,10 @@ def _threshold(rows: Sequence[Row], precision: float | None) -> float | None:
     ordered = sorted(rows, key=attrgetter("probability"))
     passes = sum(row.weight for row in rows)
     right = sum(row.weight for row in rows if row.passed)
-    agreed, best, found = right, -1.0, None
+    agreed, best = right, -1.0
     previous: float | None = None
-    for probability, same in groupby(ordered, attrgetter("probability")):
+    found: float | None = None
+    for probability, same in groupby(ordered, lambda row: row.probability):
         # Half-way between two probabilities, so that a verdict of either is not decided by rounding.
         middle = probability if previous is None else (previous + probability) / 2
         if precision is None:
