@@ -18,7 +18,7 @@ from deploy.dashboards.grafana import (
     rows,
     share,
 )
-from deploy.dashboards.matchers import SPENT, data_source, labels
+from deploy.dashboards.matchers import SPENT, data_source, labels, runbooks
 from deploy.rules.table import Table
 
 _COST: Final = f"tracejudge_judge_cost_usd_total{{{SPENT}}}"
@@ -31,7 +31,7 @@ _NO_PRICE: Final = "No model has a price"
 _NO_TOKENS: Final = "No tokens used"
 
 
-def make(_: Table) -> Dashboard:
+def make(table: Table) -> Dashboard:
     """Make the dashboard; costs have no objectives."""
     spend = [
         _spent(
@@ -82,7 +82,7 @@ def make(_: Table) -> Dashboard:
             Row("Spend", spend),
             Row("Tokens", _tokens()),
             Row("Price of a judgement", price),
-            Row("Budgets", _budgets()),
+            Row("Budgets", _budgets(table)),
         ],
         variables=[data_source(), *labels("tracejudge_judge_tokens_total", *_BOTH)],
         since="now-7d",
@@ -132,7 +132,7 @@ def _now() -> list[Panel]:
     ]
 
 
-def _budgets() -> list[Panel]:
+def _budgets(table: Table) -> list[Panel]:
     none = "No budget is configured"
     return [
         graph(
@@ -149,6 +149,7 @@ def _budgets() -> list[Panel]:
             Query("max by (budget, limit) (tracejudge_budget_spent_ratio)", legend("budget", "limit")),
             unit=Unit("percentunit", 0),
             no_data=none,
+            runbooks=runbooks(table, "TraceJudgeBudgetOverspent"),
         ),
         graph(
             "Sampling under the budget",
@@ -157,12 +158,14 @@ def _budgets() -> list[Panel]:
             unit=Unit("none", 3),
             most=1,
             no_data=none,
+            runbooks=runbooks(table, "TraceJudgeBudgetRatesReduced"),
         ),
         graph(
             "Calls refused by a budget",
             "Calls of the last hour that the hard stop of a budget refused; the factor should make this rare.",
             Query("sum by (budget) (increase(tracejudge_budget_refused_total[1h]))", legend("budget")),
             no_data="No call was refused",
+            runbooks=runbooks(table, "TraceJudgeBudgetExhausted"),
         ),
     ]
 

@@ -75,6 +75,9 @@ class Watcher(_Part, frozen=True):
     not_ready: Watch
     exporter: Watch
     export_dropped: Watch
+    budget_exhausted: Watch
+    budget_rates: Watch
+    budget_overspent: Watch
     absent: Watch
     judge_changed: Watch
 

@@ -68,8 +68,8 @@ class Score(Struct, frozen=True, omit_defaults=True):
     raw: float | str | None = None  # The rating on the judge's own scale.
     label: str | None = None
     passed: bool | None = None  # Absent where the metric has no pass rule.
-    probability: float | None = None  # That it passes, as calibrated; only from a model that returns probabilities.
     rationale: str | None = None
+    probability: float | None = None  # That it passes, as calibrated; only from a model that returns probabilities.
 
 
 class Call(Struct, frozen=True, omit_defaults=True):
@@ -140,6 +140,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         release: Its version.
         name: Its operation.
         model: The model that answered.
+        tags: Those tags of the trace that `[monitor] segments` names; no others.
         judge: Name of the judge.
         judge_version: Hash of prompt, answer form, scoring and settings.
         judge_model: The model that judged.
@@ -174,6 +175,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
     release: str | None = None
     name: str | None = None
     model: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
     judge: str
     judge_version: str
     judge_model: str

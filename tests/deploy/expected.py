@@ -1,6 +1,7 @@
 """What alerts are expected to say; written out, and made of nothing that the generators use."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from promtool_run import Fires
 from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION
@@ -41,11 +42,9 @@ def quality(
     return fires(alert, severity, "quality", summary, description, dashboard="quality", opens=BY_DASHBOARD, **series)
 
 
-def watcher(
-    alert: str, severity: str, summary: str, description: str, *, opens: tuple[str, ...] = (), **labels: str
-) -> dict[str, list[Fires]]:
-    """Expect one alert about the watcher."""
-    return fires(alert, severity, "watcher", summary, description, opens=opens, **labels)
+def watcher(alert: str, severity: str, summary: str, description: str, **more: Any) -> dict[str, list[Fires]]:
+    """Expect one alert about the watcher; further arguments are those of `fires`."""
+    return fires(alert, severity, "watcher", summary, description, **more)
 
 
 def together(*firing: Mapping[str, list[Fires]]) -> dict[str, list[Fires]]:

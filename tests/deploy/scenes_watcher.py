@@ -19,8 +19,11 @@ BEHIND = "TraceJudgeExporterBehind"
 DROPPED = "TraceJudgeExportDropped"
 ABSENT = "TraceJudgeMetricsAbsent"
 CHANGED = "TraceJudgeJudgeChanged"
-COUNTED = (NO_VERDICTS, STOPPED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED)
-ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, DEAD, NOT_READY, BEHIND, ABSENT)
+EXHAUSTED = "TraceJudgeBudgetExhausted"
+REDUCED = "TraceJudgeBudgetRatesReduced"
+OVERSPENT = "TraceJudgeBudgetOverspent"
+COUNTED = (NO_VERDICTS, STOPPED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED, EXHAUSTED)
+ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, DEAD, NOT_READY, BEHIND, ABSENT, REDUCED, OVERSPENT)
 
 SERIES = {
     "service": SERVICE,
@@ -65,6 +68,10 @@ def pipeline(minutes: int, each: float) -> World:
     world.gauge("tracejudge_stream_lag", f"120x{minutes}").gauge("tracejudge_stream_capacity", f"200000x{minutes}")
     world.gauge("tracejudge_redis_used_bytes", f"1000x{minutes}").gauge("tracejudge_redis_max_bytes", f"2000x{minutes}")
     world.gauge("tracejudge_dead_letters", f"500x{minutes}")
+    world.counter("tracejudge_budget_refused_total", Minutes(minutes), born=40, budget="all")
+    # Usual in the hours of most traffic, and calls in flight at the end of the hour.
+    world.gauge("tracejudge_budget_rate_factor", f"0.25x{minutes}", budget="all")
+    world.gauge("tracejudge_budget_spent_ratio", f"1.01x{minutes}", budget="all", limit="usd_per_hour")
     return world.gauge("tracejudge_judge_circuit_open", f"0x{minutes}", judge_model=MODEL)
 
 
@@ -225,6 +232,53 @@ def lost(count: int, reason: str) -> dict[str, list[Fires]]:
         exporter="otel",
         reason=reason,
     )
+
+
+def exhausted(refused: int) -> dict[str, list[Fires]]:
+    return watcher(
+        EXHAUSTED,
+        "ticket",
+        f"Budget support is exhausted: {refused} judge calls refused",
+        "They were refused in the last 15m, and their evaluations are unscored, `over_budget`. Verdicts are missing "
+        "until the day or hour of the limit ends. Reduced rates should prevent this: check with `tracejudge doctor` "
+        "that a monitor runs, then look for a surge of traces, or for an exempt judge that spends the budget.",
+        dashboard="cost",
+        budget="support",
+    )
+
+
+def reduced(share: str) -> dict[str, list[Fires]]:
+    return watcher(
+        REDUCED,
+        "ticket",
+        f"Budget support reduces rates to {share} of what the rules ask for",
+        "The rates of at least one of its rules have been below 5% for 1h or longer. Shares stay unbiased, but their "
+        "intervals are wide, and drops are found late. Raise the limit of the budget, or lower the `rate` of rules "
+        "that matter less.",
+        dashboard="cost",
+        budget="support",
+    )
+
+
+def overspent(share: str) -> dict[str, list[Fires]]:
+    return watcher(
+        OVERSPENT,
+        "ticket",
+        f"Budget support has spent {share} of tokens_per_day",
+        "The bound is 105%. Calls of other judges are refused at the limit, so judges that are exempt spent the rest. "
+        "Give them a budget of their own, without `exempt`, if they must have a limit.",
+        dashboard="cost",
+        budget="support",
+        limit="tokens_per_day",
+    )
+
+
+def factors(*of_workers: str) -> World:
+    """The factor of one budget as each worker shows it while it is the active monitor."""
+    world = World()
+    for instance, values in zip("ab", of_workers, strict=False):
+        world.gauge("tracejudge_budget_rate_factor", values, budget="support", instance=instance)
+    return world
 
 
 UNSEEN = watcher(
@@ -462,6 +516,37 @@ SCENES = [
             "tracejudge_producer_dropped_total", Minutes(40), absent=10, born=40, service=SERVICE, reason="buffer_full"
         ),
     ).at(20, drops("100%"), all_failed=[DROPS]),
+    # budgets
+    Scene(
+        "a budget is exhausted",
+        World().counter(
+            "tracejudge_budget_refused_total", Minutes(10), Minutes(1, 7), Minutes(40), absent=10, budget="support"
+        ),
+    )
+    .at(20, not_yet=[EXHAUSTED])
+    .at(22, exhausted(7), fires=[EXHAUSTED])
+    .at(45, past=[EXHAUSTED]),
+    Scene(
+        "the first refused call",
+        World().counter("tracejudge_budget_refused_total", Minutes(40), absent=10, born=1, budget="support"),
+    ).at(12, exhausted(1), born=[EXHAUSTED]),
+    Scene("rates are reduced", factors("1x10 0.03125x100 0.0625x20"))
+    .at(75, not_yet=[REDUCED])
+    .at(85, reduced("3.125%"), fires=[REDUCED])
+    .at(115, recovered=[REDUCED]),
+    # The second worker becomes the active monitor five minutes after the first one ended.
+    Scene("reduced by two monitors", factors("1x10 0.03125x40 stale", "_x55 0.03125x60")).at(
+        85, reduced("3.125%"), monitor_changes=[REDUCED]
+    ),
+    Scene(
+        "exempt judges exceed a limit",
+        World().gauge(
+            "tracejudge_budget_spent_ratio", "1.04x10 1.06x30 0x10", budget="support", limit="tokens_per_day"
+        ),
+    )
+    .at(19, not_yet=[OVERSPENT])
+    .at(25, overspent("106%"), fires=[OVERSPENT])
+    .at(42, next_day=[OVERSPENT]),
     # workers
     Scene("nobody ready", not_ready()).at(14, not_yet=[NOT_READY]).at(20, nobody_ready("judge", 1), fires=[NOT_READY]),
     Scene("one of two not ready", two_workers()).at(

@@ -22,8 +22,8 @@ from deploy.rules import generate
 from deploy.rules.table import load
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Settings
-from worker.export.consumer import OutboxEntry
 from worker.export.prometheus import VerdictCounter
+from worker.queue.ledger import OutboxEntry
 from worker.telemetry.metrics import METRICS, Metrics
 
 __all__ = ["FINDING_S", "SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]

@@ -32,7 +32,21 @@ ALERTS = alert_names(FILES)
 PAGES = pages()
 INDEX = Page(FOLDER / "README.md")
 EVERYWHERE = [*PAGES, INDEX]
-LABELS = {*RATED, "reference", "outcome", "reason", "status", "role", "exporter", "rule", "direction", "le", "what"}
+LABELS = {
+    *RATED,
+    "reference",
+    "outcome",
+    "reason",
+    "status",
+    "role",
+    "exporter",
+    "rule",
+    "direction",
+    "le",
+    "what",
+    "budget",
+    "limit",
+}
 PROMETHEUS = {"ALERTS", "alertname", "alertstate", "component", "instance", "job", "severity"}
 WORDS_OF_PROMQL = {
     "by",
@@ -184,7 +198,8 @@ def figures(page: Page) -> Iterator[str]:
 def written(value: float | str) -> str:
     if isinstance(value, str):
         return value
-    return f"{100 * value:g}" if value < 1 else f"{value:,}"
+    # Integers are counts; other bounds are shares.
+    return f"{100 * value:g}" if isinstance(value, float) and value < 2 else f"{value:,}"
 
 
 @each_alert

@@ -11,9 +11,9 @@ from redis_faults import filled, server_of
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Settings
 from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.monitor.series import read_buckets, read_series
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Store, StoreError
 from worker.storage.keys import Keys
 from worker.telemetry.metrics import Metrics

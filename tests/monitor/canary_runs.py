@@ -14,7 +14,7 @@ JUDGES = ("steady", "borderline", "scattered")
 
 
 class Hour(NamedTuple):
-    """What the monitor compares in one hour, by trace."""
+    """The verdicts that the monitor compares in one hour, by trace."""
 
     recent: dict[str, Verdicts]
     before: dict[str, Verdicts]
@@ -30,7 +30,7 @@ def rates_of(chance: np.random.Generator, judge: str, traces: int) -> np.ndarray
 
 
 def hours(misses: np.ndarray, first: int) -> Iterator[Hour]:
-    """Yield what the monitor compares from an hour on; ``misses`` are the disagreements by hour and trace."""
+    """Yield the verdicts compared in each hour from `first` on; `misses` are the disagreements by hour and trace."""
     traces = misses.shape[1]
     for hour in range(first, len(misses)):
         today = hour // 24

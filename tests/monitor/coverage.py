@@ -7,6 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from worker.monitor.shares import ClassSums, SessionSums, Sums, pass_share
+from worker.report.figures import difference
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
 
@@ -141,3 +142,31 @@ def session_table(
         for count in counts
         for past in (False, True)
     }
+
+
+PAIR_DESIGNS: dict[str, Callable[[Generator, float], Window]] = {
+    "uniform, 50": lambda chance, share: uniform(chance, share, 50),
+    "uniform, 400": lambda chance, share: uniform(chance, share, 400),
+    "errors always, 150": lambda chance, share: errors_always(chance, share, 150),
+    "sessions of five, correlation .25, 100": lambda chance, share: conversations(chance, share, 100, 0.25),
+}
+PAIRS = ((0.9, 0.9), (0.9, 0.8), (0.95, 0.85))
+"""Shares of two periods that are compared."""
+
+
+def difference_coverage(
+    make: Callable[[Generator, float], Window], before: float, now: float, runs: int, seed: int = 8
+) -> float:
+    """Return the share of pairs of periods whose interval of the difference holds the true one."""
+    chance = np.random.default_rng(seed)
+    covered = 0
+    for _ in range(runs):
+        earlier, later = make(chance, before), make(chance, now)
+        sums = [sums_of(one.weights, one.passed, one.sessions) for one in (earlier, later)]
+        # As in the report, each period steadies the design effect of the other.
+        old, new = pass_share(sums[0], sums[1]), pass_share(sums[1], sums[0])
+        assert old is not None
+        assert new is not None
+        _, low, high = difference(new.interval, old.interval)
+        covered += low <= later.truth - earlier.truth <= high
+    return covered / runs

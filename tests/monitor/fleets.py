@@ -1,6 +1,7 @@
 """Simulated series of verdicts, and the drop detector of the product run over them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from worker.monitor.detector import (
     Moments,
     Session,
     State,
+    delay_hours,
     explain,
     limits_of,
     since_interval,
@@ -28,16 +30,16 @@ PERIOD = 6
 
 
 class Traffic(NamedTuple):
-    """One kind of series: judgements an hour, level, and what the level does by itself."""
+    """A kind of series: judgements an hour, pass share, and how the share varies without an incident."""
 
     rate: float
     share: float
     swing: float = 0.0
-    """Day and night differ by this from the mean."""
+    """Amplitude of day and night around the mean."""
     weekend: float = 0.0
-    """What weekends are lower by."""
+    """By how much weekends are lower."""
     correlation: float = 0.0
-    """Of the judgements of a session of five turns; 0 for independent judgements."""
+    """Intraclass correlation of sessions of five turns; 0 for independent judgements."""
     phase: int = 0
 
     def shares(self, hours: np.ndarray) -> np.ndarray:
@@ -202,7 +204,7 @@ def false_alarms(
 
 
 class Found(NamedTuple):
-    """How runs of one incident went, a value for each run."""
+    """Results of the runs of one incident, a value for each run."""
 
     delays: list[float]
     """Hours to the alarm, inf without one."""
@@ -256,6 +258,17 @@ def _incident(
     return run, run.run(QUIET - 24, QUIET + len(drops))
 
 
+def stated_delays(seed: int, traffic: Traffic, drops: Sequence[float], runs: int) -> np.ndarray:
+    """Return the hours after which the monitor says that it finds drops of these sizes."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for _ in range(runs):
+        run = Run(simulate(chance, traffic, 0, traffic.shares(np.arange(QUIET))))
+        run.learn(QUIET)
+        found.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
+    return np.mean(found, 0)
+
+
 class Second(NamedTuple):
     """Shares of runs: a second incident raised an alarm of its own, or the first alarm was open all the time."""
 
@@ -278,7 +291,7 @@ def second_incident(seed: int, traffic: Traffic, drop: float, runs: int, *, heal
 
 
 class Named(NamedTuple):
-    """How alarms were explained: the share of right names, and the median delay in hours."""
+    """Explanations of alarms: the share of right names, and the median delay in hours."""
 
     right: float
     median: float
@@ -312,10 +325,8 @@ def segments(seed: int, rate: float, drop: float, runs: int, *, falls: int, coun
     return Named(right / runs, float(np.median(delays)))
 
 
-def known_levels(
-    seed: int, rate: float, share: float, drop: float, *, runs: int = 4000, per_week: float = 0.01
-) -> float:
-    """Return the median delay in hours of a CUSUM that knows both levels, passed by chance in `per_week` of weeks."""
+def known_levels(seed: int, rate: float, share: float, drop: float) -> float:
+    """Return the median delay in hours of a CUSUM that knows both levels, passed by chance in one of 100 weeks."""
     chance = np.random.default_rng(seed)
     gains = np.log((share - drop) / share), np.log((1 - share + drop) / (1 - share))
 
@@ -324,15 +335,35 @@ def known_levels(
         passed = chance.binomial(judged, level)
         return passed * gains[0] + (judged - passed) * gains[1]
 
-    sums, most = np.zeros(5 * runs), np.zeros(5 * runs)
-    for bucket in range(288 + 2016):
-        sums = np.maximum(0, sums + scores(share, 5 * runs))
-        if bucket >= 288:
+    return optimal_delay(partial(scores, share), partial(scores, share - drop), runs=20_000, hours=168, by_chance=0.01)
+
+
+def optimal_delay(
+    healthy: Callable[[int], np.ndarray],
+    fallen: Callable[[int], np.ndarray],
+    *,
+    runs: int,
+    hours: int,
+    by_chance: float,
+) -> float:
+    """Return the median hours until a sum of log-likelihood ratios passes its limit, CUSUM's optimum.
+
+    Args:
+        healthy: returns the scores of one bucket for so many runs, before the incident.
+        fallen: the same in the incident.
+        runs: number of sums.
+        hours: the period of the false-alarm budget.
+        by_chance: the share of healthy periods in which the limit is passed.
+    """
+    sums, most, day = np.zeros(runs), np.zeros(runs), 24 * BUCKETS_PER_HOUR
+    for bucket in range(day + hours * BUCKETS_PER_HOUR):
+        sums = np.maximum(0, sums + healthy(runs))
+        if bucket >= day:
             most = np.maximum(most, sums)
-    limit = np.quantile(most, 1 - per_week)
-    sums, delays = sums[:runs], np.full(runs, np.inf)
+    limit = np.quantile(most, 1 - by_chance)
+    delays = np.full(runs, np.inf)
     sums[sums > limit] = 0
-    for bucket in range(48 * BUCKETS_PER_HOUR):
-        sums = np.maximum(0, sums + scores(share - drop, runs))
+    for bucket in range(2 * day):
+        sums = np.maximum(0, sums + fallen(runs))
         delays[(sums > limit) & np.isinf(delays)] = (bucket + 1) / BUCKETS_PER_HOUR
     return float(np.median(delays))

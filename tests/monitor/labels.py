@@ -20,7 +20,7 @@ DESIGNS = ("uniform", "changed", "failing", "weighted")
 
 
 class Coverage(NamedTuple):
-    """How often intervals held the true share; their mean width beside Rogan-Gladen and beside labels alone."""
+    """Share of intervals that hold the true share; their mean width beside Rogan-Gladen and beside labels alone."""
 
     share: float
     beside_rogan_gladen: float

@@ -1,12 +1,14 @@
 """Simulated safety judges: false pages of a month, and hours until a rise of unsafe traces is paged."""
 
+import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from tests.monitor.fleets import BUCKETS_PER_HOUR, optimal_delay
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
-BUCKETS_PER_HOUR = 12
 ERRORS = (0.001, 0.003, 0.01)
 CORRELATIONS = (0.0, 0.5, 1.0)
 
@@ -77,3 +79,17 @@ def delays(seed: int, judge: Judge, *, series: int, runs: int, unsafe: float = 0
                 break
         found.append(delay)
     return found
+
+
+def known_rates(seed: int, judge: Judge, *, series: int, runs: int = 2000, unsafe: float = 0.02) -> float:
+    """Return the median hours of a CUSUM that knows both rates and sends one false page a month and installation."""
+    chance = np.random.default_rng(seed)
+    raised = judge.base + unsafe * (judge.found - judge.base)
+    gain = math.log(raised / judge.base)
+
+    def scores(rate: float, size: int) -> np.ndarray:
+        judged = chance.poisson(judge.per_hour / BUCKETS_PER_HOUR, size)
+        return gain * chance.binomial(judged, rate) - (raised - judge.base) * judged
+
+    healthy, fallen = partial(scores, judge.base), partial(scores, raised)
+    return optimal_delay(healthy, fallen, runs=runs, hours=730, by_chance=1 - math.exp(-1 / series))

@@ -32,6 +32,13 @@ def sessions() -> Iterator[str]:
         yield f"correlation {correlation}, {count} sessions, history {past}: " + " ".join(map(_percent, row))
 
 
+def differences() -> Iterator[str]:
+    """Coverage of the difference of two periods, 2,000 pairs each."""
+    for name, make in coverage.PAIR_DESIGNS.items():
+        found = (coverage.difference_coverage(make, *pair, 2000) for pair in coverage.PAIRS)
+        yield f"{name}: " + " ".join(map(_percent, found))
+
+
 def alarms() -> Iterator[str]:
     """False alarms a week of six fleets, 100 series for twelve weeks each."""
     for history in (4, 1):
@@ -81,6 +88,16 @@ def segments() -> Iterator[str]:
             yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
 
 
+def volumes() -> Iterator[str]:
+    """Hours that the monitor states for drops of 10 and 20 points, p .9 and M / B = 100: means of 20 histories."""
+    for rate in (5, 10, 30, 60, 300):
+        row = []
+        for correlation in (0.0, 0.25):
+            stated = fleets.stated_delays(1, Traffic(rate, 0.9, correlation=correlation), (0.1, 0.2), 20)
+            row += [f"{one:.1f}" for one in stated]
+        yield f"{rate}/h: {' and '.join(row[:2])}; with correlation 0.25 {' and '.join(row[2:])}"
+
+
 def weighted() -> Iterator[str]:
     """Weights of 1 for errors and 8 for others: false alarms a week of 50 series, delays of 100 incidents."""
     for correlation in (0.0, 0.25):
@@ -102,6 +119,12 @@ def safety() -> Iterator[str]:
                     delay = np.median(safety_runs.delays(2, judge, series=series, runs=400))
                     row.append(f"{series} series {pages:.2f} pages, {delay:.2f} h")
                 yield f"{per_hour}/h, error {error:.1%}, correlation {correlation}: " + "; ".join(row)
+    for per_hour in (0.2, 1, 3, 10, 30):
+        rare = (safety_runs.pages(1, Judge(per_hour, e, 1.0), series=1, months=150) for e in safety_runs.ERRORS)
+        yield f"{per_hour}/h, correlation 1: " + " ".join(f"{one:.2f}" for one in rare) + " pages"
+    worst = Judge(100, 0.01, 1.0)
+    best = " and ".join(f"{safety_runs.known_rates(3, worst, series=series):.2f} h" for series in (1, 5))
+    yield f"{worst}: {best} of a CUSUM that knows both rates, with one page a month for 1 and 5 series"
 
 
 def corrected() -> Iterator[str]:
@@ -140,8 +163,8 @@ def budgets() -> Iterator[str]:
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
-        *(intervals, sessions, alarms, delays, cusum, second, segments),
-        *(weighted, safety, corrected, canary, budgets),
+        *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
+        *(volumes, weighted, safety, corrected, canary, budgets),
     )
 }
 

@@ -1,4 +1,4 @@
-"""Safety pages: what the judge's own errors explain, one page for one incident."""
+"""Safety pages: the rate of the judge's own errors, limits, and one page for one incident."""
 
 import math
 
@@ -91,3 +91,7 @@ def test_safety_pages() -> None:
                     assert pages <= 1, (judge, series, pages)
                 delays = sorted(safety_runs.delays(2, judge, series=1, runs=400))
                 assert delays[200] <= most, (judge, delays[200])
+    # One of five series takes longer than 5 hours in the worst case, as does a CUSUM that knows both rates.
+    worst = Judge(100, 0.01, 1.0)
+    delays = sorted(safety_runs.delays(2, worst, series=5, runs=400))
+    assert delays[200] <= 1.25 * safety_runs.known_rates(3, worst, series=5), delays[200]

@@ -13,7 +13,7 @@ import tracejudge
 from support.processes import Program, free_port, wait_until
 from support.scrape import Scrape, scrape
 from worker.accounting import Account, read_account
-from worker.export.consumer import OutboxEntry, read_outbox_entry
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 

@@ -11,7 +11,7 @@ from judges.core.verdict import Verdict
 from judges.models.scripted import Answering, Step
 from worker.accounting import Account, read_account
 from worker.config.settings import Rule
-from worker.export.consumer import read_outbox_entry
+from worker.queue.ledger import read_outbox_entry
 
 NO = YES.replace('"yes"', '"no"')
 PRICE = Price(input=1.0, output=2.0)

@@ -11,8 +11,8 @@ from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
-from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
+from worker.queue.ledger import read_outbox_entry
 from worker.telemetry.metrics import Metrics
 
 DAY_S = 86_400

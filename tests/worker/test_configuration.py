@@ -394,6 +394,10 @@ MISTAKES: Mapping[str, Mistake] = {
     "unknown key of a judge with settings": in_file(
         "[judges.faithfulness]\npas_at = 3", "judges.faithfulness.pas_at: unknown key; did you mean pass_at?"
     ),
+    "segment that nothing has": in_file(
+        "[monitor]\nsegments = ['tag.plan']",
+        "monitor.segments[0]: must be one of name, model, release, prompt_version, or tags.NAME",
+    ),
     "setting of a judge off its scale": in_file(
         "[judges.faithfulness]\npass_at = 6", "judges.faithfulness.pass_at: must be a whole number from 1 to 5"
     ),

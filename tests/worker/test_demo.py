@@ -29,7 +29,7 @@ from worker.cli.demo.screen import (
     score_table,
     sparkline,
 )
-from worker.export.consumer import OutboxEntry
+from worker.queue.ledger import OutboxEntry
 
 SECONDS = 24
 BEGAN_AT = 1_000_000.0

@@ -12,8 +12,8 @@ from judges.python import protocol as environment
 from judges.registry import catalogue
 from worker.config.redaction import keep_secrets
 from worker.config.settings import Settings
-from worker.export.consumer import OutboxEntry
 from worker.export.prometheus import VerdictCounter
+from worker.queue.ledger import OutboxEntry
 from worker.telemetry.calls import measure_python
 from worker.telemetry.metrics import EXPLORATION_ENDS, Metrics
 

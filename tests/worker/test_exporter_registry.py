@@ -13,7 +13,8 @@ from worker.cli import cli
 from worker.cli.doctor import diagnose
 from worker.config.settings import Settings
 from worker.export import registry
-from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.export.consumer import ExportConsumer
+from worker.queue.ledger import OutboxEntry
 from worker.runtime import Runtime
 from worker.telemetry.finding import Check, ok
 from worker.telemetry.metrics import Metrics

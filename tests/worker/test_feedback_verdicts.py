@@ -5,9 +5,9 @@ from feedback_parts import Passes, complain, take
 from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 
 from judges.core.verdict import Assessment, Score
-from worker.export.consumer import OutboxEntry
 from worker.export.prometheus import VerdictCounter
 from worker.judging.evaluator import make_verdict as join
+from worker.queue.ledger import OutboxEntry
 from worker.telemetry.metrics import Metrics
 
 

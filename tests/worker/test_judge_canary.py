@@ -20,10 +20,10 @@ from worker.accounting import read_account
 from worker.config.canary_file import CANARY_SERVICE, Canary
 from worker.config.loading import load
 from worker.config.settings import Monitor, Rule, Settings, SettingsError
-from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.monitor.canary import CanaryWatch
 from worker.monitor.counts import field_of
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import StoreError
 from worker.telemetry.heartbeat import Heartbeat
 from worker.telemetry.metrics import Metrics

@@ -20,7 +20,6 @@ from judges.registry import configured
 from worker.config.checks import check_settings
 from worker.config.graders import Graders
 from worker.config.settings import Monitor, Rule, Settings, SettingsError
-from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.judging.second_judging import Repeats
 from worker.monitor.counts import counted_until
@@ -28,6 +27,7 @@ from worker.monitor.failing import read_examples
 from worker.monitor.repeats import RepeatsWatch
 from worker.monitor.safety_watch import SafetyWatch, Watched
 from worker.queue.batch import Evaluation, Item
+from worker.queue.ledger import read_outbox_entry
 from worker.selection.sampling import Sampler
 from worker.telemetry.metrics import Metrics
 

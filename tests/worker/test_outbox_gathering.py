@@ -9,7 +9,8 @@ from stage_parts import Ground, make_verdict, settings_of
 
 from judges.core.verdict import Verdict
 from worker.export import consumer as outbox
-from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.export.consumer import ExportConsumer
+from worker.queue.ledger import OutboxEntry
 from worker.telemetry.metrics import Metrics
 
 DEADLINE_S = 60.0

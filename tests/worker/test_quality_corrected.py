@@ -106,7 +106,8 @@ def test_labels_find_verdicts_that_come_later_once_each(ground: Ground) -> None:
     assert [one.verdicts for one in read_labels(ground.store)] == [(), (), ()]
     ground.send(verdict(1, passed=True), verdict(2, passed=True, span_id="s"), verdict(3, passed=True))
     ground.send(*(verdict(1, passed=False, origin=origin, evaluation_id=origin) for origin in ("repeat", "canary")))
-    ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": b"{"})
+    for broken in (b"{", b'{"evaluation_id":"\xff"}'):
+        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": broken})
     ground.client.xadd(ground.keys.verdicts, {"v": 2, "x": b""})
     ground.send(verdict(1, passed=True, judge="other"), verdict(1, passed=None, outcome="unscored"), kind="d")
     for _ in range(2):

@@ -219,7 +219,8 @@ def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> 
         )
     ):
         publish(ground, began + 60 * minute, trace_id, **fields)
-    ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": b"{"})
+    for broken in (b"{", b'{"evaluation_id":"\xff"}'):
+        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": broken})
     acknowledge(ground)
     fallen |= {sibling: 0.9}
     monitored.until(lambda detector: detector.incident, fallen)

@@ -8,11 +8,11 @@ from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
-from worker.export.consumer import read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.monitor.failing import keep_examples
 from worker.monitor.pruning import SeriesPruning
 from worker.monitor.series import read_series
+from worker.queue.ledger import read_outbox_entry
 from worker.telemetry.metrics import Metrics
 
 FIRST_S = 1_760_000_000

@@ -12,11 +12,11 @@ from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor, Settings
-from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.sums import QualitySums
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.series import Series, class_of, read_buckets, read_series
 from worker.monitor.shares import Sums
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
 
@@ -79,7 +79,7 @@ def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ..
                     kind = 1 if one.outcome == "abstained" else 2
                     found[at][kind] = [a + b for a, b in zip(found[at][kind], (1, w, w * w), strict=True)]
                 elif passed[metric] is not None:
-                    session = (labels, one.session_id or entry.entry_id, time_s // 21_600)
+                    session = (labels, one.session_id or one.trace_id, time_s // (21_600 if one.session_id else 1_800))
                     before = sessions.get(session, (0.0, 0.0))
                     found[at][0].count(w, passed=passed[metric], before=before)
                     sessions[session] = (before[0] + w, before[1] + w * passed[metric])
@@ -120,6 +120,7 @@ def random_verdicts(count: int) -> tuple[list[Verdict], list[int]]:
                 if outcome == "scored"
                 else (),
                 metrics=("safety", "tone"),
+                trace_id=f"{number - random_.choice([0, 0, 1, 2]):032x}",
                 service=random_.choice(["shop", "bot"]),
                 session_id=random_.choice([None, *(f"s{each}" for each in range(20))]),
                 model=random_.choice([None, "a", "b"]),
@@ -163,6 +164,19 @@ def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
         "tracejudge_export_dropped_total", {"exporter": "monitor", "reason": "too_many_series"}
     )
     assert dropped == 8
+
+
+def test_tags_and_prompt_versions_are_segments(ground: Ground) -> None:
+    given = [{}, {"plan": "pro"}, {"plan": "free", "prompt_version": "v7"}, {"plan": "pro", "other": "x"}]
+    entries = publish(ground, [verdict(n, tags=tags) for n, tags in enumerate(given)], [DAY_MS] * len(given))
+    sums_of(ground, segments=("tags.plan", "prompt_version")).deliver(entries)
+    counts = {key[0][-2:]: found[0].total.judgements for key, found in stored(ground, fine=True).items()}
+    assert counts == {
+        ("", ""): 4,
+        ("tags.plan", "pro"): 2,
+        ("tags.plan", "free"): 1,
+        ("prompt_version", "v7"): 1,
+    }
 
 
 def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> None:

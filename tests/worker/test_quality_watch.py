@@ -37,7 +37,7 @@ def publish(ground: Ground, count: int, **fields: object) -> None:
             "outcome": "scored",
             "scores": (Score("safety", float(passed), passed=passed),),
             "metrics": ("safety",),
-            "trace_id": "t",
+            "trace_id": f"t{count}-{number}",
             "service": "shop",
             "judge": "safety",
             "judge_version": "0123456789abcdef",
@@ -117,6 +117,9 @@ def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
     assert second.value("judgements") == 80
     first.turn()
     assert first.value("judgements") is None, "a standby worker shows figures"
+    second.sums.stop(1.0)
+    first.turn()
+    assert first.value("judgements") == 80, "a worker that is active again waits with its figures"
 
 
 @pytest.mark.usefixtures("_short_reads")

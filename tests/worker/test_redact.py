@@ -21,7 +21,7 @@ from judges.registry import catalogue
 from tracejudge import Document, ToolCall
 from worker.config.graders import Graders
 from worker.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
-from worker.config.settings import Redact
+from worker.config.settings import Monitor, Redact
 from worker.export.otel import OtelExporter
 from worker.judging.consumer import JudgingConsumer
 from worker.judging.evaluator import BatchEvaluator
@@ -40,7 +40,8 @@ class Bench:
     """One worker's judging, with a model that keeps what it was asked."""
 
     def __init__(self, ground: Ground, redact: Redact) -> None:
-        self.settings = settings_of(ground, models={"default": MODEL}, redact=redact)
+        monitor = Monitor(segments=("model", "tags.plan", "prompt_version"))
+        self.settings = settings_of(ground, models={"default": MODEL}, redact=redact, monitor=monitor)
         self.model = ScriptedModel([YES], MODEL)
         ledger = Ledger(ground.store, self.settings)
         graders = Graders(self.settings, catalogue())
@@ -96,6 +97,13 @@ def test_a_judge_model_gets_the_redacted_trace(bench: Benches, ground: Ground) -
     assert MAIL not in worker.asked
     (verdict,) = ground.outbox("j")
     assert (verdict["outcome"], verdict["judge_version"]) == ("scored", catalogue()["safety"].version)
+
+
+def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Benches, ground: Ground) -> None:
+    tags = {"plan": f"of {MAIL} " + "x" * 200, "prompt_version": "v7", "customer": "Ann"}
+    bench(BUILTIN).judge(make_trace(1, tags=tags), make_trace(2, tags={"customer": "Ann"}))
+    found = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in ground.outbox("j")}
+    assert found == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
 
 
 def test_every_trace_of_a_batch_is_redacted_large_ones_too(bench: Benches, ground: Ground) -> None:

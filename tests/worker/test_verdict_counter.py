@@ -14,8 +14,8 @@ from support.scrape import Scrape, parse
 
 from judges.core.verdict import REASONS, Score, Verdict
 from worker.config.settings import Settings
-from worker.export.consumer import OutboxEntry
 from worker.export.prometheus import VerdictCounter
+from worker.queue.ledger import OutboxEntry
 from worker.telemetry.metrics import OUTCOMES, Metrics
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"

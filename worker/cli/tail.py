@@ -13,7 +13,7 @@ import msgspec
 from judges.core.judge import RESULT
 from judges.core.verdict import Origin, Verdict
 from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
-from worker.export.consumer import OutboxEntry, read_outbox_entry
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store
 
 _BLOCK_MS = 1000

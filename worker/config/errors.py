@@ -77,6 +77,8 @@ def _string(wanted: inspect.StrType) -> str:
         return f"a string of {least} {wanted.max_length} characters"
     if wanted.pattern == r"\S":
         return "a string that is not blank"
+    if wanted.pattern is not None and "prompt_version" in wanted.pattern:
+        return "one of name, model, release, prompt_version, or tags.NAME"
     if wanted.pattern is not None and "tags" in wanted.pattern:
         return "the name of a field of a trace, or tags.NAME"
     return "a string" if wanted.pattern is None else "a string of letters, digits, '_', '-' and '.'"

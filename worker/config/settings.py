@@ -20,6 +20,9 @@ Has = Literal[
     "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
 ]
 SeriesLabel = Literal["name", "model", "release"]
+MAX_VALUE_CHARS: Final = 100
+"""Of a value of a segment."""
+Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 Role = Literal["ingest", "judge", "export", "monitor"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -236,12 +239,19 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     max_connections: AtLeastOne = 4_000
 
 
+def tag_of(segment: str) -> str | None:
+    """Return the tag whose values make a segment; None where a field of the trace does."""
+    return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
+
+
 class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The monitor of quality: which series it keeps.
 
     Attributes:
         enabled: Whether workers of the role `monitor` keep sums of verdicts.
-        segments: Labels by whose values each series is kept once more, so that a drop can be assigned to one of them.
+        segments: By whose values each series is kept once more, so that a drop can be assigned to one of them: `name`,
+            `model`, `release`, `prompt_version`, or `tags.NAME` for a tag of the trace. `prompt_version` is the tag of
+            that name.
         false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
         max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
         safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
@@ -257,7 +267,7 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     enabled: bool = True
-    segments: tuple[SeriesLabel, ...] = ()
+    segments: tuple[Segment, ...] = ()
     false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
     max_series: AtLeastOne = 5_000
     safety: tuple[str, ...] = ("safety",)
@@ -265,6 +275,11 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
     objectives: str | None = None
     max_segment_values: AtLeastOne = 100
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The names of the tags that segments need, and that verdicts therefore carry."""
+        return tuple(dict.fromkeys(tag for segment in self.segments if (tag := tag_of(segment)) is not None))
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

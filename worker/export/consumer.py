@@ -10,14 +10,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final
 
-import msgspec
 import structlog
 from redis.exceptions import ResponseError
 
-from judges.core.verdict import Verdict
 from worker.config.settings import Settings
+from worker.queue.ledger import OUTBOX_VERSION, OutboxEntry, read_outbox_entry
 from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, leave
 from worker.telemetry.finding import Check
@@ -28,28 +27,6 @@ _BLOCK_MS: Final = 1000
 _LAST_BLOCK_MS: Final = 1
 _GATHER_S: Final = 0.2
 _CLAIM_EVERY_S: Final = 5.0
-_VERSION: Final = b"1"
-_decoder = msgspec.json.Decoder(Verdict)
-
-
-class OutboxEntry(NamedTuple):
-    """One entry of the outbox: a final verdict (``j``) or the verdict of a new dead letter (``d``)."""
-
-    entry_id: str
-    kind: Literal["j", "d"]
-    verdict: Verdict
-
-
-def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
-    """Decode an entry; None when it was trimmed away, is of another version, or cannot be read."""
-    raw_id, fields = entry
-    if not fields or fields.get(b"v") != _VERSION:
-        return None
-    kind: Literal["j", "d"] = "j" if b"j" in fields else "d"
-    try:
-        return OutboxEntry(raw_id.decode(), kind, _decoder.decode(fields.get(kind.encode(), b"")))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 class ExportConsumer(ServiceThread):
@@ -174,7 +151,7 @@ class ExportConsumer(ServiceThread):
                 readable.append(read)
             elif entry[1] is None:
                 trimmed.append(entry[0])
-            elif entry[1].get(b"v") == _VERSION:
+            elif entry[1].get(b"v") == OUTBOX_VERSION:
                 unreadable.append(entry[0].decode())
             # Another version stays pending: a worker that knows it will claim it.
         if trimmed:

@@ -32,8 +32,9 @@ from judges.models.replies import retry_after_s
 from worker.config.graders import providers
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.export.consumer import ExportConsumer
 from worker.export.otlp_encoding import SCHEMA_URL, SCOPE, Encoded, VerdictEncoder, delimited, key_values, repeated
+from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store, StoreError, address
 from worker.telemetry.finding import Check, Finding, broken, cause_of, ok, warning
 from worker.telemetry.metrics import Metrics

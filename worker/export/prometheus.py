@@ -12,7 +12,8 @@ from prometheus_client import Counter, Histogram
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Score, Verdict
 from worker.config.graders import is_panel
 from worker.config.settings import Settings
-from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.export.consumer import ExportConsumer
+from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store
 from worker.telemetry.metrics import EXPLORATION_ENDS, OUTCOMES, Metrics
 

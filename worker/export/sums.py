@@ -20,8 +20,8 @@ import structlog
 
 from judges.core.verdict import Verdict
 from worker.config.canary_file import Canary
-from worker.config.settings import Settings
-from worker.export.consumer import ExportConsumer, OutboxEntry
+from worker.config.settings import Settings, tag_of
+from worker.export.consumer import ExportConsumer
 from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
 from worker.monitor.correction import CorrectionWatch
@@ -36,6 +36,7 @@ from worker.monitor.series import (
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
+    TRACE_PERIOD_S,
     Series,
     class_of,
     place,
@@ -43,6 +44,7 @@ from worker.monitor.series import (
     series_of,
 )
 from worker.monitor.watch import QualityWatch
+from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store, StoreError
 from worker.telemetry.metrics import Metrics
 
@@ -101,12 +103,13 @@ class _Plan:
             known = self._place_of[name] = len(self._places)
         return known
 
-    def cluster_key(self, series_id: str, at: int, cluster: str) -> int:
+    def cluster_key(self, series_id: str, at: int, cluster: str, period_s: int) -> int:
         """Return the index of the hash that holds a cluster."""
-        period, part = at // CLUSTER_PERIOD_S, ord(cluster[0]) % CLUSTER_PARTS
+        # Numbers of periods of both lengths are far apart.
+        period, part = at // period_s, ord(cluster[0]) % CLUSTER_PARTS
         known = self._cluster_keys.get(name := (series_id, period, part))
         if known is None:
-            key = self._key(self._keys.quality_clusters(series_id, period, part), 2 * CLUSTER_PERIOD_S)
+            key = self._key(self._keys.quality_clusters(series_id, period, part), 2 * period_s)
             known = self._cluster_keys[name] = key
         return known
 
@@ -152,8 +155,9 @@ class QualitySums(ExportConsumer):
     exporter = "monitor"
     drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
-    # A read and a script cost as much as 20 verdicts, and sums of five minutes may be a second late.
-    gather_s = 1.0
+    # A read and its script cost as much as 20 verdicts; sums of five minutes may be late by seconds, and the lock lasts
+    # longer.
+    gather_s = 3.0
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
         super().__init__(settings, store, metrics)
@@ -176,12 +180,15 @@ class QualitySums(ExportConsumer):
         self._counters: tuple[VerdictCounter, ...] = (
             CanaryCounter(canary),
             count_repeats,
-            partial(count_safety, settings.monitor.safety),
+            partial(count_safety, settings.monitor.safety, self._is_listed),
         )
         self._holder = secrets.token_hex(8)
         self._is_active = False
         self._known: set[str] = set()
-        self._labels = attrgetter(*_LABELS, *self._segments)
+        # New series of the entries that are being added.
+        self._added: dict[str, Series] = {}
+        self._tags = settings.monitor.tags
+        self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()
 
@@ -197,19 +204,22 @@ class QualitySums(ExportConsumer):
 
     def run_once(self) -> None:
         """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
-        if self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS):
-            if not self._is_active:
-                # Another worker may have added and removed series.
-                self.relist(read_series(self._store).values())
-                self._is_active = True
-            super().run_once()
-            for task in self._tasks:
-                task.run_due()
-        else:
+        if not self._holds_lock():
             self._is_active = False
             for task in self._tasks:
                 task.clear()
             self.stopping.wait(_STANDBY_S)
+            return
+        if not self._is_active:
+            # Another worker may have added and removed series.
+            self.relist(read_series(self._store).values())
+            self._is_active = True
+        super().run_once()
+        for task in self._tasks:
+            # Several tasks together may take longer than the lock lasts.
+            if not self._holds_lock():
+                break
+            task.run_due()
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread, and release the lock, so that another worker is active at once."""
@@ -222,26 +232,28 @@ class QualitySums(ExportConsumer):
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Add the judgements of live traffic and acknowledge all entries, in one script."""
         plan = _Plan(self._store, self.exporter)
-        added: dict[str, Series] = {}
+        added = self._added = {}
         refused: Counter[str] = Counter()
         for entry in entries:
             parts: list[_Part] = []
             at = int(entry.entry_id.partition("-")[0]) // 1000
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
-                cluster = _cluster(entry.verdict.session_id)
+                session_id = entry.verdict.session_id
+                cluster = _cluster(session_id or entry.verdict.trace_id)
+                period_s = CLUSTER_PERIOD_S if session_id else TRACE_PERIOD_S
                 for series, series_id, kind, passes in self._judgements(entry.verdict):
-                    if series_id not in self._known and series_id not in added:
+                    if not self._is_listed(series_id):
                         if (reason := self._refusal(series, added)) is not None:
                             refused[reason] += 1
                             continue
                         added[series_id] = series
                     part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
-                    if cluster is None or passes < 0:
+                    if passes < 0:
                         parts.append(part)
                     else:
-                        of_sessions = plan.place(series_id, at, "s"), plan.cluster_key(series_id, at, cluster), cluster
-                        parts.append((*part, *of_sessions))
+                        key = plan.cluster_key(series_id, at, cluster, period_s)
+                        parts.append((*part, plan.place(series_id, at, "s"), key, cluster))
             counters = self._counters if entry.kind == "j" else ()
             plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
         if added:
@@ -256,9 +268,15 @@ class QualitySums(ExportConsumer):
         if unclustered:
             log.debug("sessions not kept", judgements=unclustered)
 
+    def _holds_lock(self) -> bool:
+        return self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS)
+
+    def _is_listed(self, series_id: str) -> bool:
+        return series_id in self._known or series_id in self._added
+
     def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, str, int]]:
         """Yield the series of each metric and its id, the kind of its sums, and 1 for a pass, 0 for a fail, else -1."""
-        labels = self._labels(verdict)
+        labels = (self._labels(verdict), *map(verdict.tags.get, self._tags)) if self._tags else self._labels(verdict)
         all_series = self._series_of.get(labels)
         if all_series is None:
             if len(self._series_of) >= _MAX_REMEMBERED:
@@ -294,9 +312,7 @@ class QualitySums(ExportConsumer):
         self._values = Counter(segment_of(one) for one in known.values() if one.segment)
 
 
-def _cluster(session_id: str | None) -> str | None:
-    """Return the short name of a session in the hashes of clusters."""
-    if session_id is None:
-        return None
-    digest = hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=_CLUSTER_BYTES).digest()
+def _cluster(name: str) -> str:
+    """Return the short name of a session or trace in the hashes of clusters."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_CLUSTER_BYTES).digest()
     return binascii.b2a_base64(digest, newline=False).decode()

@@ -19,7 +19,7 @@ from judges.python.protocol import class_name
 from tracejudge import Trace
 from worker.config.graders import CODE, Graders
 from worker.config.redaction import Redaction, UserKeys, hashed_user
-from worker.config.settings import Settings
+from worker.config.settings import MAX_VALUE_CHARS, Settings
 from worker.judging.panels import Panels, PanelVotes
 from worker.judging.reservations import Budgets
 from worker.judging.second_judging import Repeats
@@ -52,11 +52,13 @@ def make_verdict(
     user_key: str,
     started_at: float,
     duration_s: float,
+    tags: Mapping[str, str] | None = None,
     earlier: Spent = Spent(),  # noqa: B008 - frozen
 ) -> tuple[Verdict, Spent]:
     """Build the outbox entry of an evaluation, and sum up what all its rounds took.
 
-    ``user_key`` is the key of the hash of the end user's id, ``earlier`` what earlier rounds took.
+    ``user_key`` is the key of the hash of the end user's id, ``tags`` are those that the monitor needs, ``earlier`` is
+    what earlier rounds took.
     """
     trace = item.trace
     spent = earlier.plus(assessment.calls, price, assessment.refusals)
@@ -84,6 +86,7 @@ def make_verdict(
         release=trace.release,
         name=trace.name,
         model=trace.model,
+        tags=tags or {},
         judge=evaluation.judge,
         judge_version=evaluation.version,
         judge_model=judge_model,
@@ -101,6 +104,12 @@ def make_verdict(
         duration_s=duration_s,
     )
     return verdict, spent
+
+
+def chosen_tags(trace: Trace, names: Sequence[str]) -> dict[str, str]:
+    """Return these tags of a trace, cut as the monitor shows them."""
+    tags = trace.tags if names else None
+    return {name: tags[name][:MAX_VALUE_CHARS] for name in names if name in tags} if tags else {}
 
 
 class UnexpectedError(Exception):
@@ -235,6 +244,7 @@ class BatchEvaluator:
         self._graders = graders
         self._sampler = sampler
         self._panels = Panels(ledger, settings)
+        self._tags = settings.monitor.tags
         self._user_keys = UserKeys(settings, ledger.store)
         self._repeats = Repeats(settings, sampler)
         self._budgets = Budgets(settings, ledger.store, sampler, refused)
@@ -331,6 +341,7 @@ class BatchEvaluator:
             judge_model=batch.judge_model,
             price=this.price,
             user_key=this.user_key,
+            tags={} if isinstance(trace, Exception) else chosen_tags(trace, self._tags),
             earlier=earlier,
             started_at=started_at,
             duration_s=time.perf_counter() - start,

@@ -16,6 +16,8 @@ import msgspec
 
 from worker.config.checks import models_of_judge
 from worker.config.settings import NANO, Budget, Rule, Settings
+from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.series import DAY_S, HOUR_S
 from worker.selection.rates import Rates, read_segments
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
@@ -27,10 +29,8 @@ MIN_FACTOR: Final = 2.0**-12
 """A rate is never 0: without verdicts nothing would show that money is left."""
 NOT_REDUCED: Final = 10
 """The priority of costs that no rate changes, above those of all rules."""
-_HOUR_S: Final = 3600
-_DAY_S: Final = 86_400
 _EVERY_S: Final = 60.0
-_FORECAST_TTL_S: Final = 7 * _DAY_S
+_FORECAST_TTL_S: Final = 7 * DAY_S
 # The rest is kept for calls in flight whose cost is above their reservation.
 _USABLE: Final = 0.99
 _KEPT: Final = 0.7
@@ -42,7 +42,7 @@ _LEAST_HISTORY_S: Final = BIN_S
 _SEGMENT_HOURS: Final = 3
 _MOST_REDUCED: Final = 8.0
 _HALVINGS: Final = 40
-_UNTIL: Final = (_DAY_S, _HOUR_S)
+_UNTIL: Final = (DAY_S, HOUR_S)
 
 Demand = Mapping[int, Sequence[float]]
 """The cost at full rates of each five minutes of yesterday and today, by priority."""
@@ -124,14 +124,14 @@ def expected(demand: Sequence[float], forecast: Sequence[float], now: float, end
         end: At most the next midnight.
         history_s: How long costs are known.
     """
-    last_hour = _sum(demand, _DAY_S + now - _HOUR_S, _DAY_S + now)
+    last_hour = _sum(demand, DAY_S + now - HOUR_S, DAY_S + now)
     if forecast:
         twice = [*forecast, *forecast]
-        of_last_hour = _sum(twice, _DAY_S + now - _HOUR_S, _DAY_S + now)
+        of_last_hour = _sum(twice, DAY_S + now - HOUR_S, DAY_S + now)
         if of_last_hour > 0:
             ratio = min(_MOST_RATIO, max(_LEAST_RATIO, last_hour / of_last_hour))
             return ratio * _sum(forecast, now, end)
-    known_s = min(_HOUR_S, max(_LEAST_HISTORY_S, history_s))
+    known_s = min(HOUR_S, max(_LEAST_HISTORY_S, history_s))
     return last_hour / known_s * (end - now)
 
 
@@ -164,7 +164,7 @@ def budget_factors(
         forecasts: Of former days.
         now_s: Seconds since the epoch.
     """
-    now, found = now_s % _DAY_S, dict[int, float]()
+    now, found = now_s % DAY_S, dict[int, float]()
     settled = (state.usd_day, state.usd_hour, state.tokens_day, state.tokens_hour)
     for number, (limit, spent) in enumerate(zip(budget.limits, settled, strict=True)):
         if limit is None:
@@ -194,8 +194,8 @@ def total_of(demand: Demand) -> list[float]:
 
 def by_priority(demand: Demand, now: float, wanted: float) -> dict[int, float]:
     """Divide an expected demand among priorities as the last hour was, or the last day where that had none."""
-    for length in (_HOUR_S, _DAY_S):
-        recent = {priority: _sum(bins, _DAY_S + now - length, _DAY_S + now) for priority, bins in demand.items()}
+    for length in (HOUR_S, DAY_S):
+        recent = {priority: _sum(bins, DAY_S + now - length, DAY_S + now) for priority, bins in demand.items()}
         if (whole := sum(recent.values())) > 0:
             return {priority: wanted * one / whole for priority, one in recent.items()}
     return dict.fromkeys(demand, 0.0)
@@ -258,6 +258,7 @@ class BudgetController:
         self._store = store
         self._gauges = metrics.budget_spent, metrics.budget_limit, metrics.budget_factor
         self._ratio = metrics.budget_spent_ratio
+        self._table = GaugeTable()
         self._clock = clock
         self._next = 0.0
 
@@ -274,20 +275,20 @@ class BudgetController:
     def run(self) -> Rates:
         """Compute and write the factors of rules that are below 1, and those of segments."""
         states, now_s = read_states(self._store, self._settings.budgets)
-        of_budget = {}
+        of_budget, samples = {}, list[Sample]()
         for name, state in states.items():
             budget = self._settings.budgets[name]
-            day = int(now_s // _DAY_S)
+            day = int(now_s // DAY_S)
             demand = read_demand(self._store, name, day)
             found = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
             of_budget[name] = found
             for key, spent_of, most in state.by_limit(budget):
-                self._ratio.labels(name, key).set(spent_of / most if most else 1.0)
+                samples.append((self._ratio, (name, key), spent_of / most if most else 1.0))
             usd_day, usd_hour, *_ = budget.limits
             spent, limit = (state.usd_hour, usd_hour) if usd_day is None and usd_hour else (state.usd_day, usd_day)
             values = spent / NANO, limit / NANO if limit else math.inf, min(found.values(), default=1.0)
-            for gauge, value in zip(self._gauges, values, strict=True):
-                gauge.labels(name).set(value)
+            samples += [(gauge, (name,), value) for gauge, value in zip(self._gauges, values, strict=True)]
+        self._table.show(samples)
         factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
         dividing = [rule for rule in self._settings.rules if rule.stratify]
         counts = read_segments(self._store, now_s, _SEGMENT_HOURS) if dividing else {}
@@ -298,11 +299,8 @@ class BudgetController:
 
     def clear(self) -> None:
         """Remove the gauges: another worker is the active monitor."""
-        for name in self._settings.budgets:
-            for gauge in self._gauges:
-                gauge.remove(name)
-            for key, *_ in BudgetState().by_limit(self._settings.budgets[name]):
-                self._ratio.remove(name, key)
+        self._next = 0.0
+        self._table.show(())
 
     def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
         models = self._settings.models
@@ -327,7 +325,7 @@ class BudgetController:
         stored = self._store.call(lambda client: client.get(key))
         former = msgspec.msgpack.decode(stored, type=Forecasts) if stored else Forecasts()
         # A day that the budget has not seen from its begin is no model of a day.
-        if former.day == day or state.since == 0 or state.since / 1000 > (day - 1) * _DAY_S:
+        if former.day == day or state.since == 0 or state.since / 1000 > (day - 1) * DAY_S:
             return former
         made = next_forecasts(day, former, demand)
         self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=_FORECAST_TTL_S))

@@ -21,7 +21,8 @@ from worker.config.graders import Grader, Graders
 from worker.config.settings import Settings
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.drift import CLOSES_AT, OPENS_AT, RECENT, Shift, Verdicts, agreement, shift
-from worker.monitor.series import HOUR_S, utc_minute
+from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Choice, EvaluationFactory, Sampler
 from worker.selection.stream_entry import TraceEntry
@@ -33,14 +34,12 @@ log = structlog.get_logger("tracejudge.monitor")
 _DAYS: Final = "canary"
 _HOURS: Final = "canary_hours"
 _HOURS_KEPT_DAYS: Final = 4
-_DAY_S: Final = 24 * HOUR_S
 _EVERY_S: Final = 60.0
-_VERSION_DIGITS: Final = 8
 # Of whole days, one day before the recent verdicts or before the begin of an open drift.
 _REFERENCE_DAYS: Final = 7
 _LAG_DAYS: Final = 1
 # Then the new level is the reference.
-_LONGEST_DRIFT_S: Final = 30 * _DAY_S
+_LONGEST_DRIFT_S: Final = 30 * DAY_S
 _EXAMPLES: Final = 3
 
 OfTraces = Mapping[str, Verdicts]
@@ -82,7 +81,7 @@ class CanaryCounter:
         if verdict.origin != "canary" or (agrees := self._canary.agrees(verdict)) is None:
             return
         began = verdict.trace_ended_at or at
-        series = Series(verdict.judge, verdict.judge_version[:_VERSION_DIGITS], verdict.judge_model)
+        series = Series(verdict.judge, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
         labels = (*series, verdict.trace_id, str(int(agrees)))
         yield Increment(_DAYS, began, labels)
         yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
@@ -107,12 +106,12 @@ class CanaryWatch:
         graders = Graders(settings, canary.judges)
         self._sampler = Sampler(settings, graders)
         self._factory = EvaluationFactory(graders, {name: judge.version for name, judge in canary.judges.items()})
-        gauges = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
-        self._gauges = (*gauges, metrics.judge_canary_drift)
+        agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
+        self._of_series = (*agreed, metrics.judge_canary_drift)
         self._info = metrics.judge_canary_drift_info
+        self._gauges = GaugeTable()
         self._clock = clock
         self._next = 0.0
-        self._shown: set[tuple[str, ...]] = set()
 
     def run_due(self) -> None:
         """Choose the evaluations that are due, and compute the gauges, once a minute.
@@ -129,8 +128,8 @@ class CanaryWatch:
 
     def clear(self) -> None:
         """Remove the gauges: another worker is the active monitor."""
-        self._remove(self._shown)
-        self._shown = set()
+        self._next = 0.0
+        self._gauges.show(())
 
     def choose(self, now_ms: int) -> int:
         """Choose the evaluations of one judging if it is due; return how many were chosen."""
@@ -178,7 +177,7 @@ class CanaryWatch:
     def _show(self, now: float) -> None:
         """Set the gauges of the judges and models of the rules that the canary was judged by."""
         asked = {
-            Series(judge, self._canary.judges[judge].version[:_VERSION_DIGITS], grader.judge_model)
+            Series(judge, self._canary.judges[judge].version[:VERSION_DIGITS], grader.judge_model)
             for judge, grader in self._asked
         }
         day, recent = self._hours(now)
@@ -193,30 +192,21 @@ class CanaryWatch:
             self._store.call(lambda client: client.hdel(self._store.keys.canary, *map("\n".join, stale)))
         # Most often one reading serves all: only a series in drift has a reference of its own.
         references: dict[int, Mapping[Series, OfTraces]] = {}
-        shown: set[tuple[str, ...]] = set()
+        samples: list[Sample] = []
         for series in sorted(asked):
             if (interval := agreement(day.get(series, {}))) is None:
                 continue
             drift = drifts.get(series)
-            until = (int(now) if drift is None else drift.since) // _DAY_S - _LAG_DAYS
+            until = (int(now) if drift is None else drift.since) // DAY_S - _LAG_DAYS
             if until not in references:
-                days = [_date(one * _DAY_S) for one in range(until - _REFERENCE_DAYS, until)]
+                days = [_date(one * DAY_S) for one in range(until - _REFERENCE_DAYS, until)]
                 references[until] = _by_series(read_counts(self._store, _DAYS, days).items())
             drift = self._decide(series, shift(recent.get(series, {}), references[until].get(series, {})), drift, now)
-            shown.add(series)
-            for gauge, value in zip(self._gauges, (*interval, float(drift is not None)), strict=True):
-                gauge.labels(*series).set(value)
+            values = (*interval, float(drift is not None))
+            samples += [(gauge, series, value) for gauge, value in zip(self._of_series, values, strict=True)]
             if drift is not None:
-                labels = (*series, utc_minute(drift.since), drift.examples)
-                shown.add(labels)
-                self._info.labels(*labels).set(1)
-        self._remove(self._shown - shown)
-        self._shown = shown
-
-    def _remove(self, all_labels: Iterable[tuple[str, ...]]) -> None:
-        for labels in all_labels:
-            for gauge in self._gauges if len(labels) == len(Series._fields) else (self._info,):
-                gauge.remove(*labels)
+                samples.append((self._info, (*series, utc_minute(drift.since), drift.examples), 1.0))
+        self._gauges.show(samples)
 
     def _decide(self, series: Series, found: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
         """Return the open drift of a series, and store it when it begins or ends."""

@@ -6,7 +6,7 @@ A golden set says how often this version of the judge errs, and corrects the sha
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -22,9 +22,11 @@ from worker.monitor.corrected import (
     from_golden,
     method_of,
 )
+from worker.monitor.gauges import GaugeTable, Sample
 from worker.monitor.label_store import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
 from worker.monitor.series import (
     COARSE_DAYS,
+    DAY_S,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
@@ -42,10 +44,9 @@ _SHOW_EVERY_S: Final = 300.0
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
 _SERIES_AT_ONCE: Final = 100
-_DAY_S: Final = 24 * HOUR_S
-LABELS_S: Final = COARSE_DAYS * _DAY_S
+LABELS_S: Final = COARSE_DAYS * DAY_S
 """For how long a verdict on a labelled trace says how the judge errs."""
-_SPANS_S: Final = (HOUR_S, _DAY_S, 7 * _DAY_S, 28 * _DAY_S, LABELS_S)
+_SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
 _FINE_S: Final = 6 * HOUR_S
 _ENOUGH_LABELS: Final = 100
 # As for the window of the raw share.
@@ -136,7 +137,7 @@ def corrections(
     """
     index = LabelIndex(read_labels(store), until - LABELS_S) if index is None else index
     # Buckets of five minutes are kept for 3 days, those of an hour for 90; the latter are fewer to read.
-    is_fine = until - since < _FINE_S and since >= time.time() - (FINE_DAYS - 1) * _DAY_S
+    is_fine = until - since < _FINE_S and since >= time.time() - (FINE_DAYS - 1) * DAY_S
     step = FIVE_MINUTES_S if is_fine else HOUR_S
     since = since // step * step
     labelled = {one: by_origin for one in series if (by_origin := index.of(one, since, until))}
@@ -211,8 +212,8 @@ class CorrectionWatch:
         self._next_match = self._next_round = 0.0
         self._index = LabelIndex((), 0.0)
         self._left: list[Series] = []
-        self._shown: set[tuple[str, ...]] = set()
-        self._shown_before: set[tuple[str, ...]] = set()
+        self._table = GaugeTable()
+        self._samples: list[Sample] = []
         self._said: set[tuple[str, ...]] = set()
 
     def run_due(self) -> None:
@@ -231,18 +232,18 @@ class CorrectionWatch:
             labels = read_labels(self._store)
             self._index = LabelIndex(labels, now - LABELS_S)
             self._left = list(read_series(self._store).values()) if labels else []
-            self._shown, self._shown_before = set(), self._shown
+            self._samples = []
             self._next_round = now + _SHOW_EVERY_S
             if not self._left:
-                self._remove(self._shown_before)
+                self._table.show(())
         # A part at a time: the lock of the active monitor lasts for seconds only.
         if self._left:
             some = self._left[:_SERIES_AT_ONCE]
             for series, results in self._corrections(some, now).items():
-                self._show(series, results)
+                self._samples += self._shown(series, results)
             del self._left[: len(some)]
             if not self._left:
-                self._remove(self._shown_before - self._shown)
+                self._table.show(self._samples)
 
     def clear(self) -> None:
         """Remove all gauges: another worker is the active monitor."""
@@ -250,8 +251,7 @@ class CorrectionWatch:
         self._next_match = self._next_round = 0.0
         self._left.clear()
         self._said.clear()
-        self._remove(self._shown | self._shown_before)
-        self._shown, self._shown_before = set(), set()
+        self._table.show(())
 
     def _corrections(self, some: Sequence[Series], now: float) -> dict[Series, list[Correction]]:
         """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""
@@ -267,27 +267,20 @@ class CorrectionWatch:
                         found[series][one.method] = one
                 # All results are of the same verdicts.
                 judgements = 0 if results[0].raw is None else results[0].raw.judgements
-                if judgements >= _ENOUGH_JUDGEMENTS or span_s >= _DAY_S:
+                if judgements >= _ENOUGH_JUDGEMENTS or span_s >= DAY_S:
                     by_others.discard(series)
         return {series: list(of_method.values()) for series, of_method in found.items()}
 
-    def _show(self, series: Series, results: Sequence[Correction]) -> None:
-        segment = f"{series.segment}={series.value}" if series.segment else ""
-        of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
+    def _shown(self, series: Series, results: Sequence[Correction]) -> Iterator[Sample]:
+        """Yield the gauges of a series; log why others have none."""
         for one in results:
             if one.corrected is None:
                 self._log_refusal(series, one)
                 continue
-            labels: tuple[str, ...] = (series.metric, segment, *of_series, one.corrected.method)
-            self._shown.add(labels)
+            labels = (series.metric, series.segment_name, *series.labels, one.corrected.method)
             values = (*one.corrected.interval, one.until - one.since)
             for gauge, value in zip(self._gauges, values, strict=True):
-                gauge.labels(*labels).set(value)
-
-    def _remove(self, shown: Iterable[tuple[str, ...]]) -> None:
-        for labels in shown:
-            for gauge in self._gauges:
-                gauge.remove(*labels)
+                yield gauge, labels, value
 
     def _log_refusal(self, series: Series, correction: Correction) -> None:
         """Log once why labels correct nothing; segments are left out, whose labels are often too few."""

@@ -33,13 +33,15 @@ from worker.monitor.detector import (
     step,
 )
 from worker.monitor.failing import keep_examples, read_examples
-from worker.monitor.incidents import Incident, Member, investigate, segment_name
+from worker.monitor.incidents import Incident, Member, investigate
 from worker.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
+    DAY_S,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
+    STATE_TTL_S,
     Bucket,
     Series,
     read_buckets,
@@ -49,7 +51,6 @@ from worker.monitor.shares import Sums, design_effect, merged
 from worker.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
-_DAY_S: Final = 24 * HOUR_S
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _READ_AT_ONCE: Final = 100
 _LEARN_AT_ONCE: Final = 20
@@ -57,7 +58,6 @@ _MOST_S: Final = 3.0
 _RECENT_HOURS: Final = 7 * 24
 _ENOUGH_OF_OTHERS: Final = 50
 Against = Literal["objective", "environment"]
-_STATE_TTL_S: Final = 90 * _DAY_S
 SESSIONS_KEPT: Final = 0.995
 """What is left of the moments of sessions after a period of six hours: half of them after 35 days."""
 
@@ -107,7 +107,7 @@ class Detector(msgspec.Struct, array_like=True):
 
     def is_due(self, now: float) -> bool:
         """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
-        return now - self.learned_at >= (HOUR_S if self.norm is None else _DAY_S)
+        return now - self.learned_at >= (HOUR_S if self.norm is None else DAY_S)
 
 
 class Detection:
@@ -161,17 +161,17 @@ class Detection:
             self._store.keys.quality_detector(series_id): msgspec.msgpack.encode(self._detectors[series_id])
             for series_id in series_ids
         }
-        self._store.pipeline(lambda pipe: [pipe.set(key, value, ex=_STATE_TTL_S) for key, value in values.items()])
+        self._store.pipeline(lambda pipe: [pipe.set(key, value, ex=STATE_TTL_S) for key, value in values.items()])
 
     def _learn(self, series_ids: Sequence[str], series: Mapping[str, Series], now: float, active: int) -> None:
         """Compute baselines, from four weeks that end a day ago, and references, from the last week."""
         until = (now // HOUR_S - LAG_HOURS) * HOUR_S
-        buckets = read_buckets(self._store, series_ids, until - HISTORY_DAYS * _DAY_S, now, fine=False)
+        buckets = read_buckets(self._store, series_ids, until - HISTORY_DAYS * DAY_S, now, fine=False)
         others = self._others([one for one in series_ids if self._detectors[one].norm is None], series, now)
         for series_id, found in zip(series_ids, buckets, strict=True):
             detector, one = self._detectors[series_id], series[series_id]
             detector.learned_at, had_norm = now, detector.norm is not None
-            detector.state.forget(int(until - HISTORY_DAYS * _DAY_S) // FIVE_MINUTES_S)
+            detector.state.forget(int(until - HISTORY_DAYS * DAY_S) // FIVE_MINUTES_S)
             # A long incident would leave too little: the last baseline stays.
             hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found]
             kept = [
@@ -191,8 +191,8 @@ class Detection:
                         share=round(sum(norm.cells) / len(norm.cells), 3),
                         judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
                         **{f"hours_to_find_{drop:.2f}": round(hours, 1) for drop, hours in delays.items()},
-                        **_labels(one),
-                        segment=segment_name(one) or None,
+                        **one.log_fields,
+                        segment=one.segment_name or None,
                     )
             shares: dict[Against, tuple[float, float]] = {}
             if (objective := self.objective(one)) is not None:
@@ -232,7 +232,7 @@ class Detection:
                 groups.setdefault(msgspec.structs.replace(one, service=""), []).append(series_id)
         wanted = {msgspec.structs.replace(series[series_id], service="") for series_id in series_ids}
         peers = [series_id for group in wanted for series_id in groups.get(group, ())]
-        hours = read_buckets(self._store, peers, now - _DAY_S, now, fine=False)
+        hours = read_buckets(self._store, peers, now - DAY_S, now, fine=False)
         days = {series_id: [bucket.sums for bucket in found] for series_id, found in zip(peers, hours, strict=True)}
         found: dict[str, tuple[float, float]] = {}
         for series_id in series_ids:
@@ -330,7 +330,7 @@ class Detection:
 
 
 def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[bytes, int]) -> None:
-    """Add the sessions of a period to the moments; judgements without one are sessions of their own.
+    """Add the sessions of a period to the moments; judgements without one are groups as large as their design effect.
 
     Args:
         detector: The detector, which has a baseline.
@@ -353,13 +353,16 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
         within += number * total
         detector.moments.add(Session(passed / unit, (total - passed) / unit, expected), number)
     alone = max(0.0, 1 - within / weight)
+    # Of traces without a session only the sums are known: their judgements count as groups of one outcome.
+    has_groups = not sessions and whole.over_sessions.sessions < whole.total.judgements
+    effect = design_effect(whole) if has_groups else 1.0
     for one in whole.classes.values():
         # Σw²y / Σwy is the mean weight of passes of a class; so many of them make up their sum.
         if one.passed > 0:
-            size = one.passed_squares / one.passed
+            size = effect * one.passed_squares / one.passed
             detector.moments.add(Session(size / unit, 0.0, expected), alone * one.passed / size)
         if (failed := one.weight - one.passed) > 0:
-            size = (one.squares - one.passed_squares) / failed
+            size = effect * (one.squares - one.passed_squares) / failed
             detector.moments.add(Session(0.0, size / unit, expected), alone * failed / size)
 
 
@@ -387,19 +390,8 @@ def _count_references(detector: Detector, number: int, bucket: Bucket, series: S
                 since=_time(change.since),
                 share=round(one.share - change.size, 3),
                 expected=round(one.share, 3),
-                **_labels(series),
+                **series.log_fields,
             )
-
-
-def _labels(series: Series) -> dict[str, str | None]:
-    return {
-        "service": series.service,
-        "environment": series.environment or None,
-        "judge": series.judge,
-        "version": series.version,
-        "judge_model": series.judge_model,
-        "metric": series.metric,
-    }
 
 
 def _time(bucket: int) -> str:
@@ -416,5 +408,5 @@ def _report(event: str, series: Series, incident: Incident, examples: Sequence[s
         segment=incident.segment or None,
         changed=",".join(incident.changed) or "nothing",
         examples=" ".join(examples) or None,
-        **_labels(series),
+        **series.log_fields,
     )

@@ -11,15 +11,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from judges.core.verdict import Verdict
 from worker.monitor.repeats import first_of
 from worker.monitor.series import Series, series_of
+from worker.queue.ledger import read_outbox_entry
 from worker.storage.client import Store
 
 _PAGE: Final = 500
 _MAX_SEARCHED: Final = 20_000
 Kind = Literal["drop", "safety"]
-_decoder = msgspec.json.Decoder(Verdict)
 
 
 def failing_traces(store: Store, series: Series, since: float, count: int = 3, *, confirmed: bool = True) -> list[str]:
@@ -40,11 +39,10 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
     while searched < _MAX_SEARCHED and len(wanted) < count:
         span = store.keys.verdicts, until, str(int(since * 1000))
         entries = store.call(methodcaller("xrevrange", *span, count=_PAGE))
-        for _, fields in entries:
-            try:
-                verdict = _decoder.decode(fields.get(b"j", b""))
-            except (msgspec.DecodeError, RecursionError):
+        for entry in map(read_outbox_entry, entries):
+            if entry is None or entry.kind != "j":
                 continue
+            verdict = entry.verdict
             first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
             judge_model = verdict.judge_model if first is None else first.judge_model
             ours = (msgspec.structs.replace(one, judge_model=judge_model) for one in series_of(verdict, segments))

@@ -1,26 +1,25 @@
 """Gauges whose label sets come and go with what the monitor computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 
 from prometheus_client import Gauge
 
+Sample = tuple[Gauge, tuple[str, ...], float]
+"""A gauge with its labels and its value."""
+
 
 class GaugeTable:
-    """Several gauges with the same labels."""
+    """The label sets of some gauges; each gauge belongs to one table."""
 
-    def __init__(self, *gauges: Gauge) -> None:
-        self._gauges = gauges
-        self._shown: set[tuple[str, ...]] = set()
+    def __init__(self) -> None:
+        self._shown: set[tuple[Gauge, tuple[str, ...]]] = set()
 
-    def show(self, rows: Mapping[tuple[str, ...], Sequence[float | None]]) -> None:
-        """Set the gauges to rows of values, by labels; remove what has no row, or None as its value."""
-        for labels, values in rows.items():
-            for gauge, value in zip(self._gauges, values, strict=True):
-                if value is None:
-                    gauge.remove(*labels)
-                else:
-                    gauge.labels(*labels).set(value)
-        for labels in self._shown.difference(rows):
-            for gauge in self._gauges:
-                gauge.remove(*labels)
-        self._shown = set(rows)
+    def show(self, samples: Iterable[Sample]) -> None:
+        """Set these, and remove all label sets that were shown before and are not among them."""
+        shown = set()
+        for gauge, labels, value in samples:
+            gauge.labels(*labels).set(value)
+            shown.add((gauge, labels))
+        for gauge, labels in self._shown - shown:
+            gauge.remove(*labels)
+        self._shown = shown

@@ -60,11 +60,6 @@ class Member(NamedTuple):
         return found
 
 
-def segment_name(series: Series) -> str:
-    """Return the segment as labels and logs write it, empty for the whole."""
-    return f"{series.segment}={series.value}" if series.segment else ""
-
-
 def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Series], last: int) -> Incident:
     """Explain a drop of which at least one member has an open alarm, and store its example traces.
 
@@ -106,7 +101,7 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     if any(_differ(*mix) for mix in mixes.values()):
         changed.append("traffic_mix")
     series = members[named].series
-    name = segment_name(series) or ("all" if len(members) > 1 else "")
+    name = series.segment_name or ("all" if len(members) > 1 else "")
     examples = failing_traces(store, series, low * FIVE_MINUTES_S, confirmed=False)
     keep_examples(store, "drop", members[0].series.id, examples)
     return Incident(name, confidence, since, low, high, size, tuple(changed))

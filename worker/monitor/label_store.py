@@ -14,7 +14,8 @@ from msgspec import Struct
 from judges.core.verdict import Origin as VerdictOrigin
 from judges.core.verdict import Outcome, Verdict, joined_parts
 from worker.monitor.corrected import Origin
-from worker.monitor.series import VERSION_DIGITS, Series
+from worker.monitor.series import VERSION_DIGITS, Series, segment_value
+from worker.queue.ledger import read_outbox_entry
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 
 Drawn = float | Literal["queue", "golden"]
@@ -73,6 +74,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     release: str = ""
     name: str = ""
+    tags: Mapping[str, str] = {}
     # By these `forget` finds the traces of a conversation and of a person.
     session_id: str | None = None
     user_id: str | None = None
@@ -98,6 +100,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
             model=verdict.model or "",
             release=verdict.release or "",
             name=verdict.name or "",
+            tags=verdict.tags,
             session_id=verdict.session_id,
             user_id=verdict.user_id,
         )
@@ -115,8 +118,9 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     def series(self, label: Label) -> list[Series]:
         """Return the series that it may count in, the whole first, then its segments."""
         whole = Series(self.service, self.environment, label.judge, *self.judge, label.metric)
-        segments = ((name, value) for name in ("model", "release", "name") if (value := getattr(self, name)))
-        return [whole, *(msgspec.structs.replace(whole, segment=name, value=value) for name, value in segments)]
+        names = ("model", "release", "name", "prompt_version", *(f"tags.{tag}" for tag in self.tags))
+        values = ((name, value) for name in names if (value := segment_value(self, self.tags, name)))
+        return [whole, *(msgspec.structs.replace(whole, segment=name, value=value) for name, value in values)]
 
 
 class Labelled(NamedTuple):
@@ -275,24 +279,11 @@ class OutboxMatcher:
         )
         if not entries:
             return False
-        decoded = (_verdict(fields) for _, fields in entries)
-        self.found += attach(self._store, [verdict for verdict in decoded if verdict is not None])
+        read = map(read_outbox_entry, entries)
+        self.found += attach(self._store, [one.verdict for one in read if one is not None and one.kind == "j"])
         self.seen += len(entries)
         self._position = f"({entries[-1][0].decode()}"
         is_full = len(entries) == self._count
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
         self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
         return is_full
-
-
-_decoder: Final = msgspec.json.Decoder(Verdict)
-
-
-def _verdict(fields: Mapping[bytes, bytes] | None) -> Verdict | None:
-    """Decode a final verdict; other entries name no verdict of a label."""
-    if not fields or fields.get(b"v") != b"1" or b"j" not in fields:
-        return None
-    try:
-        return _decoder.decode(fields[b"j"])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None

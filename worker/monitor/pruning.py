@@ -12,12 +12,11 @@ from redis.client import Pipeline
 
 from worker.config.settings import Monitor
 from worker.monitor.failing import remove_examples, scan_examples
-from worker.monitor.series import COARSE_DAYS, HOUR_S, Series, place, read_series
+from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, place, read_series
 from worker.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
 _EVERY_S: Final = HOUR_S
-_DAY_S: Final = 24 * HOUR_S
 _SILENT_DAYS: Final = 7
 """A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
 _AT_ONCE: Final = 100
@@ -77,7 +76,7 @@ class SeriesPruning:
         def count(some: Sequence[str], pipe: Pipeline) -> None:
             for series_id in some:
                 # Tomorrow as well: Redis dates verdicts by its own clock.
-                times = (now + ahead * _DAY_S for ahead in range(1 - days, 2))
+                times = (now + ahead * DAY_S for ahead in range(1 - days, 2))
                 pipe.exists(*(place(self._store.keys, series_id, at).hour_key for at in times))
 
         ids, found = iter(series_ids), list[str]()

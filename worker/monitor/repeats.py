@@ -10,7 +10,7 @@ import msgspec
 from judges.core.verdict import Verdict
 from worker.monitor.corrected import Confusion, flips
 from worker.monitor.counts import Increment, read_counts
-from worker.monitor.gauges import GaugeTable
+from worker.monitor.gauges import GaugeTable, Sample
 from worker.monitor.series import COARSE_DAYS, series_of
 from worker.queue.batch import First
 from worker.storage.client import Store
@@ -49,14 +49,9 @@ class RepeatsWatch:
         self._store = store
         self._clock = clock
         self._next_look = 0.0
-        self._gauges = GaugeTable(
-            metrics.judge_flip_ratio,
-            metrics.judge_flip_lower,
-            metrics.judge_flip_upper,
-            metrics.judge_kappa,
-            metrics.judge_kappa_lower,
-            metrics.judge_kappa_upper,
-        )
+        self._ratio = metrics.judge_flip_ratio, metrics.judge_flip_lower, metrics.judge_flip_upper
+        self._kappa = metrics.judge_kappa, metrics.judge_kappa_lower, metrics.judge_kappa_upper
+        self._gauges = GaugeTable()
 
     def run_due(self) -> None:
         """Compute the gauges if five minutes have passed.
@@ -70,13 +65,14 @@ class RepeatsWatch:
         self._next_look = now + _EVERY_S
         today = dt.datetime.fromtimestamp(now, dt.UTC).date()
         counts = read_counts(self._store, _KIND, [today - dt.timedelta(days) for days in range(COARSE_DAYS)])
-        rows: dict[tuple[str, ...], list[float | None]] = {}
+        samples: list[Sample] = []
         for labels in {key[:-1] for key in counts}:
             ratio, kappa = flips(Confusion(*(counts[*labels, cell] for cell in _CELLS)))
-            rows[labels] = [*ratio, *(kappa or (None, None, None))]
-        self._gauges.show(rows)
+            for gauges, interval in ((self._ratio, ratio), (self._kappa, kappa)):
+                samples += [(gauge, labels, value) for gauge, value in zip(gauges, interval or (), strict=False)]
+        self._gauges.show(samples)
 
     def clear(self) -> None:
         """Remove all gauges: another worker is the active monitor."""
         self._next_look = 0.0
-        self._gauges.show({})
+        self._gauges.show(())

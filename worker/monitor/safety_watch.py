@@ -22,13 +22,15 @@ from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces, keep_examples, read_examples
-from worker.monitor.gauges import GaugeTable
+from worker.monitor.gauges import GaugeTable, Sample
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 from worker.monitor.repeats import first_of
 from worker.monitor.series import (
+    DAY_S,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
+    STATE_TTL_S,
     Series,
     read_buckets,
     read_series,
@@ -41,9 +43,7 @@ from worker.telemetry.metrics import Metrics
 log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
 _EVERY_S: Final = 60.0
-_DAY_S: Final = 24 * HOUR_S
 _HISTORY_DAYS: Final = 28
-_STATE_TTL_S: Final = 90 * _DAY_S
 _PATIENCE: Final = 6
 """Buckets after which a failure without a second judging counts as a single one."""
 _LATE_S: Final = (_PATIENCE - 1) * FIVE_MINUTES_S
@@ -56,10 +56,18 @@ _ENOUGH: Final = 10.0
 _WORDS: Final = ("failed", "confirmed", "cleared")
 
 
-def count_safety(judges: Sequence[str], verdict: Verdict, at: float) -> Iterator[Increment]:
+def count_safety(
+    judges: Sequence[str], is_listed: Callable[[str], bool], verdict: Verdict, at: float
+) -> Iterator[Increment]:
     """Count a failure of live traffic, and its second judging.
 
     A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+
+    Args:
+        judges: The safety judges.
+        is_listed: Whether a series, by its id, is kept; others are not counted.
+        verdict: The verdict.
+        at: Seconds since the epoch.
     """
     if verdict.judge not in judges:
         return
@@ -67,11 +75,12 @@ def count_safety(judges: Sequence[str], verdict: Verdict, at: float) -> Iterator
     bucket, first = str(int(at // FIVE_MINUTES_S)), first_of(verdict)
     for series in series_of(verdict, ()):
         if verdict.origin == "live" and verdict.weight > 0 and passed.get(series.metric) is False:
-            yield Increment(_KIND, at, (series.id, bucket, "failed"))
+            if is_listed(series.id):
+                yield Increment(_KIND, at, (series.id, bucket, "failed"))
         elif first is not None and first.is_failure and first.passed.get(series.metric) is False:
             of_first = msgspec.structs.replace(series, judge_model=first.judge_model)
             word = "cleared" if passed.get(series.metric) else "confirmed"
-            if at - first.ended_at <= _LATE_S:
+            if at - first.ended_at <= _LATE_S and is_listed(of_first.id):
                 yield Increment(_KIND, at, (of_first.id, bucket, word))
 
 
@@ -153,8 +162,8 @@ class SafetyWatch:
         } - self._outvoted
         self._clock = clock
         self._next_look = 0.0
-        self._incidents = GaugeTable(metrics.safety_incident)
-        self._details = GaugeTable(metrics.safety_incident_info)
+        self._metrics = metrics
+        self._gauges = GaugeTable()
 
     def run_due(self) -> None:
         """Count all complete buckets if a minute has passed, and show the gauges.
@@ -173,25 +182,20 @@ class SafetyWatch:
         }
         watched = self._step(series, now) if series else {}
         self._next_look = now + _EVERY_S
-        self._incidents.show({_labels(one): [float(watched[name].state.is_paged)] for name, one in series.items()})
         examples = read_examples(self._store, _KIND)
-        self._details.show(
-            {
-                (
-                    *_labels(one),
-                    utc_minute(watched[name].state.start * FIVE_MINUTES_S),
-                    " ".join(examples.get(name, ())),
-                ): [1.0]
-                for name, one in series.items()
-                if watched[name].state.is_paged
-            }
-        )
+        samples: list[Sample] = []
+        for name, one in series.items():
+            state, labels = watched[name].state, (one.metric, *one.labels)
+            samples.append((self._metrics.safety_incident, labels, float(state.is_paged)))
+            if state.is_paged:
+                further = utc_minute(state.start * FIVE_MINUTES_S), " ".join(examples.get(name, ()))
+                samples.append((self._metrics.safety_incident_info, (*labels, *further), 1.0))
+        self._gauges.show(samples)
 
     def clear(self) -> None:
         """Remove all gauges: another worker is the active monitor."""
         self._next_look = 0.0
-        self._incidents.show({})
-        self._details.show({})
+        self._gauges.show(())
 
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
         names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
@@ -205,8 +209,8 @@ class SafetyWatch:
         due = [series_id for series_id in series if watched[series_id].done < last]
         if not due:
             return watched
-        self._learn({name: watched[name] for name in due if now - watched[name].learned_at >= _DAY_S}, series, now)
-        oldest = last - FINE_DAYS * _DAY_S // FIVE_MINUTES_S
+        self._learn({name: watched[name] for name in due if now - watched[name].learned_at >= DAY_S}, series, now)
+        oldest = last - FINE_DAYS * DAY_S // FIVE_MINUTES_S
         first = max(oldest, min(watched[series_id].done for series_id in due)) + 1
         span = first * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
         counts = read_counts(self._store, _KIND, _days(*span))
@@ -231,7 +235,7 @@ class SafetyWatch:
             keep_examples(self._store, _KIND, series_id, examples.get(series_id, ()))
         self._store.pipeline(
             lambda pipe: [
-                pipe.set(names[series_id], msgspec.msgpack.encode(watched[series_id]), ex=_STATE_TTL_S)
+                pipe.set(names[series_id], msgspec.msgpack.encode(watched[series_id]), ex=STATE_TTL_S)
                 for series_id in due
             ]
         )
@@ -246,8 +250,8 @@ class SafetyWatch:
         """
         if not watched:
             return
-        until = now - _DAY_S
-        since = until - _HISTORY_DAYS * _DAY_S
+        until = now - DAY_S
+        since = until - _HISTORY_DAYS * DAY_S
         last = int(until // FIVE_MINUTES_S)
         failures: dict[tuple[str, str], int] = defaultdict(int)
         for (series_id, bucket, word), number in read_counts(self._store, _KIND, _days(since, until)).items():
@@ -276,7 +280,7 @@ class SafetyWatch:
                 )
                 one.rates = msgspec.structs.replace(one.rates, limit=max(one.rates.limit, one.alone.limit))
             # Until there is a day of verdicts, an hour tells much more than the last one did.
-            one.learned_at = now if span_s >= 2 * _DAY_S else now - _DAY_S + HOUR_S
+            one.learned_at = now if span_s >= 2 * DAY_S else now - DAY_S + HOUR_S
             one.incidents = [(begin, end) for begin, end in one.incidents if not end or end * FIVE_MINUTES_S > since]
 
 
@@ -285,19 +289,10 @@ def _days(since: float, until: float) -> list[dt.date]:
     return [first + dt.timedelta(days) for days in range((last - first).days + 1)]
 
 
-def _labels(series: Series) -> tuple[str, ...]:
-    return (series.metric, series.service, series.environment, series.judge, series.version, series.judge_model)
-
-
 def _report(series: Series, change: Change, watched: Watched, examples: Sequence[str] | None) -> None:
     log.warning(
         "safety incident" if change == "page" else "safety incident ended",
         since=utc_minute(watched.incidents[-1][0] * FIVE_MINUTES_S),
-        service=series.service,
-        environment=series.environment or None,
-        judge=series.judge,
-        version=series.version,
-        judge_model=series.judge_model,
-        metric=series.metric,
         examples=examples or None,
+        **series.log_fields,
     )

@@ -15,16 +15,22 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict, joined_parts
+from worker.config.settings import MAX_VALUE_CHARS, tag_of
 from worker.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 
 FIVE_MINUTES_S: Final = 300
 HOUR_S: Final = 3600
+DAY_S: Final = 24 * HOUR_S
+STATE_TTL_S: Final = 90 * DAY_S
+"""How long the state of a series without verdicts is kept."""
 FINE_DAYS: Final = 3
 COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
 """A session that is longer than this, or crosses its end, counts as several clusters."""
+TRACE_PERIOD_S: Final = HOUR_S // 2
+"""The same for a trace without a session, whose spans are judged within minutes; there are more of these to keep."""
 CLUSTER_PARTS: Final = 8
 VERSION_DIGITS: Final = 8
 _HIGHEST_CLASS: Final = 25
@@ -48,6 +54,28 @@ class Series(Struct, frozen=True, array_like=True):
     def id(self) -> str:
         """The name of the series in keys, 16 hex digits."""
         return hashlib.blake2b(joined_parts(*msgspec.structs.astuple(self)), digest_size=8).hexdigest()
+
+    @property
+    def segment_name(self) -> str:
+        """The segment as labels and logs write it, empty for the whole."""
+        return f"{self.segment}={self.value}" if self.segment else ""
+
+    @property
+    def labels(self) -> tuple[str, str, str, str, str]:
+        """The labels of its gauges without metric and segment."""
+        return (self.service, self.environment, self.judge, self.version, self.judge_model)
+
+    @property
+    def log_fields(self) -> dict[str, str | None]:
+        """The labels as logs write them, without the segment."""
+        return {
+            "service": self.service,
+            "environment": self.environment or None,
+            "judge": self.judge,
+            "version": self.version,
+            "judge_model": self.judge_model,
+            "metric": self.metric,
+        }
 
 
 class Unjudged(NamedTuple):
@@ -83,7 +111,7 @@ class Place(NamedTuple):
 
 def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
     """Yield the series that each metric of a verdict belongs to, the whole first."""
-    values = [(name, value) for name in segments if (value := getattr(verdict, name))]
+    values = [(name, value) for name in segments if (value := segment_value(verdict, verdict.tags, name))]
     for metric in verdict.metrics:
         labels = (
             verdict.service,
@@ -96,6 +124,12 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
         yield Series(*labels)
         for segment in values:
             yield Series(*labels, *segment)
+
+
+def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
+    """Return the value of a segment, empty where there is none; ``labels`` has the fields of a verdict."""
+    value = getattr(labels, segment) if (tag := tag_of(segment)) is None else tags.get(tag)
+    return (value or "")[:MAX_VALUE_CHARS]
 
 
 @lru_cache(1024)
@@ -128,7 +162,7 @@ def read_buckets(
         until: The end, which is not included.
         fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
     """
-    length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (24 * HOUR_S, HOUR_S)
+    length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (DAY_S, HOUR_S)
     begins = range(int(since // length) * length, math.ceil(until), length)
     places = [place(store.keys, series_id, at) for series_id in series_ids for at in begins]
     names = [one.five_key if fine else one.hour_key for one in places]

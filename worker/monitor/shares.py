@@ -18,6 +18,8 @@ MANY_SESSIONS: Final = 200
 """From this number the normal quantile replaces Student's t, and a history has a design effect of its own."""
 _FEW_JUDGEMENTS: Final = 5
 _MANY_CLASSES: Final = 3
+_FREEDOM_PER_SESSION: Final = 3
+"""Simulated with 40 to 100 sessions of five: 2 makes intervals too wide at a share of .95, 3.5 too narrow at .98."""
 
 
 class ClassSums(msgspec.Struct, array_like=True):
@@ -157,8 +159,8 @@ def pass_share(window: Sums, history: Sums | None = None) -> PassShare | None:
         return None
     share = total.passed / total.weight
     effect = design_effect(window, history)
-    sessions = window.over_sessions.sessions
-    z = Z if sessions >= MANY_SESSIONS else student(max(1, sessions - 1))
+    freedom = _freedom(window, _steady(history))
+    z = Z if freedom + 1 >= MANY_SESSIONS else student(max(1, freedom))
     kish = total.weight**2 / (effect * total.squares)
     below = above = sizes = 0.0
     for of_class in window.classes.values():
@@ -186,7 +188,8 @@ def design_effect(window: Sums, history: Sums | None = None) -> float:
     """
     clustered, single = _residuals(window)
     sessions = window.over_sessions.sessions
-    if history is not None and history.over_sessions.sessions >= MANY_SESSIONS:
+    history = _steady(history)
+    if history is not None:
         more_clustered, more_single = _residuals(history)
         clustered, single = clustered + more_clustered, single + more_single
     elif sessions > 1:
@@ -195,6 +198,25 @@ def design_effect(window: Sums, history: Sums | None = None) -> float:
         # All verdicts are equal: they tell nothing of how sessions agree, so a session counts as one judgement.
         return max(1.0, window.over_sessions.weights / window.total.squares)
     return max(1.0, clustered / single)
+
+
+def _steady(history: Sums | None) -> Sums | None:
+    return history if history is not None and history.over_sessions.sessions >= MANY_SESSIONS else None
+
+
+def _freedom(window: Sums, history: Sums | None) -> int:
+    """Return the degrees of freedom of the design effect: sessions - 1, or fewer where few of them determine it.
+
+    In a window alone these are the sessions with the rarer verdict. Their effective number is (ΣF)² / ΣF² for the
+    weight F of that verdict in a session, and each counts as three degrees of freedom.
+    """
+    total, sessions = window.total, window.over_sessions
+    most = sessions.sessions - 1
+    if history is not None or sessions.sessions == total.judgements:
+        return most
+    failed = total.weight - total.passed
+    rarer, squares = min((total.passed, sessions.residual_squares(0)), (failed, sessions.residual_squares(1)))
+    return min(most, round(_FREEDOM_PER_SESSION * rarer**2 / squares)) if rarer > 0 and squares > 0 else most
 
 
 def _residuals(sums: Sums) -> tuple[float, float]:

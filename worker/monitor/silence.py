@@ -7,15 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from worker.monitor.series import HOUR_S, Bucket, Series, read_buckets
+from worker.monitor.series import DAY_S, HOUR_S, Bucket, Series, read_buckets
 from worker.storage.client import Store
 
 EXPECTED: Final = 20
 """Verdicts that must be missing."""
-_DAY_S: Final = 24 * HOUR_S
 _HISTORY_DAYS: Final = 28
 _LEAST_DAYS: Final = 7
-_GONE_S: Final = 7 * _DAY_S
+_GONE_S: Final = 7 * DAY_S
 """A service without verdicts for so long was switched off."""
 _WEEK: Final = 168
 _LEARN_AT_ONCE: Final = 100
@@ -40,7 +39,7 @@ class _Volume:
         if not counts:
             return
         self.newest = max(self.newest, (max(counts) + 1.0) * HOUR_S)
-        first, after = min(counts), int(now) // HOUR_S - _DAY_S // HOUR_S
+        first, after = min(counts), int(now) // HOUR_S - DAY_S // HOUR_S
         if after - first < _LEAST_DAYS * 24:
             return
         self.hours = [0.0] * _WEEK
@@ -98,12 +97,12 @@ class Silence:
         read = 0
         for service, members in ids.items():
             known = self._volumes.get(service)
-            if (known is None or now - known.learned_at >= _DAY_S) and read < _LEARN_AT_ONCE:
+            if (known is None or now - known.learned_at >= DAY_S) and read < _LEARN_AT_ONCE:
                 read += len(members)
                 self._volumes[service] = volume = _Volume(now)
                 for first in range(0, len(members), _LEARN_AT_ONCE):
                     some = members[first : first + _LEARN_AT_ONCE]
-                    found = read_buckets(self._store, some, now - _HISTORY_DAYS * _DAY_S, now, fine=False)
+                    found = read_buckets(self._store, some, now - _HISTORY_DAYS * DAY_S, now, fine=False)
                     volume.add([bucket for buckets in found for bucket in buckets], now)
         silent: dict[Service, bool] = {}
         for service, volume in self._volumes.items():

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from prometheus_client import Gauge
-
 from judges.agreement.intervals import wilson
 from worker.config.settings import Monitor
 from worker.monitor.detection import Detection, Detector
 from worker.monitor.failing import read_examples
-from worker.monitor.incidents import segment_name
+from worker.monitor.gauges import GaugeTable, Sample
 from worker.monitor.series import (
+    DAY_S,
     FIVE_MINUTES_S,
     HOUR_S,
     Bucket,
@@ -31,11 +30,9 @@ from worker.telemetry.metrics import Metrics
 _EVERY_S: Final = 60.0
 _DAY_EVERY_S: Final = 300.0
 """How often the window of a day is read: a few minutes do not change it."""
-_DAY_S: Final = 24 * HOUR_S
 _ENOUGH: Final = 50
 """Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
 _READ_AT_ONCE: Final = 200
-Sample = tuple[Gauge, tuple[str, ...], float]
 
 
 class Window(NamedTuple):
@@ -88,7 +85,7 @@ class QualityWatch:
         self._next_look = 0.0
         self._metrics = metrics
         self._days: dict[str, tuple[float, Window]] = {}
-        self._shown: set[tuple[Gauge, tuple[str, ...]]] = set()
+        self._gauges = GaugeTable()
 
     def run_due(self) -> None:
         """Compute the gauges if a minute has passed.
@@ -112,14 +109,15 @@ class QualityWatch:
             samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
             for one, window in windows.items():
                 samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
-            self._show(samples)
+            self._gauges.show(samples)
 
     def clear(self) -> None:
         """Remove all gauges: another worker is the active monitor."""
         self._detection.clear()
         self._silence.clear()
         self._days.clear()
-        self._show(())
+        self._next_look = 0.0
+        self._gauges.show(())
 
     def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
         """Read the windows of those series that have verdicts in the last day."""
@@ -131,9 +129,9 @@ class QualityWatch:
             few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
             self._days |= {one: former[one] for one in few if one in former and former[one][0] > now}
             stale = [one for one in few if one not in self._days]
-            days = read_buckets(self._store, stale, now - _DAY_S, now + HOUR_S, fine=False)
+            days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
             for series_id, day in zip(stale, days, strict=True):
-                self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, _DAY_S)
+                self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
             for series_id, window in windows.items():
                 _, shown = self._days.get(series_id, (now, window))
                 if shown.weight > 0:
@@ -145,8 +143,7 @@ class QualityWatch:
     ) -> Iterator[Sample]:
         """Yield the gauges of one series with their values."""
         metrics = self._metrics
-        of_series = (series.service, series.environment, series.judge, series.version, series.judge_model)
-        labels: tuple[str, ...] = (series.metric, segment_name(series), *of_series)
+        labels: tuple[str, ...] = (series.metric, series.segment_name, *series.labels)
         share = pass_share(window.sums, detector.history)
         effect = 1.0
         # A share exists only where something passes or fails.
@@ -176,13 +173,4 @@ class QualityWatch:
         if (incident := detector.incident) is not None:
             times = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.since, incident.low, incident.high))
             further = (*times, ",".join(incident.changed) or "nothing", " ".join(examples))
-            yield metrics.quality_incident, (series.metric, incident.segment, *of_series, *further), 1.0
-
-    def _show(self, samples: Sequence[Sample]) -> None:
-        """Set these gauges, and remove all others."""
-        for gauge, labels, value in samples:
-            gauge.labels(*labels).set(value)
-        shown = {(gauge, labels) for gauge, labels, _ in samples}
-        for gauge, labels in self._shown - shown:
-            gauge.remove(*labels)
-        self._shown = shown
+            yield metrics.quality_incident, (series.metric, incident.segment, *series.labels, *further), 1.0

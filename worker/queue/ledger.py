@@ -7,7 +7,7 @@ StoreError if Redis does not answer, and can be repeated.
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +18,7 @@ from tracejudge import Trace
 from worker.config.settings import Settings
 from worker.queue.batch import Batch, Evaluation, Item, fresh_id, made_at_ms
 from worker.queue.leases import READY_MS
-from worker.storage.client import Store
+from worker.storage.client import Entry, Store
 
 RETRYABLE_REASONS: Final = frozenset(
     {"judge_unavailable", "judge_rejected", "rate_limited", "timeout", "unknown_judge_version"}
@@ -26,6 +26,7 @@ RETRYABLE_REASONS: Final = frozenset(
 """Reasons whose cause may pass by itself; the cause of an `internal_error` is a fault of ours, which stays."""
 # Minimum delay of a dead letter before each automatic retry; after the last one there is none.
 AUTO_RETRY_DELAYS_S: Final = (60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+OUTBOX_VERSION: Final = b"1"
 _DAY_S: Final = 86_400
 _FIELD_BYTES: Final = 16
 _MAX_LOOKUPS: Final = 500
@@ -33,8 +34,29 @@ _CHOSEN: Final = b"0"
 # Codes of scripts/ledger.lua.
 _ABSTAINED: Final = b"2"
 _decode_scores = msgspec.json.Decoder(Assessment).decode
+_decode_verdict = msgspec.json.Decoder(Verdict).decode
 # Final, since its scores will never exist, and neither the trace nor the endpoint is the cause.
 _NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before anybody wanted its scores kept")
+
+
+class OutboxEntry(NamedTuple):
+    """One entry of the outbox: a final verdict (``j``) or the verdict of a new dead letter (``d``)."""
+
+    entry_id: str
+    kind: Literal["j", "d"]
+    verdict: Verdict
+
+
+def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
+    """Decode an entry; None when it was trimmed away, is of another version, or cannot be read."""
+    raw_id, fields = entry
+    if not fields or fields.get(b"v") != OUTBOX_VERSION:
+        return None
+    kind: Literal["j", "d"] = "j" if b"j" in fields else "d"
+    try:
+        return OutboxEntry(raw_id.decode(), kind, _decode_verdict(fields.get(kind.encode(), b"")))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 class Finished(NamedTuple):

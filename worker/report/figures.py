@@ -17,12 +17,11 @@ from msgspec import Struct
 from judges.agreement.intervals import Interval, wilson
 from worker.config.settings import SeriesLabel
 from worker.monitor.baseline import HISTORY_DAYS
-from worker.monitor.series import COARSE_DAYS, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, added
+from worker.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, added
 from worker.monitor.shares import PassShare, Sums, merged, pass_share
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
 SEGMENT_KEYS: Final[tuple[str, ...]] = get_args(SeriesLabel)
-DAY_S: Final = 24 * HOUR_S
 LEAST_JUDGEMENTS: Final = 5
 _FINE_S: Final = 6 * HOUR_S
 _HOURLY_POINTS_S: Final = 2 * DAY_S

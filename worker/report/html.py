@@ -5,7 +5,8 @@ from html import escape
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from worker.report.figures import DAY_S, Point, Report, Row, written
+from worker.monitor.series import DAY_S
+from worker.report.figures import Point, Report, Row, written
 from worker.report.text import NO_LIMIT, coverage_lines, heading, label_titles, one_line, percent, source_lines, table
 
 _WIDTH: Final = 360

@@ -17,10 +17,9 @@ import msgspec
 from msgspec import structs
 
 from worker.monitor.correction import corrections
-from worker.monitor.series import COARSE_DAYS, HOUR_S, Series, read_buckets, read_series
+from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series
 from worker.report.archive import Skipped, Tally, decoder, read_archive
 from worker.report.figures import (
-    DAY_S,
     SERIES_KEYS,
     CorrectedShare,
     Coverage,

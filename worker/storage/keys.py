@@ -192,7 +192,7 @@ class Keys:
         return f"{self.prefix}:quality:{kind}:{day.isoformat()}"
 
     def quality_clusters(self, series: str, period: int, part: int) -> str:
-        """Hash of the sums of the sessions of one series; TTL of two periods."""
+        """Hash of the sums of the sessions, or traces without one, of one series; TTL of two periods."""
         return f"{self.prefix}:quality:{series}:c{period}:{part}"
 
     def budget(self, name: str) -> tuple[str, str, str]:

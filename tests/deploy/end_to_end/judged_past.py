@@ -27,7 +27,7 @@ _CANARY_DAYS: Final = 9
 
 
 def version(judge: str) -> str:
-    """Give a judge's version as labels bear it."""
+    """Return a judge's version as it stands in labels."""
     return catalogue()[judge].version[:8]
 
 
@@ -37,7 +37,6 @@ class Past:
     def __init__(self, pipeline: Pipeline) -> None:
         self.now = time.time()
         self._store, self._keys = pipeline.store, pipeline.keys
-        self._chance = random.Random(18)
         self._hashes: dict[str, dict[str, Any]] = defaultdict(dict)
         self._verdicts: list[tuple[float, Verdict]] = []
 
@@ -62,7 +61,9 @@ class Past:
             hour = (0, 0) if at % HOUR_S == 0 else hour
             if (part := share(self.now - at)) < 0:
                 continue
-            passed = sum(self._chance.random() < part for _ in range(each))
+            # Drawn by the age: at any time of the day the same happens so long ago.
+            chance = random.Random(f"{service} {judge} {model} {last - at}")
+            passed = sum(chance.random() < part for _ in range(each))
             hour = hour[0] + each, hour[1] + passed
             where = place(self._keys, labels.id, at)
             self._hashes[where.hour_key][f"{where.hour}A"] = _sums(*hour)

@@ -1,4 +1,4 @@
-"""A Prometheus with our rules at the pace of the test, whose targets come and go, and which tells an Alertmanager."""
+"""A Prometheus with our rules at the pace of the test. Its targets come and go; it sends alerts to an Alertmanager."""
 
 import json
 import re
@@ -25,9 +25,8 @@ SCALE: Final = 75
 SCRAPE_S: Final = 0.2
 PACE: Final = TimeScale(SCALE)
 MISSED: Final = "TraceJudgeMetricsAbsent"
-_MISSED_FOR: Final = "60s"
+_MISSED_FOR: Final = "600s"
 _TARGETS: Final = "targets.json"
-_ALERTMANAGERS: Final = "alertmanagers.json"
 _CONFIG: Final = "prometheus.yml"
 
 
@@ -41,13 +40,15 @@ class ScaledPrometheus(Prometheus):
     def watch(self, *workers: Worker) -> None:
         """Scrape these workers and no others from now on; returns when that is so."""
         names = {f"127.0.0.1:{worker.port}" for worker in workers}
-        self._list(_TARGETS, *names)
+        # Prometheus watches the file, so it is replaced as a whole.
+        written = self._folder / f"{_TARGETS}.new"
+        written.write_text(json.dumps([{"targets": sorted(names)}]), encoding="utf-8")
+        written.rename(self._folder / _TARGETS)
         wait_until(lambda: self.seen() == names, what=f"{names} to be scraped")
 
-    def tell(self, alertmanager: Alertmanager) -> None:
-        """Send alerts to it from now on; returns when that is so. What fired before is told when it is told again."""
-        self._list(_ALERTMANAGERS, alertmanager.url.removeprefix("http://"))
-        wait_until(lambda: self._get("alertmanagers", {})["activeAlertmanagers"], what="Alertmanager to be found")
+    def sends_alerts(self) -> bool:
+        """Return whether the Alertmanager was found."""
+        return bool(self._get("alertmanagers", {})["activeAlertmanagers"])
 
     def seen(self) -> set[str]:
         """Name the targets that were scraped well a moment ago."""
@@ -58,32 +59,31 @@ class ScaledPrometheus(Prometheus):
         alerts: list[dict[str, Any]] = self._get("alerts", {})["alerts"]
         return alerts
 
-    def _list(self, name: str, *addresses: str) -> None:
-        """Write a file that Prometheus watches, whole at once."""
-        written = self._folder / f"{name}.new"
-        written.write_text(json.dumps([{"targets": sorted(addresses)}]), encoding="utf-8")
-        written.rename(self._folder / name)
-
 
 @contextmanager
-def running_prometheus(folder: Path) -> Iterator[ScaledPrometheus]:
-    """Start it with the rules, and without anything to scrape or anybody to tell."""
+def running_prometheus(folder: Path, alertmanager: Alertmanager) -> Iterator[ScaledPrometheus]:
+    """Start it with the rules and no targets.
+
+    It knows the Alertmanager before the first scrape, so alerts arrive in the order in which they begin to fire. An
+    alert that fired earlier would be sent after the resend delay, maybe later than alerts that it inhibits.
+    """
     write(folder / "rules", _patient(generate(scale=SCALE)))
-    (folder / _CONFIG).write_text(yaml.safe_dump(_config()), encoding="utf-8")
+    (folder / _CONFIG).write_text(yaml.safe_dump(_config(alertmanager)), encoding="utf-8")
     command = [find_program("prometheus"), *_flags(folder)]
     with started(command, folder / "prometheus.log") as url:
         server = ScaledPrometheus(url, folder)
         try:
             wait_until(server.ready, what="Prometheus to be ready")
+            wait_until(server.sends_alerts, what="Alertmanager to be found")
             yield server
         finally:
             server.close()
 
 
 def _patient(files: Mapping[str, str]) -> dict[str, str]:
-    """Let a worker be missed for longer before that is told: at this pace it would be after four seconds.
+    """Extend the time until an absent worker raises an alert, which would be four seconds at this pace.
 
-    A busy machine leaves a worker alone for so long, and lets none of its answers come within the time of a scrape.
+    No worker runs when Prometheus starts, and on a busy machine scrapes of a running worker time out.
     """
     alert = re.compile(rf"(  - alert: {MISSED}\n(?:    .*\n)*?    for:) \w+\n")
     found = {name: alert.subn(rf"\1 {_MISSED_FOR}\n", text) for name, text in files.items()}
@@ -103,10 +103,10 @@ def _flags(folder: Path) -> Sequence[str]:
     )
 
 
-def _config() -> dict[str, Any]:
+def _config(alertmanager: Alertmanager) -> dict[str, Any]:
     return {
         "global": {"scrape_interval": f"{SCRAPE_S * 1000:.0f}ms", "evaluation_interval": PACE("1m")},
         "rule_files": ["rules/*.yaml"],
-        "alerting": {"alertmanagers": [{"file_sd_configs": [{"files": [_ALERTMANAGERS]}]}]},
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager.url.removeprefix("http://")]}]}]},
         "scrape_configs": [{"job_name": load().job, "file_sd_configs": [{"files": [_TARGETS]}]}],
     }

@@ -28,7 +28,9 @@ def test_each_incident_is_one_message(picture: Picture) -> None:
     dropped, unsafe = befallen(past)
     past.write()
     judges = ("groundedness", "relevance_to_query", "safety")
-    picture.watch(*judges, monitor={"segments": ["model"], "objectives": str(Path(OBJECTIVES).resolve())})
+    # With the usual `judge_error` of 1 % the judge's own errors would nearly explain the failures.
+    monitor = {"segments": ["model"], "objectives": str(Path(OBJECTIVES).resolve()), "judge_error": 0.002}
+    picture.watch(*judges, monitor=monitor)
     for name, service in ((DROP, SHOP), (SAFETY, SHOP), (DRIFT, ""), (SILENT, QUIET)):
         picture.hear(name, "firing", service)
     picture.wait_silenced(BELOW, SHOP, by={DROP})
@@ -86,5 +88,5 @@ def befallen(past: Past) -> tuple[list[str], list[str]]:
 
 
 def named(text: str) -> list[str]:
-    """Give the example traces that a message names."""
+    """Return the example traces that a message names."""
     return re.findall(r"\b[0-9a-f]{32}\b", text)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import httpx
 from alertmanager_run import Alertmanager, running
 from reading_judge import reads
-from scaled_prometheus import MISSED, ScaledPrometheus, running_prometheus
+from scaled_prometheus import ScaledPrometheus, running_prometheus
 from scraped import FINDING_S
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
@@ -57,11 +57,9 @@ class Picture:
         return worker
 
     def watch(self, *judges: str, **settings: Any) -> Worker:
-        """Start a worker, scrape it, and then let alerts out: before it was scraped, they said that none is there."""
+        """Start a worker, and scrape it."""
         worker = self.worker(*judges, **settings)
         self.prometheus.watch(worker)
-        self.wait_until(lambda: MISSED not in self._raised(), "rules to see the worker")
-        self.prometheus.tell(self.alertmanager)
         return worker
 
     def wait_for(self, expr: str) -> Any:
@@ -124,10 +122,6 @@ class Picture:
 
         self.wait_until(silenced, f"{name} to be silenced by {by}")
 
-    def _raised(self) -> set[str]:
-        """Name what fires or is about to."""
-        return {each["labels"]["alertname"] for each in self.prometheus.alerts()}
-
     def _held(self) -> list[dict[str, Any]]:
         """Give what Alertmanager holds."""
         answer = httpx.get(f"{self.alertmanager.url}/api/v2/alerts", timeout=60, trust_env=False)
@@ -144,6 +138,6 @@ def assembled(pipeline: Pipeline, folder: Path) -> Iterator[Picture]:
     with (
         ChatEndpoint(reads) as endpoint,
         running(folders["alertmanager"]) as alertmanager,
-        running_prometheus(folders["prometheus"]) as prometheus,
+        running_prometheus(folders["prometheus"], alertmanager) as prometheus,
     ):
         yield Picture(pipeline, endpoint, prometheus, alertmanager)

@@ -21,8 +21,8 @@ from worker.cli.account import account_table
 from worker.cli.demo.sample_traffic import DROP, FAILING_SERVICE
 from worker.cli.options import OUT, note
 from worker.config.settings import Settings
-from worker.export.consumer import OutboxEntry, read_outbox_entry
 from worker.export.registry import enabled
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Store
 from worker.telemetry.backlog import measure
 

@@ -8,7 +8,8 @@
 --   <bucket>s          judgements that came to a session with earlier ones, and what sums over sessions have beyond
 --                      those over single judgements; W = Σw and K = Σw·y of a session: ΣW² - Σw², ΣWK - Σw²·y, ΣK² - Σw²·y
 --   <bucket>a, u       abstained and unscored: n, Σw, Σw²
--- quality:<series>:<period>:<part> hash, cluster -> W, K of its judgements so far; TTL of two periods
+-- quality:<series>:<period>:<part> hash, cluster -> W, K of its judgements so far; TTL of two periods. A cluster is a
+--                                  session, or a trace without one
 -- quality:<kind>:<day>             hash, labels as JSON -> count, such as those of repeated judgings; TTL of 90 days
 -- The TTL of sums and clusters is set with the first field of a key.
 --
