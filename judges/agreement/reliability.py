@@ -256,7 +256,7 @@ def _threshold(rows: Sequence[Row], precision: float | None) -> float | None:
     found: float | None = None
     for probability, same in groupby(ordered, lambda row: row.probability):
         # Half-way between two probabilities, so that a verdict of either is not decided by rounding.
-        middle = probability if previous is None else (previous + probability) / 2
+        middle: float = probability if previous is None else (previous + probability) / 2
         if precision is None:
             if agreed > best:
                 best, found = agreed, middle
