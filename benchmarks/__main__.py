@@ -19,7 +19,7 @@ from benchmarks.against import compare
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.ingest import ingest
-from benchmarks.judging import judging
+from benchmarks.judging import decisions, judging
 from benchmarks.monitor import monitor
 from benchmarks.publishing import publishing
 from benchmarks.reading import reading
@@ -41,6 +41,7 @@ _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "reading": reading,
     "sampling": sampling,
     "judging": judging,
+    "decisions": decisions,
     "ingest": ingest,
     "gateway": gateway,
     "monitor": monitor,

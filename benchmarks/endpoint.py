@@ -1,4 +1,7 @@
-"""A chat endpoint on loopback that answers yes after a given time; `python -m benchmarks.endpoint PORT SECONDS`."""
+"""An endpoint on loopback that answers yes after a given time; `python -m benchmarks.endpoint PORT SECONDS`.
+
+It answers chat requests, and requests for decisions that ask one predicate.
+"""
 
 import json
 import sys
@@ -20,6 +23,18 @@ _ANSWER: Final = {
     "usage": {"prompt_tokens": 1000, "completion_tokens": 20},
 }
 _REPLY: Final = reply(json.dumps(_ANSWER).encode())
+_DECISION: Final = {
+    "answers": [{"type": "predicate", "name": "q1", "probability": 0.93}],
+    "model": "bench",
+    "usage": {
+        "input_tokens": 1000,
+        "input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0},
+        "output_tokens": 1,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 1001,
+    },
+}
+_DECIDED: Final = reply(json.dumps(_DECISION).encode())
 
 
 class Endpoint(Peer):
@@ -27,7 +42,7 @@ class Endpoint(Peer):
 
     def take(self, head: bytes, body: bytes) -> bytes:  # noqa: ARG002 - the question does not matter
         """Answer yes."""
-        return _REPLY
+        return _DECIDED if head.startswith(b"POST /v1/decisions ") else _REPLY
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from benchmarks.samples import Sample, slope
 from benchmarks.traces import fields, make
 from benchmarks.workers import Pipeline, pipeline
 
-__all__ = ["cpu_of_an_evaluation", "judging"]
+__all__ = ["cpu_of_an_evaluation", "decisions", "judging"]
 
 _QUICK: Final = 30_000
 _SLOW_S: Final = 2.0
@@ -27,6 +27,8 @@ _PAIR_WINDOW_S: Final = 12.0
 _PAIR_RAMP_S: Final = 20.0
 _FULL: Final = 0.95
 """Of what may be in flight: from there on the ramp-up is over."""
+_DECISION_S: Final = 0.2
+_DECISIONS_IN_FLIGHT: Final = 400
 _IDLE_SAMPLES: Final = 200
 _IDLE_GAP_S: Final = (0.05, 0.15)
 _IDLE_TIMEOUT_MS: Final = 10_000
@@ -106,6 +108,23 @@ def _slow() -> Iterator[Figure]:
     yield Figure(what, f"{speed:.0f}/s, {speed / ideal:.1%} of ideal", bar="≥ 475/s, 95 % of ideal")
     what = f"memory of the worker at its peak, {in_flight:,} calls seen in flight"
     yield Figure(what, f"{peak_mib:.0f} MiB", bar="≤ 200 MiB")
+
+
+def decisions() -> Iterator[Figure]:
+    """Measure groundedness on traces of 4 kB by a decision model."""
+    bars = {True: "", False: "≥ 2,500/s"}
+    for telemetry, bar in bars.items():
+        tell(f"{_QUICK:,} traces for one worker and a decision model, telemetry {'on' if telemetry else 'off'}")
+        with pipeline(provider="decisions", telemetry=telemetry) as line:
+            ours = _judged(line)
+        what = f"decisions/s, one worker process, endpoint at once, telemetry {'on' if telemetry else 'off'}"
+        yield Figure(what, f"{ours.judged_per_s:,.0f}/s", bar=bar)
+        yield Figure("the same, CPU of the worker per decision, ingest included", f"{ours.cpu_ms:.2f} ms")
+    full, ideal = _DECISIONS_IN_FLIGHT, _DECISIONS_IN_FLIGHT / _DECISION_S
+    with pipeline(provider="decisions", telemetry=False, delay_s=_DECISION_S, max_in_flight=full) as line:
+        speed, _ = _steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S)
+    what = f"decisions/s, endpoint of {1000 * _DECISION_S:g} ms, {full} in flight, telemetry off"
+    yield Figure(what, f"{speed:,.0f}/s, {speed / ideal:.1%} of ideal", bar="≥ 90 % of ideal")
 
 
 def _pair() -> Iterator[Figure]:

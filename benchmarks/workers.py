@@ -1,6 +1,7 @@
 """The whole of TraceJudge for one figure: a Redis of its own, an endpoint, an OTLP receiver, and workers.
 
-Each is a process of its own on loopback. All telemetry is on: the metrics page, spans and events.
+Each is a process of its own on loopback. All telemetry is on unless a figure switches it off: the metrics of verdicts,
+spans, events, and one log line for each verdict.
 """
 
 import contextlib
@@ -33,6 +34,7 @@ _SETTINGS: Final = {
     "TRACEJUDGE_MAX_OUTBOX": _UNLIMITED,
     "TRACEJUDGE_GRACE_S": "0.5",  # what is unfinished when the figure stands is of no use
 }
+_QUIET: Final = {"TRACEJUDGE_ROLES": "ingest,judge", "TRACEJUDGE_LOG_LEVEL": "warning"}
 
 
 class Served(NamedTuple):
@@ -54,8 +56,17 @@ class Served(NamedTuple):
 class Pipeline:
     """What a figure is measured on. Traces are numbered, so that all of them differ."""
 
-    def __init__(self, server: EmbeddedRedis, endpoint: Served, receiver: Served, workers: Sequence[Program]) -> None:
-        """Measure programs that run already."""
+    def __init__(
+        self,
+        server: EmbeddedRedis,
+        endpoint: Served,
+        receiver: Served,
+        workers: Sequence[Program],
+        *,
+        exports: bool = True,
+    ) -> None:
+        """Measure programs that run already; ``exports`` says whether the workers send spans and events."""
+        self._exports = exports
         self.redis_url = server.url
         self.prefix = _KEYS.prefix
         self.outbox = _KEYS.verdicts
@@ -108,6 +119,8 @@ class Pipeline:
 
     def exported(self, verdicts: int) -> bool:
         """Return whether spans and events of this many verdicts have arrived; a verdict has two spans and an event."""
+        if not self._exports:
+            return True
         counts = self.receiver.counts()
         return counts["spans"] >= 2 * verdicts and counts["events"] >= verdicts
 
@@ -131,6 +144,8 @@ def pipeline(
     rate: float = 1.0,
     max_in_flight: int | None = None,
     budgets: Mapping[str, Mapping[str, int]] = {},
+    provider: str = "openai",
+    telemetry: bool = True,
 ) -> Iterator[Pipeline]:
     """Run everything until the block is left.
 
@@ -140,23 +155,25 @@ def pipeline(
         rate: Share of the traces that is judged, for groundedness.
         max_in_flight: How many calls a worker may have under way; the default of the settings where absent.
         budgets: As in the settings.
+        provider: Of the judge model.
+        telemetry: Whether verdicts are exported and logged.
     """
     with contextlib.ExitStack() as parts:
         server = parts.enter_context(EmbeddedRedis())
         endpoint_ = parts.enter_context(endpoint(delay_s))
         receiver = parts.enter_context(_served("receiver", "-m", "benchmarks.receiver"))
-        model: dict[str, object] = {"provider": "openai", "base_url": f"{endpoint_.url}/v1", "model": "bench"}
+        model: dict[str, object] = {"provider": provider, "base_url": f"{endpoint_.url}/v1", "model": "bench"}
         if max_in_flight is not None:
             model["max_in_flight"] = max_in_flight
         settings = _SETTINGS | {
             "TRACEJUDGE_REDIS_URL": server.url,
-            "TRACEJUDGE_OTLP_ENDPOINT": receiver.url,
             "TRACEJUDGE_MODELS": json.dumps({"default": model}),
             "TRACEJUDGE_RULES": json.dumps([{"name": "all", "judges": ["groundedness"], "rate": rate}]),
             "TRACEJUDGE_BUDGETS": json.dumps(budgets),
+            **({"TRACEJUDGE_OTLP_ENDPOINT": receiver.url} if telemetry else _QUIET),
         }
         running = [parts.enter_context(_worker(number, settings)) for number in range(1, workers + 1)]
-        line = Pipeline(server, endpoint_, receiver, running)
+        line = Pipeline(server, endpoint_, receiver, running, exports=telemetry)
         parts.callback(line.client.close)
         yield line
 

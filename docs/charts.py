@@ -74,7 +74,7 @@ CHARTS: Final = {
     ),
     "safety": Chart(
         "Median hours to a page at 2 % unsafe traces, by judgements an hour, judge's error and correlation",
-        "| judgements an hour",
+        "| judgements an hour, judge's error",
         (0,),
         ((2, "one series / one of five"),),
         (0, 8),
@@ -93,7 +93,7 @@ def pages() -> dict[str, str]:
     """Draw every chart.
 
     Raises:
-        ValueError: A table of the page is missing or has no numbers where a chart looks for them.
+        ValueError: A table of the page is missing, not the only one, or has no numbers where a chart looks for them.
     """
     lines = _PAGE.read_text(encoding="utf-8").splitlines()
     return {f"{name}.svg": _svg(chart, _rows(lines, chart)) for name, chart in CHARTS.items()}
@@ -101,9 +101,13 @@ def pages() -> dict[str, str]:
 
 def _rows(lines: Sequence[str], chart: Chart) -> list[tuple[str, list[list[float]]]]:
     """Return the label of each row and the numbers of its columns."""
-    begin = next((place for place, line in enumerate(lines) if line.startswith(chart.table)), len(lines))
+    tables = [place for place, line in enumerate(lines) if line.startswith(chart.table)]
+    if len(tables) != 1:
+        raise ValueError(
+            f"docs/statistics.md has {len(tables)} tables {chart.table!r}, not one; correct docs/charts.py"
+        )
     rows, name = [], ""
-    for line in lines[begin + 2 :]:
+    for line in lines[tables[0] + 2 :]:
         if not line.startswith("|"):
             break
         cells = [cell.strip() for cell in line.strip("|").split("|")]

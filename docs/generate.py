@@ -26,7 +26,7 @@ from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.config.settings import Budget, Gateway, Redact, Rule, Settings, Token, Where
+from worker.config.settings import Budget, Cascade, Gateway, JudgeCalibration, Redact, Rule, Settings, Token, Where
 from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
 
 __all__ = ["main"]
@@ -137,7 +137,21 @@ Names that `publish` and the other ways to publish read as a field, also in came
 with dots. Of several for one field the first in this list counts. Any other name becomes a tag.
 """
 _ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |^\S|\Z)", re.MULTILINE | re.DOTALL)
-_TABLES: Final = frozenset({"models", "rules", "where", "judges", "redact", "answer", "gateway", "tokens", "budgets"})
+_TABLES: Final = frozenset(
+    {
+        "models",
+        "rules",
+        "where",
+        "judges",
+        "redact",
+        "answer",
+        "gateway",
+        "tokens",
+        "budgets",
+        "calibrations",
+        "cascades",
+    }
+)
 _FOLDER: Final = Path(__file__).parent / "reference"
 _NOTE: Final = "<!-- Written by `make generate`; change the code, not this page. -->\n"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.+?)(?=^ {4}\w+: |\Z)", re.MULTILINE | re.DOTALL)
@@ -184,8 +198,10 @@ def _configuration() -> str:
     for title, struct in (
         ("Top level", Settings),
         ("`[models.NAME]`", ModelSettings),
+        ("`[[calibrations]]`", JudgeCalibration),
         ("`[[rules]]`", Rule),
         ("`where` of a rule", Where),
+        ("`[cascades.NAME]`", Cascade),
         ("`[budgets.NAME]`", Budget),
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),
@@ -214,13 +230,14 @@ def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
 
 
 def _judges() -> str:
-    lines = [_NOTE, "# Judges\n", "| judge | asks | needs | metric | scale | passes |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
+    lines = [_NOTE, "# Judges\n", "| judge | asks | needs | metric | scale | passes | models |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for judge in catalogue().values():
         needs = ", ".join(judge.needs_in_words)
         for metric in judge.metrics:
             name = f"`{metric.name}`"
-            lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | {name} | {metric.scale} | {metric.passes} |")
+            rule, forms = f"{metric.scale} | {metric.passes}", ", ".join(judge.forms)
+            lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | {name} | {rule} | {forms} |")
     lines += ["", "## Settings\n", _JUDGE_SETTINGS]
     lines += ["| judge | key | default | what |", "| --- | --- | --- | --- |"]
     for judge in catalogue().values():

@@ -161,13 +161,13 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
     python = sorted(length for path, length in lengths.items() if path.suffix == ".py" and path.name != "__init__.py")
     stems = Counter(module.path.stem for module in found if not module.path.stem.startswith("__"))
     return [
-        Figure("product files", len(lengths), most=340),
+        Figure("product files", len(lengths), most=343),
         Figure(
             "worker .py files",
             sum(path.suffix == ".py" and "worker" in path.relative_to(ROOT).parts[:1] for path in lengths),
             most=138,
         ),
-        Figure("lines of the product", sum(lengths.values()), most=64_000),
+        Figure("lines of the product", sum(lengths.values()), most=64_700),
         Figure("file length, median", statistics.median(python), least=150, most=250),
         Figure(
             "files under 40 lines",
@@ -200,6 +200,8 @@ def main() -> int:
         print("\n".join(worst(modules(sys.argv[1:]))))
         return 0
     measured = figures()
+    of_tests = round(odd_docstrings(modules(["tests"])), 1)
+    measured.append(Figure("docstrings of tests in the old manner, %", of_tests, most=3))
     for figure in measured:
         bounds = f"{figure.least:g}..{figure.most:g}"
         print(f"{'ok' if figure.is_kept else 'MISSED':7}{figure.name:45}{figure.value:>10g}   {bounds}")

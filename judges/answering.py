@@ -125,14 +125,21 @@ class AnswerLoop(NamedTuple):
 
     async def _decide(self, prompt: Prompt) -> tuple[Decision, ...]:
         """Return one usable answer to each question; a repair request would only bring the same probabilities."""
-        response = await self.call.ask(prompt, render(prompt))
-        count = len(prompt.questions)
-        if len(response.decisions) != count:
-            raise UnscoredError("incomplete", f"{len(response.decisions)} of {count} questions are answered")
-        for number, decision in enumerate(response.decisions, 1):
+        questions, settings = prompt.questions, self.call.model.settings
+        if any(len(question.options) > settings.option_limit for question in questions):
+            raise UnscoredError("bad_request", f"a question has more than {settings.option_limit} options, max_options")
+        messages, limit, decisions = render(prompt), settings.question_limit, list[Decision]()
+        for first in range(0, len(questions), limit):
+            # The endpoint's limits and the costs hold for each request, so that each is a call of its own.
+            some = prompt if len(questions) <= limit else prompt._replace(questions=questions[first : first + limit])
+            decisions += (await self.call.ask(some, messages)).decisions
+        if len(decisions) != len(questions):
+            raise UnscoredError("incomplete", f"{len(decisions)} of {len(questions)} questions are answered")
+        for number, decision in enumerate(decisions, 1):
             if decision.problem is not None:
-                raise UnscoredError(decision.problem, f"question {number} of {count}: {_PROBLEMS[decision.problem]}")
-        return response.decisions
+                problem = _PROBLEMS[decision.problem]
+                raise UnscoredError(decision.problem, f"question {number} of {len(questions)}: {problem}")
+        return tuple(decisions)
 
     async def _read(
         self, dialogue: _SingleRequest | AgentLoop, prompt: Prompt, text: str, *, is_repaired: bool = False

@@ -369,6 +369,10 @@ async def _evaluate(
     """Judge each row with each judge; a conversation is judged once, and its verdict is that of all its rows."""
     traces = [_trace(row, number if len(rows) > 1 else None) for number, row in enumerate(rows)]
     models = [_model_of(judge, model) for judge in judges]
+    forms = [
+        judge.definition if one is None else judge.definition.for_model(one.settings)
+        for judge, one in zip(judges, models, strict=True)
+    ]
     most = sum(_CODE_IN_FLIGHT if one is None else one.settings.max_in_flight for one in set(models))
     places = asyncio.Semaphore(_BEGUN * most)
     found: list[dict[str, JudgeVerdict]] = [{} for _ in rows]
@@ -384,9 +388,9 @@ async def _evaluate(
             found[number][judge.name] = verdict
 
     async with asyncio.TaskGroup() as tasks:
-        for judge, one in zip(judges, models, strict=True):
-            for numbers in _units(judge.definition, traces):
-                tasks.create_task(judge_rows(judge.definition, one, numbers))
+        for judge, one in zip(forms, models, strict=True):
+            for numbers in _units(judge, traces):
+                tasks.create_task(judge_rows(judge, one, numbers))
     # In the order of the judges, whichever verdict came first.
     return [{judge.name: verdicts[judge.name] for judge in judges} for verdicts in found]
 

@@ -269,10 +269,11 @@ def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
     max_bytes = max_tokens * BYTES_PER_TOKEN
     for prompt in prompts:
         values_chars = sum(len(block.value) + 2 * len(block.name) + _MARKS_CHARS for block in prompt.blocks)
+        asked = sum(question.chars for question in prompt.questions)
         # Most prompts are so short that an upper bound is enough, and need not be rendered.
         # A template that is filled inline may hold a value more than once.
-        if (prompt.messages or len(prompt.fixed) + values_chars > max_bytes // _MAX_GROWTH) and (
-            sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) > max_bytes
+        if (prompt.messages or len(prompt.fixed) + values_chars + asked > max_bytes // _MAX_GROWTH) and (
+            sum(len(message.content.encode("utf-8", "replace")) for message in render(prompt)) + asked > max_bytes
         ):
             return False
     return True

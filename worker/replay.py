@@ -179,7 +179,7 @@ def first_state(settings: Settings, store: Store, options: ReplayOptions) -> Sta
     last = store.call(lambda client: client.xrevrange(store.keys.traces, end, start, count=1))
     given = {"model": options.model, "rate": options.rate}
     question = Question(
-        judges={judge.name: judge.version for judge in options.judges},
+        judges=versions_of(settings, options.judges),
         first=first[0][0].decode() if first else start,
         last=last[0][0].decode() if last else start,
         service=options.service,
@@ -187,6 +187,13 @@ def first_state(settings: Settings, store: Store, options: ReplayOptions) -> Sta
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
     return State(question, question.first if first and last else END, Counts())
+
+
+def versions_of(settings: Settings, judges: Iterable[Judge]) -> dict[str, str]:
+    """Return the versions of judges for the configured models, as one text each; usually there is one version."""
+    named = {judge.name: judge for judge in judges}
+    graders = Graders(settings, named)
+    return {name: " ".join(sorted(graders.versions(name))) for name in named}
 
 
 def rule_naming(settings: Settings, judge: str) -> str | None:
@@ -325,11 +332,10 @@ class Chooser:
         self._settings = settings
         self._question = question
         self._graders = Graders(settings, {**configured(settings.judges), **wanted})
-        self._versions = {name: judge.version for name, judge in wanted.items()}
         self._units = {name: judge.unit for name, judge in wanted.items()}
-        self._free = [name for name in self._versions if rule_naming(settings, name) is None]
+        self._free = [name for name in wanted if rule_naming(settings, name) is None]
         self._sampler = Sampler(settings, self._graders)
-        self._factory = EvaluationFactory(self._graders, self._versions)
+        self._factory = EvaluationFactory(self._graders)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
 
     def choose(self, entry: TraceEntry) -> _Selected:
@@ -337,9 +343,9 @@ class Chooser:
         if self._service.match(entry.trace.service) is None:
             return _Selected(entry, (), ())
         trace, choices = entry.trace, list[Choice]()
-        if len(self._free) < len(self._versions):
+        if len(self._free) < len(self._units):
             sampled = self._sampler.sample(trace)
-            choices += [one for one in (*sampled.choices, *sampled.of_session) if one.judge in self._versions]
+            choices += [one for one in (*sampled.choices, *sampled.of_session) if one.judge in self._units]
         sampling_key, rate = self._settings.sampling_key, self._question.rate
         # Only a trace with a session id belongs to a conversation.
         units = {"trace": trace.trace_id} | ({"session": trace.session_id} if has_text(trace.session_id) else {})

@@ -92,7 +92,6 @@ class Runtime:
             self.metrics.panel_member.labels(judge, judge_model).set(1)
         ledger, models = Ledger(self.store, settings), self._build_models()
         sampler = Sampler(settings, self._graders)
-        versions = {name: judge.version for name, judge in self._judges.items()}
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
         if self._graders.code:
@@ -130,7 +129,7 @@ class Runtime:
         )
         self._ingest: list[ServiceThread] = []
         if self._has("ingest"):
-            planner = Planner(settings, self.store.keys, sampler, versions)
+            planner = Planner(settings, self.store.keys, sampler)
             for kind in (IngestConsumer, LateFeedbackPasses):
                 parts = settings, self.store, self.metrics
                 self._ingest.append(kind(*parts, planner=planner, notifier=self._notifier, pressure=self._backpressure))
@@ -145,7 +144,6 @@ class Runtime:
                 *(settings, self.store),
                 healthy=self.judging.healthy_models,
                 probed=self.judging.models_to_probe,
-                versions=versions,
                 sampler=sampler,
             )
             self._sweepers = [Sweeper(settings, self.store, self.judging, self._notifier, heartbeat), auto_retry]

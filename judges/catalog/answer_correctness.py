@@ -70,6 +70,8 @@ JUDGE: Final = graded.make(
     asks="How correct is the answer, by meaning and facts, against the reference answer?",
     needs=("input", "output", "expected_response"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    criterion=CRITERION,
+    grades=GRADES,
     blocks=blocks_of({"question": "input", "answer": "output", "reference": "expected_response"}, with_history=True),
     heuristic=heuristic,
     cuts=("messages",),

@@ -79,6 +79,8 @@ JUDGE: Final = graded.make(
     asks="How fully does the answer address the question, without gaps and without padding?",
     needs=("input", "output"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    criterion=CRITERION,
+    grades=GRADES,
     blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True),
     heuristic=heuristic,
     cuts=("messages",),

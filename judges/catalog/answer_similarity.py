@@ -71,6 +71,8 @@ JUDGE: Final = graded.make(
     asks="How close is the answer to the reference answer in meaning?",
     needs=("output", "expected_response"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
+    criterion=CRITERION,
+    grades=GRADES,
     blocks=blocks_of({"answer": "output", "reference": "expected_response"}),
     heuristic=heuristic,
 )

@@ -32,6 +32,17 @@ claim, that is every one of the facts. What an assistant made of the document do
 {_HOW}"""
 
 
+_STATEMENT: Final = """\
+The document, which holds all that was retrieved for the part `question`, contains enough to support the part \
+`expected answer` in full, which is {claim}. A part of it that the document does not mention, contradicts or only says \
+less of makes this false, and so does a number, date, name or condition that differs. Knowledge from elsewhere does \
+not count."""
+STATEMENTS: Final = {
+    "response": _STATEMENT.format(claim="the answer that was expected"),
+    "facts": _STATEMENT.format(claim="a list of expected facts, one a line"),
+}
+
+
 def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by word overlap."""
     source = "\n".join((*texts_of(trace.context), trace.input or ""))
@@ -50,4 +61,6 @@ JUDGE: Final = yes_no.make(
     blocks=blocks_of({"question": "input", "expected answer": yes_no.claim}, with_history=True, with_documents=True),
     heuristic=heuristic,
     cuts=("messages",),
+    statement=STATEMENTS,
+    pair=lambda trace: ("\n\n".join(texts_of(trace.context)), yes_no.claim(trace)),
 )

@@ -31,6 +31,16 @@ of the facts.
 is not correct` otherwise."""
 
 
+_STATEMENT: Final = """\
+The parts `question` and `answer`, read as one text, support the part `claim` in full, which is {claim}. A part of the \
+claim that this text leaves out, contradicts or only says less of, and a number, date, name or condition that differs, \
+makes this false. Only support counts: not whether the claim is true, and not what the answer says beyond it."""
+STATEMENTS: Final = {
+    "response": _STATEMENT.format(claim="the answer that was expected"),
+    "facts": _STATEMENT.format(claim="a list of expected facts, one a line"),
+}
+
+
 def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by word overlap."""
     complaint = yes_no.unsupported(trace, f"{trace.input or ''} {trace.output}", "the answer")
@@ -48,4 +58,6 @@ JUDGE: Final = yes_no.make(
     blocks=blocks_of({"question": "input", "answer": "output", "claim": yes_no.claim}, with_history=True),
     heuristic=heuristic,
     cuts=("messages",),
+    statement=STATEMENTS,
+    pair=lambda trace: (f"{trace.input or ''}\n\n{trace.output}", yes_no.claim(trace)),
 )

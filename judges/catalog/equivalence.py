@@ -31,6 +31,12 @@ sentence does not change the form.
 settled the result.
 - Only the expected answer is the measure. Whether it is true or good does not matter."""
 
+STATEMENT: Final = """\
+The part `answer` is equivalent to the part `expected answer`: it means the same, and it has the same form. Other \
+words, another order and additions that leave the expected answer true do not matter. A missing or contradicted part, \
+another number, date, name, condition or negation, and an addition that limits what was expected make this false. So \
+does another form, such as a sentence in place of a JSON structure, a list, a table, code or a single word."""
+
 _MIN_COVERAGE: Final = 0.5
 
 
@@ -59,4 +65,5 @@ JUDGE: Final = yes_no.make(
     fixed=yes_no.fixed_part(ROLE, CRITERION),
     blocks=blocks_of({"expected answer": "expected_response", "answer": "output"}),
     heuristic=heuristic,
+    statement=STATEMENT,
 )

@@ -5,19 +5,35 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import compress
 from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
-from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, Judge, Metric, Reading, has_text, text_tokens
+from judges.core.decision import Calibration, Question
+from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Judge, Metric, Reading, has_text, text_tokens
 from judges.core.prompt import Block, Prompt, documents, history, texts_of, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms.sentence_labels import KEYS, LIST_KEY, MENUS, Line, Menu, guess, is_courtesy, schema, whole_lines
+from judges.forms import decisions
+from judges.forms.sentence_labels import (
+    KEYS,
+    LIST_KEY,
+    MENUS,
+    OPTIONS,
+    QUESTION,
+    ContextIndex,
+    Line,
+    Menu,
+    guess,
+    is_courtesy,
+    schema,
+    whole_lines,
+)
 from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, choice, text_field
 from judges.parsing.evidence import Source
 from judges.parsing.object_lists import read_objects
 from judges.parsing.plain import undecorated
-from judges.parsing.sentences import SPLITTER, split
+from judges.parsing.sentences import SPLITTER, Unit, split, units
 from judges.parsing.structure import without_tags
 from tracejudge import Trace
 
@@ -119,7 +135,50 @@ def make(settings: Settings) -> Judge:
             MIN_OUTPUT_TOKENS + 3 * text_tokens(trace.output) + _LINE_TOKENS * len(_sentences(trace.output))
         ),
         whole_lines=whole_lines,
+        decision_form=_decision_form(settings),
     )
+
+
+def _decision_form(settings: Settings) -> DecisionForm:
+    """Ask for the label of each sentence, as this module divides the answer: one choice a sentence."""
+    options, fixed = OPTIONS[settings.labels], decisions.fixed_part(history=True)
+    fine = [option.value in _FINE for option in options]
+
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+        # An answer without sentences must still be asked about.
+        shown = units(trace.output) or (Unit(trace.output, trace.output),)
+        numbered = "\n".join(f"{number}. {unit.shown}" for number, unit in enumerate(shown, 1))
+        blocks = (Block("query", trace.input or ""), *documents(trace.context), Block("response", numbered))
+        questions = [Question("choice", QUESTION.format(number=number), options) for number in range(1, len(shown) + 1)]
+        about = tuple(unit.text for unit in shown)
+        return decisions.requests(Prompt(fixed, (*history(trace), *blocks), about), questions)
+
+    def score(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+        answers = list(decisions.joined(answered))
+        labels = [options[answer.best].value for answer in answers]
+        each_fine = [sum(compress(answer.probabilities, fine)) for answer in answers]
+        # The answer is as grounded as its least grounded sentence.
+        raw = min(each_fine)
+        scores, counts = [decisions.binary("grounded", raw, calibrations)], Counter(labels)
+        if rated := len(labels) - counts["no_rad"]:
+            share = counts["supported"] / rated
+            scores.append(Score("supported_share", share, share))
+        context, entries = ContextIndex("", texts_of(trace.context)), list[Mapping[str, object]]()
+        for sentence, label, probability in zip(answered[0].prompt.about, labels, each_fine, strict=True):
+            passage = context.nearest(sentence) if label in _EVIDENCED else None
+            found = {} if passage is None else {"passage": passage}
+            entries.append({"sentence": sentence, "label": label, "probability": probability, **found})
+        details = {
+            "grounded_as_labelled": _FINE.issuperset(labels),
+            "passages": "looked up by common words, not named by the model",
+            "sentences": entries,
+            **decisions.details({"grounded": raw}, calibrations),
+        }
+        return Reading(tuple(scores), details=details)
+
+    meanings = (f"{value}: {meaning}" for value, meaning in options)
+    scoring = f"facts_grounding, decisions/1, {SPLITTER}"
+    return DecisionForm(prompts, (fixed, QUESTION, *meanings), score, scoring)
 
 
 # An answer is divided for the request, and for the check of its lines.

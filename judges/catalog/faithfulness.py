@@ -75,6 +75,8 @@ JUDGE: Final = graded.make(
     asks="How much of what the answer claims can be inferred from the retrieved documents?",
     needs=("output", "context"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES),
+    criterion=CRITERION,
+    grades=GRADES,
     blocks=blocks_of({"answer": "output"}, with_documents=True),
     heuristic=heuristic,
     cuts=("context",),

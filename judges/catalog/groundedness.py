@@ -36,6 +36,13 @@ no support. An answer of nothing else is yes.
 it, unless the document says otherwise.
 - Whether the answer is useful, complete or well written does not matter."""
 
+STATEMENT: Final = """\
+Everything that the part `answer` states is supported by the document, which holds all that was retrieved for the part \
+`question`: the document says it, or it follows from the document with nothing added. A number, date, name or \
+condition that the document lacks or gives otherwise makes this false, and so does knowledge from elsewhere, however \
+likely. Facts that the user gave need no support, unless the document says otherwise. Greetings, questions back and \
+refusals state nothing."""
+
 _MIN_COVERAGE: Final = 0.5
 
 
@@ -73,6 +80,8 @@ def make(settings: Settings) -> Judge:
         blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True, with_documents=True),
         heuristic=heuristic,
         cuts=("messages", "context"),
+        statement=STATEMENT,
+        pair=lambda trace: ("\n\n".join(texts_of(trace.context)), trace.output),
     )
     return dataclasses.replace(judge, settings=settings, make=make)
 

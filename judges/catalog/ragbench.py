@@ -74,6 +74,10 @@ FORM: Final = """\
   "all_utilized_sentence_keys": ["<key>"]      // keys of document sentences; [] when there is none
 }"""
 
+DEFINITIONS: Final = """\
+The part `documents` holds one sentence a line, each behind its key. A sentence is relevant if it helps to answer the \
+part `question`, in whole or in part; the answer plays no role. It is used if the part `answer` was made from it, \
+directly or indirectly. A sentence without which nothing would change is neither."""
 _FIXED: Final = support.fixed_part(ROLE, CRITERION, FORM)
 _ENTRY_KEYS: Final = ("response_sentence_key", "explanation", "supporting_sentence_keys", "fully_supported")
 # Accepted in place of keys, and exempt from the check.
@@ -153,6 +157,11 @@ def make(settings: Settings) -> Judge:
         output_tokens=lambda _trace, prompt: support.output_tokens(
             len(prompt.about.answer.sentences), len(prompt.about.documents.sentences)
         ),
+        decision_form=support.decision_form(
+            *("ragbench", DEFINITIONS, _documents),
+            lengths=settings.lengths,
+            empty_completeness=settings.empty_completeness,
+        ),
     )
 
 
@@ -188,6 +197,16 @@ def _check(_trace: Trace, prompt: Prompt, answer: support.Support[Entry]) -> Non
 
 def prompts(trace: Trace) -> tuple[Prompt, ...]:
     """Show the sentences of documents and answer, each with its key."""
+    blocks, shown = _material(trace)
+    return (Prompt(_FIXED, blocks, shown),)
+
+
+def _documents(trace: Trace) -> tuple[tuple[Block, ...], Keyed]:
+    blocks, shown = _material(trace)
+    return blocks, shown.documents
+
+
+def _material(trace: Trace) -> tuple[tuple[Block, ...], Shown]:
     documents = Keyed.of(
         {
             f"{index}{letter}": unit
@@ -202,7 +221,7 @@ def prompts(trace: Trace) -> tuple[Prompt, ...]:
         Block("documents", documents.shown(".")),
         Block("answer", answer.shown(".")),
     )
-    return (Prompt(_FIXED, blocks, Shown(documents, answer)),)
+    return blocks, Shown(documents, answer)
 
 
 def _details(shown: Shown, answer: support.Support[Entry], measured: support.Measured) -> Mapping[str, object]:

@@ -59,6 +59,10 @@ FORM: Final = """\
 }"""
 
 _ENTRY_KEYS: Final = ("sentence_key", "is_supported", "explanation")
+DEFINITIONS: Final = """\
+The part `documents` holds one sentence a line, each behind its key. A sentence is relevant if the part `question` \
+cannot be answered correctly and in full without it. It is used if the part `answer` plainly takes up what it says, in \
+its words or in others."""
 _FIXED: Final = support.fixed_part(ROLE, CRITERION, FORM)
 _KEY: Final = "[A-Za-z0-9_-]+_S[0-9]+"
 _PLAIN_ID: Final = re.compile("[A-Za-z0-9_-]{1,40}")
@@ -101,7 +105,7 @@ class Entry(NamedTuple):
 def make(settings: Settings) -> Judge:
     """Build the judge with its settings."""
 
-    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+    def material(trace: Trace) -> tuple[tuple[Block, ...], Keyed]:
         context = trace.context or ()
         names = _names(context, ids=settings.document_ids)
         documents = Keyed.of(
@@ -117,6 +121,10 @@ def make(settings: Settings) -> Judge:
             Block("documents", documents.shown(":")),
             Block("answer", trace.output),
         )
+        return blocks, documents
+
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+        blocks, documents = material(trace)
         schema = _schema(support.keys_of(documents.sentences, _KEY)) if settings.enum_keys else None
         return (Prompt(_FIXED, blocks, documents, schema),)
 
@@ -148,6 +156,11 @@ def make(settings: Settings) -> Judge:
         ),
         output_tokens=lambda _trace, prompt: support.output_tokens(
             len(prompt.about.sentences), len(prompt.about.sentences)
+        ),
+        decision_form=support.decision_form(
+            *("ragbench_sources", DEFINITIONS, material),
+            lengths=settings.lengths,
+            empty_completeness=settings.empty_completeness,
         ),
     )
 

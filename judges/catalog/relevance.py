@@ -80,6 +80,8 @@ JUDGE: Final = graded.make(
     asks="How well does the answer serve the question out of the retrieved documents?",
     needs=("input", "output", "context"),
     fixed=graded.fixed_part(ROLE, CRITERION, GRADES, EXAMPLES, history_rules()),
+    criterion=CRITERION,
+    grades=GRADES,
     blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True, with_documents=True),
     heuristic=heuristic,
     cuts=("messages", "context"),

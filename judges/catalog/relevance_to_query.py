@@ -28,6 +28,11 @@ subject, such as a reason, a part of what was asked, or where to find it.
 - Only relevance counts. A wrong, outdated or incomplete answer on the subject is still relevant; a correct \
 statement about something else is not."""
 
+STATEMENT: Final = """\
+The part `answer` contains information that is relevant to the part `question`, be it only in part. It need not be \
+right, recent or complete. A bare refusal, a greeting or a repetition of what the user said contains none; a question \
+back that has to be answered first is relevant."""
+
 _MIN_COVERAGE: Final = 0.2
 
 
@@ -47,4 +52,5 @@ JUDGE: Final = yes_no.make(
     blocks=blocks_of({"question": "input", "answer": "output"}, with_history=True),
     heuristic=heuristic,
     cuts=("messages",),
+    statement=STATEMENT,
 )

@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.decision import Calibration, Question
+from judges.core.judge import Answered, DecisionForm, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation, with_earlier_messages
 from judges.core.verdict import Score
+from judges.forms import decisions
 from judges.parsing.answer import (
     InvalidAnswerError,
     OutOfRangeError,
@@ -166,10 +168,22 @@ _HIGHEST_OF_TRUTH: Final = 4  # Not 5, which claims that every statement holds: 
 _HEDGES: Final = content_words("apparently maybe perhaps possibly presumably probably supposedly uncertain unsure")
 
 
+_RELEVANCE: Final = """\
+How much of the part `answer` is directly related to the request? The request is what the user wants with the part \
+`query`, in the light of the part `history`. What is true and what is missing play no part."""
+_TRUTH: Final = """\
+How true are the statements of the part `answer` that can be checked? What is related to the request and what is \
+missing play no part. Where nothing can be checked, nothing is false, and the grade is 5."""
+_COMPLETENESS: Final = """\
+How many of the points that are needed to address the request does the part `answer` contain? The request is what the \
+user wants with the part `query`, in the light of the part `history`. What is true plays no part."""
+
+
 class Step(NamedTuple):
     """One of the three steps."""
 
     metric: str  # The graded metric.
+    question: str  # What a decision model is asked.
     rubric: str  # The question and the meaning of each grade.
     reasons: str  # Reason codes for a grade below the highest, one per line with meaning and example.
     perfect: str  # The reasoning for the highest grade.
@@ -181,9 +195,15 @@ class Step(NamedTuple):
 
 
 STEPS: Final = (
-    Step("relevance", _RELEVANCE_RUBRIC, _RELEVANCE_REASONS, "The whole answer is about the request."),
-    Step("truth", _TRUTH_RUBRIC, _TRUTH_REASONS, "Every checkable statement holds."),
-    Step("completeness", _COMPLETENESS_RUBRIC, _COMPLETENESS_REASONS, "Nothing the request needs is missing."),
+    Step("relevance", _RELEVANCE, _RELEVANCE_RUBRIC, _RELEVANCE_REASONS, "The whole answer is about the request."),
+    Step("truth", _TRUTH, _TRUTH_RUBRIC, _TRUTH_REASONS, "Every checkable statement holds."),
+    Step(
+        "completeness",
+        _COMPLETENESS,
+        _COMPLETENESS_RUBRIC,
+        _COMPLETENESS_REASONS,
+        "Nothing the request needs is missing.",
+    ),
 )
 
 
@@ -219,12 +239,6 @@ def make(settings: Settings) -> Judge:
             properties[f"{step.metric}Reasons"] = {"type": "array", "items": {"type": "string", "enum": step.codes}}
     fixed = "\n\n".join((ROLE, TASK, *steps, MATERIAL_RULES, LONG_FORM if settings.reasoning else SHORT_FORM))
 
-    def prompts(trace: Trace) -> tuple[Prompt, ...]:
-        # Messages always start with a bracket, so that no history can imitate the sentence for an empty one.
-        history = conversation(trace) or NO_HISTORY
-        blocks = (Block("history", history), Block("query", trace.input or ""), Block("answer", trace.output))
-        return (Prompt(fixed, blocks),)
-
     def read(text: str) -> tuple[Grade, ...]:
         metrics = tuple(step.metric for step in STEPS)
         others = tuple(key for key in properties if key not in metrics)
@@ -252,7 +266,7 @@ def make(settings: Settings) -> Judge:
         needs=("input", "output"),
         fixed_parts=(fixed,),
         schema=object_schema(properties),
-        prompts=prompts,
+        prompts=lambda trace: (Prompt(fixed, _blocks(trace)),),
         read=read,
         score=_score,
         heuristic=heuristic,
@@ -261,6 +275,32 @@ def make(settings: Settings) -> Judge:
         make=make,
         prepare=with_earlier_messages,
         cuts=("messages",),
+        decision_form=_decision_form(),
+    )
+
+
+def _blocks(trace: Trace) -> tuple[Block, ...]:
+    # Messages always start with a bracket, so that no history can imitate the sentence for an empty one.
+    history = conversation(trace) or NO_HISTORY
+    return (Block("history", history), Block("query", trace.input or ""), Block("answer", trace.output))
+
+
+def _decision_form() -> DecisionForm:
+    """Ask for three scores in one request; codes of reasons are not asked for."""
+    fixed = decisions.fixed_part()
+    questions = tuple(Question("score", step.question, decisions.levels(step.rubric)) for step in STEPS)
+
+    def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+        found = zip(STEPS, questions, answered[0].answer, strict=True)
+        answers = {step.metric: (question.options, answer) for step, question, answer in found}
+        return decisions.grading(answers, _PASSES_AT, calibrations)
+
+    meanings = (f"{value}: {meaning}" for question in questions for value, meaning in question.options)
+    return DecisionForm(
+        prompts=lambda trace: (Prompt(fixed, _blocks(trace), questions=questions),),
+        fixed_parts=(fixed, *(step.question for step in STEPS), *meanings),
+        score=score,
+        scoring="relevance_truth_completeness, decisions/1",
     )
 
 
@@ -313,7 +353,7 @@ def _score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
             float(grade.rating),
             NAMES[grade.rating],
             grade.rating >= _PASSES_AT,
-            grade.reasoning or None,
+            rationale=grade.reasoning or None,
         )
         for grade in grades
     )

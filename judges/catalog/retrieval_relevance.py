@@ -1,15 +1,17 @@
 """Which of the retrieved documents hold information that is relevant to the question?"""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
 
-from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.decision import Calibration, Question
+from judges.core.judge import Answered, DecisionForm, Judge, Metric, Reading
 from judges.core.prompt import Block, Prompt, history, history_rules, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms import yes_no
+from judges.forms import decisions, yes_no
 from judges.parsing import retrievals
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -32,6 +34,14 @@ of the answer that the document lacks.
 - Only relevance counts. Whether the document is true, up to date or well written does not matter."""
 
 _FIXED: Final = yes_no.fixed_part(ROLE, CRITERION, history_rules("the document"))
+STATEMENT: Final = """\
+The part `document` contains information that is relevant to the part `question`, be it only in part: it answers the \
+question, helps to answer it, or is on its subject and of use to an answer. Words that occur in both do not suffice. \
+It need not be true, recent or well written."""
+_DECISIONS: Final = decisions.fixed_part(history=True)
+_HALF: Final = 0.5
+# A share such as 0.1 times 30 is slightly more than 3.
+_ROUNDING: Final = 1e-9
 _SCORING: Final = f"{yes_no.SCORING}, precision/2"
 _MIN_COVERAGE: Final = 0.2
 
@@ -83,18 +93,38 @@ def make(settings: Settings) -> Judge:
             _Judged(prompt.about, relevance.get(answer["result"]), answer["rationale"]) for prompt, answer in answered
         ]
         share = _precision(judged)
-        details = _details(judged, settings.pass_at)
-        total = sum(1 for _ in _documents(trace))
-        asked = min(total, settings.max_documents)
-        counts = {"documents_missing": asked - len(judged), "documents_left_out": total - asked}
-        details |= {name: count for name, count in counts.items() if count}
+        details = {**_details(judged, settings.pass_at), **missing(trace, judged)}
         scores = () if share is None else (Score("precision", share, share, passed=share >= settings.pass_at),)
         return Reading(scores, _rationale(judged), details)
 
-    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+    def missing(trace: Trace, judged: Sequence[_Judged]) -> dict[str, object]:
+        total = sum(1 for _ in _documents(trace))
+        asked = min(total, settings.max_documents)
+        counts = {"documents_missing": asked - len(judged), "documents_left_out": total - asked}
+        return {name: count for name, count in counts.items() if count}
+
+    def decided(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+        relevant = [one.answer[0].probability for one in answered]
+        if not relevant:
+            return Reading((), "No document was judged.", missing(trace, ()))
+        judged = [
+            _Judged(one.prompt.about, probability >= _HALF, f"relevant with probability {probability:.3f}")
+            for one, probability in zip(answered, relevant, strict=True)
+        ]
+        raw = _at_least(relevant, math.ceil(settings.pass_at * len(relevant) - _ROUNDING))
+        probability, passed = decisions.corrected("precision", raw, calibrations)
+        share = sum(relevant) / len(relevant)
+        details = {**_details(judged, settings.pass_at), **missing(trace, judged)}
+        details |= decisions.details({"precision": raw}, calibrations)
+        scores = (Score("precision", share, share, passed=passed, probability=probability),)
+        return Reading(scores, _rationale(judged), details)
+
+    def prompts(trace: Trace, fixed: str = _FIXED, asked_of: tuple[Question, ...] = ()) -> tuple[Prompt, ...]:
         question = (*history(trace), Block("question", trace.input or ""))
         asked = islice(_documents(trace), settings.max_documents)
-        return tuple(Prompt(_FIXED, (*question, Block("document", text)), shown) for shown, text in asked)
+        return tuple(
+            Prompt(fixed, (*question, Block("document", text)), shown, questions=asked_of) for shown, text in asked
+        )
 
     return Judge(
         name="retrieval_relevance",
@@ -113,7 +143,27 @@ def make(settings: Settings) -> Judge:
         max_missing=settings.max_missing,
         prepare=with_earlier_messages,
         cuts=("messages",),
+        decision_form=DecisionForm(
+            prompts=lambda trace: prompts(trace, _DECISIONS, (Question("predicate", STATEMENT),)),
+            fixed_parts=(_DECISIONS, STATEMENT),
+            score=decided,
+            scoring="precision, decisions/1",
+        ),
     )
+
+
+def _at_least(probabilities: Sequence[float], count: int) -> float:
+    """Return the probability that at least so many of independent events occur."""
+    if not count:
+        return 1.0
+    # The probabilities of each smaller number so far.
+    fewer = [1.0, *[0.0] * (count - 1)]
+    for probability in probabilities:
+        fewer = [
+            here * (1 - probability) + before * probability
+            for here, before in zip(fewer, (0.0, *fewer[:-1]), strict=True)
+        ]
+    return 1 - sum(fewer)
 
 
 def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:

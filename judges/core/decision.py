@@ -15,7 +15,9 @@ from msgspec import Struct
 Kind = Literal["predicate", "choice", "score"]
 Problem = Literal["refusal", "incomplete", "invalid_answer", "out_of_range"]
 _LEAST: Final = 1e-6  # Bounds the logit of a probability.
-_ROUNDING: Final = 1e-3  # Endpoints round probabilities to three or four digits.
+_ROUNDING: Final = 0.005  # Some endpoints round probabilities to two digits.
+_SLACK: Final = 1e-3
+_MAX_SUM_ERROR: Final = 0.1
 
 
 class Option(NamedTuple):
@@ -40,6 +42,11 @@ class Question(Struct, frozen=True):
     instructions: str
     options: tuple[Option, ...] = ()
     pair: tuple[str, str] | None = None
+
+    @property
+    def chars(self) -> int:
+        """The length of the question with its options."""
+        return len(self.instructions) + sum(len(value) + len(meaning) for value, meaning in self.options)
 
 
 class Decision(Struct, frozen=True):
@@ -125,14 +132,14 @@ def read_probabilities(question: Question, values: Sequence[object]) -> Decision
         return Decision(problem="invalid_answer")
     numbers = []
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return Decision(problem="invalid_answer")
-        if not -_ROUNDING <= value <= 1 + _ROUNDING:
+        if not -_SLACK <= value <= 1 + _SLACK:
             return Decision(problem="out_of_range")
         numbers.append(min(1.0, max(0.0, float(value))))
     if question.kind == "predicate":
         return Decision(tuple(numbers))
     total = sum(numbers)
-    if abs(total - 1) > _ROUNDING * expected:
+    if abs(total - 1) > min(_MAX_SUM_ERROR, _ROUNDING * expected + _SLACK):
         return Decision(problem="out_of_range")
     return Decision(tuple(number / total for number in numbers))

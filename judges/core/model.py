@@ -44,6 +44,10 @@ DEFAULT_TIMEOUT_S: Final = 60.0
 _MILLION: Final = 1_000_000
 # Providers whose models answer typed questions with probabilities, and generate no text.
 DECIDING: Final = frozenset({"decisions", "classifier"})
+Dialect = Literal["openai", "systemone"]
+_MAX_QUESTIONS: Final = 400
+_MAX_OPTIONS: Final = 255
+Backend = Literal["http", "onnx"]
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +115,15 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             requested once more with twice as many. Only with `openai` and `anthropic`.
         thinking_tokens: Tokens for the thinking of a reasoning model, besides its answer. By default 8192, until an
             answer shows that the model does not think. Only with `openai` and `anthropic`.
+        dialect: What a `decisions` endpoint speaks: `openai` (the default), to whose `base_url` `/decisions` is
+            appended, or `systemone`, with `/systemone`.
+        max_questions: Maximum number of questions in one request to a `decisions` endpoint; more are asked in several
+            requests. By default 400.
+        max_options: Maximum number of options of one question to a `decisions` endpoint. By default 255; some servers
+            accept 208 or 26. `tracejudge doctor --ask` finds it out.
+        backend: Where a `classifier` runs: `http` for a server, whose whole address `base_url` is, with `/predict` or
+            `/classify`; `onnx` for a model in the worker, which needs the extra `local`.
+        path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
     """
 
     provider: str = "openai"
@@ -127,6 +140,11 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     thinking_tokens: int | None = None
     api_key_file: str | None = None
     allow_link_local: bool = False
+    dialect: Dialect | None = None
+    max_questions: int | None = None
+    max_options: int | None = None
+    backend: Backend | None = None
+    path: str | None = None
 
     def __repr__(self) -> str:
         # The base URL may hold a password.
@@ -141,6 +159,16 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     def decides(self) -> bool:
         """Whether the model answers typed questions with probabilities, and generates no text."""
         return self.provider in DECIDING
+
+    @property
+    def question_limit(self) -> int:
+        """Maximum number of typed questions in one request."""
+        return self.max_questions or _MAX_QUESTIONS
+
+    @property
+    def option_limit(self) -> int:
+        """Maximum number of options of one typed question."""
+        return self.max_options or _MAX_OPTIONS
 
 
 class Tool(Struct, frozen=True):

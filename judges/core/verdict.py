@@ -130,6 +130,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         rationale: The judge's reasons.
         details: Further findings of the judge: sentences, keys, excerpts, counts. In `session` the generation, the
             number of traces and the trace ids of a judged conversation. In `repeat` the first verdict, of a repeat.
+            In `cascade` the part in a cascade: how probable a second judging was, and of a second one the first
+            verdict.
         trace_id: The judged trace.
         span_id: The judged span.
         response_id: The provider's id of the judged response.

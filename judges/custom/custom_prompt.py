@@ -84,4 +84,5 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         model=definition.model,
         temperature=definition.temperature,
         unit=definition.unit,
+        task="\n\n".join(filter(None, (text, means, guidance, examples))),
     )

@@ -1,11 +1,12 @@
 """Results without a value: a text, a list of texts, or an object. They are stored and shown, and never averaged."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from judges.core.decision import Option
 from judges.custom.definition import DefinitionError, short
 from judges.custom.scales import Rating, Value
 from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, text_field, text_list
@@ -90,6 +91,10 @@ class FreeForm:
         if missing := [name for name in self._fields if name not in found]:
             raise InvalidAnswerError(f"`{key}` has no `{missing[0]}`")
         return {name: _typed(found[name], kind, f"{key}.{name}") for name, kind in self._fields.items()}
+
+    def options(self) -> Sequence[tuple[Value, Option]]:
+        """Return nothing: the result is written."""
+        return ()
 
     def rate(self, _value: Value) -> Rating | None:
         """Return None: such a result has no value."""

@@ -4,17 +4,19 @@ A definition in words has them under `guidance`. A built-in judge gets them by a
 which is this judge with the guidance in its fixed part; reading and scoring stay as they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from msgspec import Struct, structs
 
 from judges.catalog import catalogue
-from judges.core.judge import Answered, Judge, Reading, has_text
+from judges.core.decision import Calibration
+from judges.core.judge import Answered, DecisionForm, Judge, Reading, has_text
 from judges.core.prompt import MATERIAL_RULES, Prompt, neutralise
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, nearest, short
+from judges.forms import decisions
 from tracejudge import Trace
 
 MAX_RULES: Final = 20
@@ -86,6 +88,9 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         scores = tuple(structs.replace(one, metric=own(one.metric)) for one in reading.scores)
         return reading._replace(scores=scores)
 
+    form = base.decision_form
+    if form is not None:
+        form = _with_guidance(form, guidance, own, base.metric_names)
     return replace(
         base,
         name=name,
@@ -95,6 +100,31 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         prompts=prompts,
         score=score,
         make=None,
+        decision_form=form,
         model=definition.model,
         temperature=definition.temperature,
+    )
+
+
+def _with_guidance(
+    form: DecisionForm, guidance: str, own: Callable[[str], str], metrics: Sequence[str]
+) -> DecisionForm:
+    """Add guidance to the fixed part of typed questions, and rename metrics by ``own``."""
+    end = f"\n\n{guidance}" if guidance else ""
+
+    def score(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+        of_base = {metric: calibrations[own(metric)] for metric in metrics if own(metric) in calibrations}
+        reading = form.score(trace, answered, of_base)
+        scores = tuple(structs.replace(one, metric=own(one.metric)) for one in reading.scores)
+        raw = cast("Mapping[str, float]", reading.details.get(decisions.UNCORRECTED, {}))
+        details = dict(reading.details)
+        if raw:
+            details[decisions.UNCORRECTED] = {own(metric): value for metric, value in raw.items()}
+        return reading._replace(scores=scores, details=details)
+
+    return replace(
+        form,
+        prompts=lambda trace: tuple(prompt._replace(fixed=prompt.fixed + end) for prompt in form.prompts(trace)),
+        fixed_parts=(*form.fixed_parts, end),
+        score=score,
     )

@@ -35,6 +35,7 @@ def make_judge(
     model: str | None = None,
     temperature: float | None = None,
     unit: Unit = "trace",
+    task: str | None = None,
 ) -> Judge:
     """Make a judge with one request, and one metric of its name.
 
@@ -49,7 +50,11 @@ def make_judge(
         model: The name of the model that judges, if the definition names one.
         temperature: The temperature to ask with, if the definition gives one.
         unit: What one verdict is about.
+        task: The user's text with all that explains it, for decision models; None where they cannot be asked.
     """
+    form = None
+    if task is not None and unit == "trace":
+        form = result.decision_form(name, task, partial(blocks, variables))
     return Judge(
         name=name,
         asks=asks,
@@ -69,6 +74,7 @@ def make_judge(
         model=model,
         temperature=temperature,
         unit=unit,
+        decision_form=form,
     )
 
 
@@ -189,16 +195,18 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         model=definition.model,
         temperature=definition.temperature,
         unit=definition.unit,
+        task="\n\n".join(filter(None, (text, _meanings(variables), examples))) if limits is None else None,
     )
 
 
 def fixed_part(text: str, variables: tuple[str, ...], result: Result, examples: str = "", role: str = ROLE) -> str:
     """Build the fixed part of a judge without tools; the form of the answer comes last."""
     task = f"Your task\n{text}"
-    means = (
-        f"The variables\nThey stand in the task as names; their values stand in the material.\n{meanings(variables)}"
-    )
-    return "\n\n".join(filter(None, (role, task, means, examples, MATERIAL_RULES, result.form)))
+    return "\n\n".join(filter(None, (role, task, _meanings(variables), examples, MATERIAL_RULES, result.form)))
+
+
+def _meanings(variables: Sequence[str]) -> str:
+    return f"The variables\nThey stand in the task as names; their values stand in the material.\n{meanings(variables)}"
 
 
 _TRACE_MODE_ROLE: Final = """\

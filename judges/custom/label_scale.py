@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from judges.core.decision import Option
 from judges.core.prompt import INVISIBLE
 from judges.custom.definition import DefinitionError, listed, nearest, short
 from judges.custom.scales import Rating, Value
@@ -84,6 +85,10 @@ class Labels:
             return min(self._labels, key=lambda label: abs(self._value(label) - share))
         wanted = share >= _HALF
         return next(label for label in self._labels if (label in self._passing) == wanted)
+
+    def options(self) -> Sequence[tuple[Value, Option]]:
+        """Return the labels."""
+        return [(label, Option(label, f"The right label is {label}.")) for label in self._labels]
 
     def _value(self, label: str) -> float:
         lowest, highest = min(self._numbers.values()), max(self._numbers.values())

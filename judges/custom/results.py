@@ -5,20 +5,24 @@ and ``schema`` request it, ``read`` reads, ``score`` scores, ``metric`` describe
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
-from judges.core.judge import RESULT, Answered, Metric, Reading
-from judges.core.prompt import OBJECT_RULES
+from msgspec import structs
+
+from judges.core.decision import Calibration, Decision, Kind, Question
+from judges.core.judge import RESULT, Answered, DecisionForm, Metric, Reading
+from judges.core.prompt import OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
 from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
 from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
-from judges.forms import yes_no
+from judges.forms import decisions, yes_no
 from judges.parsing.answer import text_field
 from judges.parsing.objects import read_object
+from tracejudge import Trace
 
 SCORING: Final = "defined/2"
 """Revision of reading and scoring; part of the version of every judge that uses this module."""
@@ -122,6 +126,62 @@ class Result:
         rating = self.scale.rate(answer.value)
         scores = () if rating is None else (Score(metric, *rating),)
         return Reading(scores, answer.rationale)
+
+    def decision_form(
+        self, metric: str, task: str, blocks: Callable[[Trace], tuple[Block, ...]]
+    ) -> DecisionForm | None:
+        """Build the form of one typed question; None where the result has no options to choose from.
+
+        Args:
+            metric: The one metric of the judge.
+            task: The user's text with what its variables mean.
+            blocks: Returns the material.
+        """
+        values = tuple(value for value, _ in self.scale.options())
+        options = tuple(option for _, option in self.scale.options())
+        if not options:
+            return None
+        fixed, kind = decisions.fixed_part(), "score" if self.scale.type_name == "integer" else "choice"
+        if len(options) == 1:
+            question = Question("predicate", f"The right answer to this task is {options[0].value}.\n\n{task}")
+        else:
+            question = Question(cast("Kind", kind), task, options)
+
+        def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+            answer: Decision = answered[0].answer[0]
+            if question.kind != "predicate":
+                return self._decided(metric, values, answer, calibrations)
+            found = decisions.binary(metric, answer.probability, calibrations)
+            if self.scale.type_name == "boolean":
+                found = structs.replace(found, label=str(found.passed).lower())
+            return Reading((found,), details=decisions.details({metric: answer.probability}, calibrations))
+
+        meanings = (f"{value}: {meaning}" for value, meaning in question.options)
+        return DecisionForm(
+            prompts=lambda trace: (Prompt(fixed, blocks(trace), questions=(question,)),),
+            fixed_parts=(fixed, question.instructions, *meanings),
+            score=score,
+            scoring="defined, decisions/1",
+        )
+
+    def _decided(
+        self, metric: str, values: Sequence[Value], answer: Decision, calibrations: Mapping[str, Calibration]
+    ) -> Reading:
+        """Score a choice or levels: the expected value, and the probability of the options that pass."""
+        ratings = [rating for value in values if (rating := self.scale.rate(value)) is not None]
+        weighed, best = list(zip(answer.probabilities, ratings, strict=True)), ratings[answer.best]
+        value = sum(share * rating.value for share, rating in weighed)
+        raw = best.raw
+        if best.label is None:
+            raw = sum(share * float(rating.raw) for share, rating in weighed)
+        if best.passed is None:
+            return Reading((Score(metric, value, raw, best.label),))
+        passing = sum(share for share, rating in weighed if rating.passed)
+        probability, passed = decisions.corrected(metric, passing, calibrations)
+        # Labels without numbers are worth 1 where they pass, which has no mean.
+        value = float(passed) if isinstance(best.raw, str) else value
+        details = decisions.details({metric: passing}, calibrations)
+        return Reading((Score(metric, value, raw, best.label, passed, probability=probability),), details=details)
 
     def guess(self, share: float, reason: str) -> Mapping[str, object]:
         """Return the lexical model's answer: the value at a share of the best, 0..1, with a reason."""

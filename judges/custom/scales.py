@@ -1,11 +1,12 @@
 """Scales: the values that a model may give, how they are requested and read, and the scores they become."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
 
+from judges.core.decision import Option
 from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
 from judges.parsing.answer import OutOfRangeError, amount, rating, truth
@@ -49,6 +50,10 @@ class Scale(Protocol):
         """Return the value at a share of the best, 0..1, as JSON writes it."""
         ...
 
+    def options(self) -> Sequence[tuple[Value, Option]]:
+        """Return the values that a decision model chooses from, the lowest first; empty where it cannot be asked."""
+        ...
+
 
 class YesNo:
     """Yes or no; yes passes. A model that answers ``unknown``, which is not offered, abstains."""
@@ -78,6 +83,11 @@ class YesNo:
         """Return yes from a half on."""
         return "yes" if share >= _HALF else "no"
 
+    def options(self) -> Sequence[tuple[Value, Option]]:
+        """Return the value that passes: a decision model is asked whether it is the right one."""
+        passing = str(self.pass_rule)
+        return [(passing, Option(passing, ""))]
+
 
 class Boolean(YesNo):
     """True or false; true passes."""
@@ -102,6 +112,8 @@ class Boolean(YesNo):
 Direction = Literal["higher", "lower", "none"]
 # Longer ranges are not listed in the schema; values are checked all the same.
 _MAX_ENUM: Final = 101
+# The fewest levels that an endpoint of decisions is known to take.
+_MAX_LEVELS: Final = 26
 # Below that a float represents every whole number.
 _MAX_BOUND: Final = 10**15
 _DIGITS: Final = 6
@@ -179,6 +191,14 @@ class Range:
         way = 1 - share if self._lower_is_better else share
         found = self._lowest + way * (self._highest - self._lowest)
         return self._number(min(max(round(found, 0 if self._whole else _DIGITS), self._lowest), self._highest))
+
+    def options(self) -> Sequence[tuple[Value, Option]]:
+        """Return the whole numbers of a short range, which are levels."""
+        if not self._whole or self._highest - self._lowest >= _MAX_LEVELS:
+            return []
+        numbers = range(int(self._lowest), int(self._highest) + 1)
+        ends = {self._lowest: "the lowest of the scale", self._highest: "the highest of the scale"}
+        return [(number, Option(str(number), ends.get(number, f"{number} on the scale"))) for number in numbers]
 
     def _value(self, raw: float) -> float:
         above = (self._highest - raw) if self._lower_is_better else (raw - self._lowest)

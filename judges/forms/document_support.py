@@ -8,12 +8,17 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from judges.core.judge import MIN_OUTPUT_TOKENS, Metric
-from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, history_rules
+from msgspec import structs
+
+from judges.core.decision import Calibration, Question
+from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Metric, Reading
+from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, history_rules
 from judges.core.verdict import Score
+from judges.forms import decisions
 from judges.forms.keyed_sentences import Keyed, Near, Overlap, Sifted, verdict
 from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, text_field, text_list, truth
 from judges.parsing.objects import read_object
+from judges.parsing.sentences import SPLITTER
 from tracejudge import Trace
 
 EntryT = TypeVar("EntryT")
@@ -207,7 +212,7 @@ def shares(weight_of: Mapping[str, int], relevant: Collection[str], utilized: Co
     )
 
 
-def scores(found: Shares, relevance_explanation: str, *, supported: bool) -> tuple[Score, ...]:
+def scores(found: Shares, relevance_explanation: str | None, *, supported: bool) -> tuple[Score, ...]:
     """Return the scores of the four metrics; only adherence passes or fails."""
     label = "supported" if supported else "unsupported"
     return (
@@ -216,6 +221,66 @@ def scores(found: Shares, relevance_explanation: str, *, supported: bool) -> tup
         *(() if found.completeness is None else (Score("completeness", found.completeness, found.completeness),)),
         Score("adherence", float(supported), float(supported), label, supported),
     )
+
+
+ADHERENCE: Final = """\
+Every claim of the part `answer` is supported by the part `documents`, be it by several sentences together. One claim \
+that goes beyond the documents or contradicts them makes this false."""
+_STATEMENTS: Final = (
+    "Sentence {key} of the part `documents` is relevant.",
+    "Sentence {key} of the part `documents` is used.",
+)
+_HALF: Final = 0.5
+
+
+def decision_form(
+    name: str,
+    definitions: str,
+    shown: Callable[[Trace], tuple[tuple[Block, ...], Keyed]],
+    *,
+    lengths: bool,
+    empty_completeness: float | None,
+) -> DecisionForm:
+    """Build the form of typed questions: a predicate on the whole answer, then two for each document sentence.
+
+    Args:
+        name: Name of the judge.
+        definitions: When a sentence is relevant, and when it is used.
+        shown: Returns the material, and the document sentences in it by their keys.
+        lengths: Whether shares count words.
+        empty_completeness: The completeness where no sentence is relevant; None: it has none.
+    """
+    fixed = f"{decisions.fixed_part(history=True)}\n\n{definitions}"
+
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+        blocks, documents = shown(trace)
+        texts = (statement.format(key=key) for key in documents.sentences for statement in _STATEMENTS)
+        questions = [Question("predicate", text) for text in (ADHERENCE, *texts)]
+        return decisions.requests(Prompt(fixed, blocks, documents), questions)
+
+    def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+        documents: Keyed = answered[0].prompt.about
+        whole, *rest = (answer.probability for answer in decisions.joined(answered))
+        keys = tuple(documents.sentences)
+        relevant, utilized = (
+            [key for key, probability in zip(keys, rest[start::2], strict=True) if probability >= _HALF]
+            for start in (0, 1)
+        )
+        found = shares(weights(documents.sentences, lengths=lengths), relevant, utilized)
+        if found.completeness is None:
+            found = found._replace(completeness=empty_completeness)
+        probability, passed = decisions.corrected("adherence", whole, calibrations)
+        *others, adherence = scores(found, None, supported=passed)
+        details = {
+            "document_sentences": len(keys),
+            "relevant": relevant,
+            "utilized": utilized,
+            "completeness_undefined": int(not relevant),
+            **decisions.details({"adherence": whole}, calibrations),
+        }
+        return Reading((*others, structs.replace(adherence, probability=probability)), details=details)
+
+    return DecisionForm(prompts, (fixed, ADHERENCE, *_STATEMENTS), score, f"{name}, decisions/1, {SPLITTER}")
 
 
 def guess(

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
+from judges.forms import decisions
 from judges.parsing.answer import object_schema, rating, text_field
 from judges.parsing.objects import read_object
 from tracejudge import Trace
@@ -71,11 +72,14 @@ def make(
     heuristic: Callable[[Trace], tuple[int, str]],
     cuts: tuple[str, ...] = (),
     settings: Settings = Settings(),  # noqa: B008 - frozen
+    criterion: str = "",
+    grades: str = "",
 ) -> Judge:
     """Build a graded judge. Its one metric has its name; 5 is best, and scores from the setting ``pass_at`` pass.
 
-    See ``Judge`` for the arguments. ``heuristic`` returns a score with a reason. A judge that shows earlier messages
-    names `messages` in ``cuts``.
+    See ``Judge`` for the arguments. ``criterion`` and ``grades`` are the parts of ``fixed`` that a decision model is
+    asked by; without them the judge has no such form. ``heuristic`` returns a score with a reason.
+    A judge that shows earlier messages names `messages` in ``cuts``.
     """
 
     def guess(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
@@ -90,6 +94,10 @@ def make(
             raw = answer["score"]
             return Reading((Score(name, _normalised(raw), float(raw), passed=raw >= pass_at),), answer["justification"])
 
+        form = None
+        if criterion:
+            has_history = "messages" in cuts
+            form = decisions.graded(name, criterion, grades, blocks, pass_at=pass_at, history=has_history)
         rule = str(pass_at) if pass_at == HIGHEST else f"{pass_at} or more"
         return Judge(
             name=name,
@@ -107,6 +115,7 @@ def make(
             make=configured,
             prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
             cuts=cuts,
+            decision_form=form,
         )
 
     return configured(settings)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from judges.core.decision import Option
 from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import object_schema
 from judges.parsing.plain import plain
@@ -100,6 +101,34 @@ takes four weeks, and you can renew it. The room opens at seven. Renewing is fre
 are both given.", "excerpt": "Loans run for four weeks and can be renewed once."}
 {"sentence": "The room opens at seven.", %s}
 {"sentence": "Renewing is free.", "label": "%s", "rationale": "No price is mentioned.", "excerpt": null}"""
+
+
+QUESTION: Final = """\
+What does the context, in the parts `document`, say on sentence {number} of the part `response`? Read the sentence as \
+it is meant where it stands. Only plain evidence counts, and knowledge from elsewhere only where it is trivial; a \
+number, date, name or condition must be the one in the context."""
+_SUPPORTED: Final = Option("supported", "The context says it, or it follows from the context with all that it says.")
+_NO_RAD: Final = Option(
+    "no_rad", "It states nothing that could be looked up: an opinion, a greeting, a question, a heading, a disclaimer."
+)
+OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
+    "v1": (
+        _SUPPORTED,
+        Option("unsupported", "The context does not prove it: it is silent on all or a part of it, or leaves it open."),
+        Option("contradictory", "The context shows that it or a part of it is false."),
+        _NO_RAD,
+    ),
+    "v2": (
+        _SUPPORTED,
+        Option(
+            "not_supported",
+            "The context does not prove it: it is silent, leaves it open or says otherwise, or the sentence is right "
+            "only in part, wrongly attributed, one-sided or without a qualifier.",
+        ),
+        _NO_RAD,
+    ),
+}
+"""The options of a decision model, by the name of the label set."""
 
 
 class Menu(NamedTuple):
@@ -203,7 +232,7 @@ def whole_lines(text: str) -> str:
     return "\n".join(found)
 
 
-class _Context:
+class ContextIndex:
     """The sentences that a response may draw on, with an index of their words and numbers."""
 
     def __init__(self, query: str, texts: Sequence[str]) -> None:
@@ -215,6 +244,13 @@ class _Context:
         self.words = content_words(query) | self.places.keys()
         self.numbers = numbers("\n".join((query, *self.sentences)))
 
+    def nearest(self, sentence: str) -> str | None:
+        """Return the first of the sentences that share the most words with one; None without any."""
+        words = content_words(sentence)
+        shared = Counter(place for word in words for place in self.places.get(word, ())[:_MAX_PLACES])
+        best = min(shared, key=lambda place: (-shared[place], place), default=None)
+        return None if best is None else self.sentences[best]
+
     def label(self, menu: Menu, sentence: str) -> Line:
         """Label a sentence; the excerpt is the first of the sentences that share the most words with it."""
         words = content_words(sentence)
@@ -223,18 +259,16 @@ class _Context:
             return Line(sentence, "no_rad", reason, None)
         if not numbers(sentence) <= self.numbers:
             return Line(sentence, menu.lacking, "It contains a number that context and query do not.", None)
-        share = coverage(words, self.words)
-        shared = Counter(place for word in words for place in self.places.get(word, ())[:_MAX_PLACES])
-        best = min(shared, key=lambda place: (-shared[place], place), default=None)
+        share, best = coverage(words, self.words), self.nearest(sentence)
         rationale = f"{share:.0%} of its words appear in context or query."
         if share < _MIN_COVERAGE or best is None:
             return Line(sentence, menu.lacking, rationale, None)
-        return Line(sentence, "supported", rationale, self.sentences[best])
+        return Line(sentence, "supported", rationale, best)
 
 
 def guess(menu: Menu, response: str, query: str, texts: Sequence[str]) -> str:
     """Label each sentence of a response by the share of its words that occurs in context or query."""
-    context = _Context(query, texts)
+    context = ContextIndex(query, texts)
     # A response without sentences must still be answered in the requested form.
     sentences = split(response) or ("",)
     lines = [context.label(menu, sentence) for sentence in sentences[:_MAX_LINES]]

@@ -11,6 +11,7 @@ from judges import sessions
 from judges.core.judge import Answer, Answered, AnyOf, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
+from judges.forms import decisions
 from judges.parsing.answer import choice, object_schema, text_field
 from judges.parsing.objects import read_object
 from judges.parsing.words import content_words, coverage, numbers
@@ -52,12 +53,21 @@ def make(
     heuristic: Callable[[Trace], tuple[bool, str]],
     cuts: tuple[str, ...] = (),
     unit: Unit = "trace",
+    statement: str | Mapping[str, str] | None = None,
+    pair: decisions.Pair | None = None,
 ) -> Judge:
     """Build a yes/no judge. Its one metric has its name; yes is 1 and passes.
 
     See ``Judge`` for the arguments. ``heuristic`` returns yes or no with a reason; ``fixed`` is the fixed part, or one
     per kind of reference (``fixed_parts``). A judge that shows earlier messages names `messages` in ``cuts``.
+
+    ``statement`` is what a decision model is asked, or one statement per kind of reference; without one the judge has
+    no such form. ``pair`` returns the texts for a classifier.
     """
+    form = None
+    if statement is not None:
+        kind = (lambda _trace: "") if isinstance(statement, str) else reference
+        form = decisions.yes_no(name, statement, blocks, kind=kind, history="messages" in cuts, pair=pair)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         return (Prompt(fixed if isinstance(fixed, str) else fixed[reference(trace)], blocks(trace)),)
@@ -85,6 +95,7 @@ def make(
         prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
         cuts=cuts,
         unit=unit,
+        decision_form=form,
     )
 
 

@@ -37,7 +37,7 @@ class Provider(NamedTuple):
     make: Callable[[ModelSettings, Mapping[str, str], str | None], ChatModel]
     check: Callable[[ModelSettings], None]  # Raises ``ModelSettingsError`` for settings that it cannot use.
     # Makes the request by which `tracejudge doctor` reaches the endpoint with a key; None without an endpoint.
-    probe: Callable[[ModelSettings, str | None], ProbeRequest] | None = None
+    probe: Callable[[ModelSettings, str | None], ProbeRequest | None] | None = None
     is_heuristic: bool = False  # Whether a fixed program answers. Its verdicts are free and marked as code.
     own_settings: frozenset[str] = frozenset()  # Settings that only providers which list them accept.
     default_url: str = ""  # The address of models without `base_url`.
@@ -46,7 +46,7 @@ class Provider(NamedTuple):
 
 
 # Pages of providers show the whole address of a request, which users copy.
-_REQUEST_PATHS: Final = ("/chat/completions", "/v1/messages")
+_REQUEST_PATHS: Final = ("/chat/completions", "/v1/messages", "/decisions", "/systemone")
 
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:

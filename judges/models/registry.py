@@ -10,7 +10,7 @@ from typing import Final
 import httpx
 
 from judges.core.model import ChatModel, ModelSettings
-from judges.models import anthropic, lexical, openai, scripted
+from judges.models import anthropic, classifier, decisions, lexical, openai, scripted
 from judges.models.provider import ModelSettingsError, Provider
 
 __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find"]
@@ -18,6 +18,8 @@ __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find"]
 PROVIDERS: Final[dict[str, Provider]] = {
     "openai": openai.PROVIDER,
     "anthropic": anthropic.PROVIDER,
+    "decisions": decisions.PROVIDER,
+    "classifier": classifier.PROVIDER,
     "lexical": lexical.PROVIDER,
     "scripted": scripted.PROVIDER,
 }

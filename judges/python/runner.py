@@ -221,7 +221,7 @@ def _score(found: Score, metrics: Sequence[Metric]) -> verdict.Score:
         passed = value >= metric.pass_at
     elif metric.pass_rule is not None and passed is None and isinstance(found.value, bool):
         passed = found.value
-    made = verdict.Score(metric.name, value, raw, found.label, passed, found.rationale)
+    made = verdict.Score(metric.name, value, raw, found.label, passed, rationale=found.rationale)
     try:
         return msgspec.convert(msgspec.structs.asdict(made), verdict.Score)
     except msgspec.ValidationError as error:

@@ -34,7 +34,7 @@ BOT = {
 
 
 def find_program(*names: str) -> str:
-    """Skip at home without it, fail in CI: there its absence would hide that nothing was tested."""
+    """Find a program; without it skip the test, but fail in CI, where a skip would hide that nothing was tested."""
     folders = f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
     found = next((path for name in names if (path := shutil.which(name, path=folders))), None)
     if found:
@@ -62,9 +62,9 @@ class Message(NamedTuple):
 
 
 class Inbox(LoopbackServer):
-    """Takes messages in place of the inbox of compose.yaml.
+    """Receives messages in place of the inbox of compose.yaml.
 
-    `failures` tells how many requests have failed in the eyes of who sends: only what had no answer may come again.
+    `failures` returns how many requests failed for the sender: only a message without an answer may be sent again.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Inbox(LoopbackServer):
         return [web.post("/{receiver}", self._take)]
 
     def messages(self, receiver: str) -> list[Message]:
-        """Give each once; fails where one came again that had its answer, as by a wrong group or interval."""
+        """Return each message once; fail if an answered one was sent again, as with a wrong group or interval."""
         with self._lock:
             came = [message for message in self._messages if message.receiver == receiver]
         new = [message for before, message in pairwise([None, *came]) if message != before]
@@ -121,7 +121,7 @@ class Alertmanager:
         self._client.post(f"{self.url}/api/v2/alerts", json=alerts).raise_for_status()
 
     def states(self) -> dict[str, str]:
-        """Tell each alert's state by its `case`: active or suppressed."""
+        """Return the state of each alert, active or suppressed, by its label `case`."""
         found = self._client.get(f"{self.url}/api/v2/alerts").raise_for_status().json()
         return {alert["labels"]["case"]: alert["status"]["state"] for alert in found}
 
@@ -142,7 +142,7 @@ class Alertmanager:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Alertmanager]:
-    """Run one with the committed files, its inbox ours, and its waits a moment each."""
+    """Run Alertmanager with the committed files, the inbox of the test and short waits."""
     program = find_program("prometheus-alertmanager", "alertmanager")
     with Inbox() as inbox, httpx.Client(timeout=60, trust_env=False) as client, (folder / "log").open("wb") as log:
         shutil.copytree(FOLDER, folder / "etc")
@@ -161,7 +161,7 @@ def running(folder: Path) -> Iterator[Alertmanager]:
 
 
 def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **labels: str) -> dict[str, Any]:
-    """Make an alert as Prometheus sends it, with what rules write on it; without labels that are empty."""
+    """Make an alert as Prometheus sends it, with the labels and annotations of rules; empty labels are left out."""
     own = {"alertname": name, "severity": severity, "kind": kind, "component": "tracejudge"}
     made = {
         "labels": {**own, **{label: value for label, value in labels.items() if value}},
@@ -184,7 +184,7 @@ def _hurried(config: str, inbox: str) -> str:
 
 
 def listening_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Read from the log of Alertmanager or Prometheus where it listens: told port 0, it takes one of its own."""
+    """Read the address of Alertmanager or Prometheus from its log: with port 0 it chooses a free one."""
 
     def listens() -> re.Match[str] | None:
         text = log.read_text(encoding="utf-8")

@@ -35,13 +35,13 @@ def mounts(service: dict[str, Any]) -> list[Mount]:
 
 
 def ports(service: dict[str, Any]) -> dict[int, int]:
-    """Give the port of each port of the machine; every one is bound to the loopback."""
+    """Return the container port of each published port; all are bound to the loopback."""
     found = [port.split(":") for port in service.get("ports", ())]
     assert all(host == "127.0.0.1" for host, *_ in found)
     return {int(outer): int(inner) for _, outer, inner in found}
 
 
 def addresses(text: str) -> Iterator[tuple[str, int]]:
-    """Give host and port of every URL that names both."""
+    """Return host and port of every URL that names both."""
     for found in _ADDRESS.finditer(text):
         yield found[1], int(found[2])

@@ -74,7 +74,7 @@ def read(path: Path) -> list[Instruction]:
 
 
 def is_ignored(name: str, patterns: list[str]) -> bool:
-    """Tell whether a path of the context stays out: the last pattern that fits it, or a folder above it, decides."""
+    """Return whether a path of the context is ignored: the last pattern that matches it or a parent folder decides."""
     ignored = False
     for pattern in patterns:
         bare = pattern.lstrip("!").strip("/")

@@ -1,4 +1,4 @@
-"""What alerts are expected to say; written out, and made of nothing that the generators use."""
+"""The expected alerts, written out in full without any code of the generators."""
 
 from collections.abc import Mapping
 from typing import Any

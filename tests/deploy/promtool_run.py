@@ -1,4 +1,4 @@
-"""Run promtool's tests of rules: all scenes in one process, which tells of each moment that differs."""
+"""Run promtool's tests of rules: all scenes in one process, which reports each moment that differs."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ class Fires:
 
 
 class Case(NamedTuple):
-    """What one alert is to do at one moment of a scene."""
+    """The expected state of one alert at one moment of a scene."""
 
     alert: str
     kind: str
@@ -36,9 +36,9 @@ class Case(NamedTuple):
 
 @dataclass
 class Scene:
-    """A world, and what fires in it when; whatever is not said to fire must not.
+    """A world and its expected alerts by minute; all other alerts must not fire.
 
-    `every` is how often rules are evaluated: where five minutes do, a scene takes a fifth of the time.
+    `every` is the evaluation interval of rules: with five minutes a scene runs five times as fast.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Scene:
     cases: list[Case] = field(default_factory=list)
 
     def at(self, minute: int, firing: Mapping[str, Sequence[Fires]] | None = None, **kinds: Iterable[str]) -> "Scene":
-        """Say what fires at a minute, and of which alerts that is a test of which kind."""
+        """Add the expected alerts of a minute; `kinds` are the kinds of test with the alerts that they cover."""
         self.moments[minute] = firing or {}
         self.cases += [Case(alert, kind, self, minute) for kind, alerts in kinds.items() for alert in alerts]
         return self
@@ -87,7 +87,7 @@ def every_rule(rules: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def run_scenes(promtool: str, rules: Sequence[Path], scenes: Iterable[Scene], folder: Path) -> dict[Moment, str]:
-    """Play scenes; return what promtool says against each moment that differs."""
+    """Run scenes; return the errors of promtool by moment."""
     alerts = alert_names(rules)
     by_pace: dict[str, list[dict[str, Any]]] = {}
     for scene in scenes:
@@ -106,7 +106,7 @@ def run_scenes(promtool: str, rules: Sequence[Path], scenes: Iterable[Scene], fo
 def run_groups(
     promtool: str, rules: Sequence[Path], groups: Sequence[dict[str, Any]], folder: Path, every: str = "1m"
 ) -> str:
-    """Run groups of promtool's tests, with rules evaluated so often; return what it says."""
+    """Run groups of promtool's tests with an evaluation interval; return its output."""
     document = {
         "rule_files": [str(path) for path in rules],
         "evaluation_interval": every,

@@ -41,17 +41,17 @@ def dashboards(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
 
 
 def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Give the panels, headings aside."""
+    """Return the panels without headings."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def asked(folder: Path = FOLDER) -> list[Asked]:
-    """Give every query of every dashboard: of panels, annotations and variables, as they are written."""
+    """Return every query of all dashboards as written: those of panels, annotations and variables."""
     return [query for uid, dashboard in dashboards(folder).items() for query in _of(uid, dashboard)]
 
 
 def rule_expressions(folder: Path) -> dict[str, str]:
-    """Give the expressions of all rules, by their file, place and name."""
+    """Return the expressions of all rules by file, place and name."""
     found: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
         for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
@@ -73,12 +73,12 @@ def fill(expr: str, values: Mapping[str, str | Sequence[str]]) -> str:
 
 
 def selectors(expr: str) -> list[tuple[str, str]]:
-    """Give each metric of ours that is asked for, with its matchers."""
+    """Return each of our metrics in a query with its matchers."""
     return [(found[1], (found[2] or "{}")[1:-1]) for found in _SELECTOR.finditer(expr)]
 
 
 def named_metrics(expr: str) -> set[str]:
-    """Give the names of our metrics that are asked for, recorded ones included."""
+    """Return the names of our metrics in a query, recorded ones included."""
     return {name for name, _ in selectors(expr)}
 
 
@@ -94,7 +94,7 @@ def _of(uid: str, dashboard: Mapping[str, Any]) -> Iterator[Asked]:
 
 
 def _expression(query: str) -> str:
-    """Take what a variable asks out of Grafana's own function."""
+    """Return the query of a variable without Grafana's own function."""
     found = _QUERY_RESULT.fullmatch(query) or _LABEL_VALUES.fullmatch(query)
     assert found, query
     return found[1]

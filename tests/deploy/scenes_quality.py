@@ -184,7 +184,7 @@ def dropped(segment: str, *, takes_over: bool = False) -> Monitored:
 
 
 def member(world: Monitored) -> Monitored:
-    """Let only a panel ask the judge model."""
+    """Make the judge model a member of a panel only."""
     world.gauge("tracejudge_panel_member", "1x20000", judge="groundedness", judge_model=MODEL, instance="a")
     return world
 

@@ -1,4 +1,4 @@
-"""Scenes of the watcher itself: where it is blind, slow, or loses something."""
+"""Scenes of the watcher itself: it is blind, slow, or loses traces or verdicts."""
 
 from expected import fires, together, watcher
 from promtool_run import Fires, Scene
@@ -35,7 +35,7 @@ SERIES = {
 
 
 def requests(world: World, minutes: int, at_most: dict[str, float], **labels: str) -> World:
-    """Add requests to the judge model: in each minute so many took at most that many seconds."""
+    """Add requests to the judge model: for each number of seconds, how many a minute took at most that long."""
     labels = {"judge_model": MODEL, "status": "ok"} | labels
     for seconds, each in at_most.items():
         world.counter("tracejudge_judge_request_duration_seconds_bucket", Minutes(minutes, each), le=seconds, **labels)
@@ -44,7 +44,7 @@ def requests(world: World, minutes: int, at_most: dict[str, float], **labels: st
 
 
 def ages(world: World, minutes: int, at_most: dict[str, float]) -> World:
-    """Add scores: in each minute so many were at most that many seconds old."""
+    """Add scores: for each number of seconds, how many a minute were at most that old."""
     for seconds, each in at_most.items():
         world.counter("tracejudge_score_age_seconds_bucket", Minutes(minutes, each), le=seconds, service=SERVICE)
     each = max(at_most.values())
@@ -52,7 +52,7 @@ def ages(world: World, minutes: int, at_most: dict[str, float]) -> World:
 
 
 def pipeline(minutes: int, each: float) -> World:
-    """All of the pipeline, with so many traces a minute and nothing wrong."""
+    """A healthy pipeline with this many traces a minute."""
     world = World().traces(Minutes(minutes, each)).traces(Minutes(minutes, each), outcome="not_sampled")
     world.judged(Mix(minutes, each)).judged(Mix(minutes, each), judge="safety")
     requests(world, minutes, {"1.28": each, "20.48": each, "40.96": each, "+Inf": each})
@@ -148,7 +148,7 @@ def nearly_full(share: str, waiting: int) -> dict[str, list[Fires]]:
 
 
 def redis_memory(used: str, most: str) -> World:
-    """What Redis uses and may use, as a worker tells it."""
+    """The memory that Redis uses and its limit, as a worker exports them."""
     world = World().gauge("tracejudge_redis_used_bytes", used)
     return world.gauge("tracejudge_redis_max_bytes", most)
 

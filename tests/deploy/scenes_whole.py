@@ -1,4 +1,4 @@
-"""Scenes that all rules look at: what is told, and that nothing else is."""
+"""Scenes for all rules together: the expected alerts, and no others."""
 
 from expected import together
 from promtool_run import Scene
@@ -10,7 +10,7 @@ from worlds import MODEL, Minutes, Mix, World
 
 
 def one_bad_answer() -> World:
-    """A service that is new, and the three judges of its first trace fail it."""
+    """The first trace of a new service fails by three judges."""
     world = Monitored().traces(Minutes(40), absent=20, born=1)
     for judge in ("groundedness", "relevance_to_query", "safety"):
         world.judged(Mix(40), absent=20, born=(0, 1), judge=judge)
@@ -22,7 +22,7 @@ def one_bad_answer() -> World:
 
 
 def endpoint_dies() -> World:
-    """At minute 70 the judge model answers no more, and traces still come; the gauges show the past."""
+    """From minute 70 on the judge model does not answer while traces arrive; the gauges show the past."""
     world = Monitored().shares("0.98x200", 0.01).traces(Minutes(100, 5))
     for judge in ("groundedness", "faithfulness", "safety"):
         world.judged(Mix(70, 4.9, 0.1 * (judge != "safety")), Mix(30), judge=judge)
@@ -30,7 +30,7 @@ def endpoint_dies() -> World:
 
 
 def judge_gets_strict() -> World:
-    """At minute 75 another version of the judge comes, which passes half of what the old one passed."""
+    """At minute 75 a new version of the judge begins, with half the pass share of the old one."""
     world = Monitored().shares("0.97x76 stale", 0.02, version="1a2b3c4d")
     world.shares("_x75 0.98x100", 0.01, "_x75 100x100", version="99999999")
     world.traces(Minutes(145, 10)).judged(Mix(75, 9, 1), Mix(70))

@@ -86,7 +86,7 @@ class Traffic:
         yield from self._of_panel()
 
     def _of_panel(self) -> Iterator[Verdict]:
-        """Give what a panel makes of `correctness`, of which its members think better."""
+        """Yield verdicts of a panel on `correctness` that are worse than those of its members."""
         failed, doubt = Score("correctness", 0.0, passed=False), Score("disagreement", 1.0)
         yield self._verdict("correctness", failed, doubt, judge_model=PANEL)
         yield self._verdict("correctness", Score("correctness", 1.0, passed=True), doubt, judge_model=PANEL)
@@ -194,7 +194,7 @@ class Traffic:
 
 @contextmanager
 def serve(traffic: Traffic) -> Iterator[int]:
-    """Serve the page; gives the port."""
+    """Serve the page and yield the port."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -231,25 +231,25 @@ class Prometheus:
             return False
 
     def query(self, expr: str, at: float | None = None) -> Any:
-        """Ask for this moment, or another; fails with Prometheus' own words."""
+        """Run a query for now or another time; errors contain the message of Prometheus."""
         return self._get("query", {"query": expr} | ({} if at is None else {"time": at}))["result"]
 
     def query_range(self, expr: str, seconds: float, step: float = 1, *, at: float | None = None) -> Any:
-        """Ask for the last seconds, or for those before another moment."""
+        """Run a range query over the last seconds, or those before another time."""
         now = time.time() if at is None else at
         return self._get("query_range", {"query": expr, "start": now - seconds, "end": now, "step": step})["result"]
 
     def exemplars(self, expr: str, seconds: float) -> Any:
-        """Ask for the traces behind the buckets."""
+        """Return the exemplars of the last seconds."""
         now = time.time()
         return self._get("query_exemplars", {"query": expr, "start": now - seconds, "end": now})
 
     def rules(self) -> list[dict[str, Any]]:
-        """Give all rules with what came of them."""
+        """Return all rules with their results."""
         return [rule for group in self._get("rules", {})["groups"] for rule in group["rules"]]
 
     def label_values(self, label: str, selector: str) -> list[str]:
-        """Ask which values a label has."""
+        """Return the values of a label."""
         values: list[str] = self._get(f"label/{label}/values", {"match[]": selector})
         return values
 
@@ -264,7 +264,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(program: str, folder: Path, target: int) -> Iterator[Prometheus]:
-    """Start it with our rules at the pace of the test; it scrapes the target each second."""
+    """Start Prometheus with our rules at the pace of the test; it scrapes the target each second."""
     write(folder / "rules", generate(scale=SCALE))
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -292,7 +292,7 @@ def prometheus(program: str, folder: Path, target: int) -> Iterator[Prometheus]:
 
 @contextmanager
 def started(command: Sequence[str], log: Path) -> Iterator[str]:
-    """Start it; gives where it listens."""
+    """Start a server and yield its URL."""
     with log.open("wb") as output, Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT) as run:
         try:
             yield listening_url(run, log)

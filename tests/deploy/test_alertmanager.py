@@ -43,7 +43,7 @@ def config() -> dict[str, Any]:
 
 
 def kinds() -> dict[str, str]:
-    """Tell the kind of each alert of the committed rules."""
+    """Return the kind of each alert of the committed rules."""
     files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(RULES.glob("*.yaml"))]
     rules = [rule for file in files for group in file["groups"] for rule in group["rules"] if "alert" in rule]
     return {rule["alert"]: rule["labels"]["kind"] for rule in rules}

@@ -16,7 +16,7 @@ SERVICES = {"support-bot", "code-helper", "summariser"}
 
 
 def variables(redis_url: str, prefix: str, otlp: OtlpReceiver) -> dict[str, str]:
-    """Give the variables that compose gives, with our addresses."""
+    """Return the variables of compose.yaml, with the addresses of the test."""
     given = services()["traffic"]["environment"]
     ours = {"TRACEJUDGE_REDIS_URL": redis_url, "OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint}
     assert set(ours) < set(given)

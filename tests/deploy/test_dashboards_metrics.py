@@ -19,17 +19,17 @@ EVERYTHING = {"service", "environment", "judge", "metric", "judge_model"}
 
 
 def declared() -> dict[str, set[str]]:
-    """Give the labels of each metric, by the name that samples bear."""
+    """Return the labels of each metric, by the name of its samples."""
     return {metric.full_name: set(metric.labels) for metric in METRICS.values()}
 
 
 def bare(name: str) -> str:
-    """Take from a histogram's samples what the metric's name has not."""
+    """Return the metric's name without the suffix of a histogram's samples."""
     return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
 
 
 def recorded() -> set[str]:
-    """Give the names of the recorded series, which end the names of their rules."""
+    """Return the names of the recorded series, the last part of the names of their rules."""
     return {f"tracejudge:{key.split(':tracejudge:', 1)[1]}" for key in rule_expressions(RULES) if ":tracejudge:" in key}
 
 

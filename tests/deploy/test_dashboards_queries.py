@@ -53,7 +53,7 @@ def ask(server: Prometheus, query: Asked, at: float | None = None, **chosen: str
 
 
 def values(uid: str) -> dict[str, str]:
-    """Give what variables stand for when a dashboard opens."""
+    """Return the values of variables when a dashboard opens."""
     found = {"__range": "5m", "__interval": "4s", "__rate_interval": "4s", "series": "shop / safety / safety / prod"}
     for variable in dashboards()[uid]["templating"]["list"]:
         if variable["type"] == "custom":
@@ -157,7 +157,7 @@ def test_rows_of_a_table_bear_its_columns_alone(answers: Mapping[Asked, Any]) ->
 
 
 def by_label(answer: Any, label: str) -> dict[str, float]:
-    """Give the last value of each series, or the one there is, by one of its labels."""
+    """Return the last value of each series by one of its labels."""
     return {each["metric"].get(label, ""): float((each.get("value") or each["values"][-1])[1]) for each in answer}
 
 

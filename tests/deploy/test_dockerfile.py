@@ -186,7 +186,7 @@ def is_healthy(image: Image, variables: Mapping[str, str]) -> bool:
 
 
 def written(image: Image) -> dict[str, float]:
-    """Tell when each file outside of /tmp was changed last."""
+    """Return the time of the last change of each file outside of /tmp."""
     outside = (path for path in image.root.rglob("*") if (image.root / "tmp") not in path.parents)
     return {str(path): path.lstat().st_mtime for path in outside if path != image.root / "tmp"}
 

@@ -107,7 +107,7 @@ def test_no_moment_of_a_scene_is_untested() -> None:
 
 @each_alert
 def test_alert_is_labelled_and_leads_on(rule: dict[str, Any]) -> None:
-    """It has the three labels, and four annotations."""
+    """Each alert has three labels and four annotations."""
     assert set(rule["labels"]) == {"severity", "kind", "component"}
     assert rule["labels"]["severity"] in {"page", "ticket", "info"}
     assert rule["labels"]["kind"] in {"quality", "watcher", "info"}
@@ -140,7 +140,7 @@ def test_its_dashboard_exists_and_has_the_variables_that_are_filled_in(rule: dic
 
 
 def test_rules_use_only_metrics_that_exist() -> None:
-    """Of the worker's own or recorded before; and only labels of the series."""
+    """Rules use exported or recorded metrics only, and the labels of series."""
     known = {rule["record"] for rule in every_rule(FILES) if "record" in rule} | set(exported())
     used = {name for path in FILES for name in re.findall(r"\btracejudge[_:][a-z0-9_:]+", path.read_text())}
     assert used - known == set()

@@ -75,7 +75,7 @@ def test_one_page_for_each_alert() -> None:
 
 @each_alert
 def test_form(page: Page) -> None:
-    """It has the same parts in the same order, begins with what the alert means, and stays on a screen or so."""
+    """Each page has the same parts in the same order, begins with the meaning of the alert, and is short."""
     assert page.headings == [page.path.stem, *HEADINGS]
     assert len(page.text.splitlines()) <= MOST_LINES
     assert max(map(len, page.prose.splitlines())) <= 120
@@ -97,7 +97,7 @@ def test_links_lead_somewhere(page: Page) -> None:
 
 @each_page
 def test_commands_can_be_given(page: Page) -> None:
-    """Each parses with its arguments as the command line does it; nothing of it is run."""
+    """The command line parses each command with its arguments; none is run."""
     for line in page.commands:
         words = shlex.split(line.partition(" | ")[0].removeprefix(EXEC), comments=True)
         if words[0] == "curl":
@@ -124,7 +124,7 @@ def parse(words: list[str]) -> None:
 
 @each_page
 def test_commands_about_verdicts_name_service_and_judge(page: Page) -> None:
-    """Where an alert bears them: a person on call reads the failures of this alert, not those of all services."""
+    """A person on call reads the failures of this alert, not those of all services."""
     for line in page.commands:
         if line.startswith("tracejudge tail --failed") and page is not INDEX:
             assert "--judge " in line, line
@@ -133,7 +133,7 @@ def test_commands_about_verdicts_name_service_and_judge(page: Page) -> None:
 
 @each_page
 def test_queries_are_of_what_exists(page: Page) -> None:
-    """Of exported or recorded series, and of labels that they bear."""
+    """Queries use exported or recorded series and their labels only."""
     for query in page.queries:
         assert named_metrics(query) <= series(), query
         rest = re.sub(r'"[^"]*"|\[[^\]]*\]|\b(tracejudge[_:][\w:]+|up|\d+[smhdw]?)\b', " ", query)
@@ -170,7 +170,7 @@ def test_quotes_stand_somewhere(page: Page) -> None:
 
 @each_alert
 def test_figures_are_those_of_the_table(page: Page) -> None:
-    """It names its part of the table, and every figure and duration in it; and how loud the alert is."""
+    """Each page names its part of the table, every figure and duration in it, and the severity of the alert."""
     said = page.part("How sure it is")
     for figure in figures(page):
         assert re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\w.]*\w)", said), f"no {figure} in: {said}"
@@ -180,7 +180,7 @@ def test_figures_are_those_of_the_table(page: Page) -> None:
 
 
 def figures(page: Page) -> Iterator[str]:
-    """Give the values of the page's part of the table as they are written in a text."""
+    """Yield the values of the page's part of the table as they are written in a text."""
     table: Any = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     found = re.search(r"Set in `\[([a-z_.]+)\]` of \[objectives.toml\]", page.part("How sure it is"))
     assert found, "no `[part]` of objectives.toml"
@@ -214,7 +214,7 @@ def test_silences_are_those_of_alertmanager(page: Page) -> None:
 
 @cache
 def inhibited() -> set[tuple[str, str]]:
-    """Give who silences whom, from the labels of the rules."""
+    """Return pairs of an alert and one that it silences, by the labels of the rules."""
     config = yaml.safe_load((ROOT / "deploy" / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
     known = [{"alertname": rule["alert"], **rule["labels"]} for rule in every_rule(FILES) if "alert" in rule]
     return {
@@ -245,14 +245,14 @@ def rules_of(page: Page) -> list[dict[str, Any]]:
 
 @cache
 def series() -> set[str]:
-    """Give every name of a series: of the worker's and of the recorded ones."""
+    """Return the names of all series of the worker and of all recorded series."""
     names = {rule["record"] for rule in every_rule(FILES) if "record" in rule}
     return names.union({"process_start_time_seconds"}, *(metric.samples for metric in METRICS.values()))
 
 
 @cache
 def vocabulary() -> set[str]:
-    """Give the words that stand for themselves: of the reference pages, of the SDK, and labels with their values."""
+    """Return the known words: those of the reference pages and of the SDK, and labels with their values."""
     words = {*LABELS, *OUTCOMES, *series(), *tracejudge.__all__, *Settings().roles, "tracejudge", "ok", "other"}
     words |= {*Account.__struct_fields__, *tracejudge.Trace.__struct_fields__}
     for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
@@ -269,7 +269,7 @@ def vocabulary() -> set[str]:
 
 @cache
 def source() -> str:
-    """Give the code and the tables that pages may quote."""
+    """Return the code and the tables that pages may quote."""
     folders = ("worker", "judges", "producers/tracejudge", "deploy/prometheus", "docs")
     kinds = {".py", ".lua", ".toml", ".yaml", ".yml", ".md"}
     found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds)

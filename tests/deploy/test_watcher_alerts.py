@@ -1,4 +1,4 @@
-"""What the alerts of the watcher do in each scene."""
+"""The alerts of the watcher in each scene."""
 
 from pathlib import Path
 
@@ -20,6 +20,6 @@ def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactor
 
 @each_case("case", CASES, ids=[case.name for case in CASES])
 def test_alert(case: Case, failures: dict[Moment, str]) -> None:
-    """It fires as the scene says, with these labels and annotations, and no other alert of the watcher does."""
+    """The alert fires as expected, with its labels and annotations, and no other alert of the watcher does."""
     said = failures.get(Moment(case.scene.name, case.minute))
     assert not said, said

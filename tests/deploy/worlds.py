@@ -1,4 +1,4 @@
-"""What Prometheus has scraped of some workers, minute by minute, as promtool takes it.
+"""The metrics of some workers as Prometheus scrapes them each minute, in the notation of promtool.
 
 A world begins at minute 0 and is scraped once a minute. Segments say for how many minutes how much is added in each.
 """
@@ -20,7 +20,7 @@ GONE: Final = float("nan")
 
 
 class Minutes(NamedTuple):
-    """What is added to a counter in each of some minutes; `restart` begins the counter anew first."""
+    """The increase of a counter in each of some minutes; `restart` begins the counter anew first."""
 
     minutes: int
     each: float = 0.0
@@ -41,7 +41,7 @@ class World:
     """Series by their name and labels."""
 
     def __init__(self, *, workers: bool = True, began: float = LONG_AGO) -> None:
-        """Begin with one healthy worker that nothing happens to and that began at a minute, or with nothing at all."""
+        """Create a world with one healthy, idle worker that began at a minute, or an empty world."""
         self.series: dict[str, str] = {}
         if workers:
             self.worker("a", began=began)
@@ -56,7 +56,7 @@ class World:
         return self.gauge(STARTED, f"{absent}{began * 60:g}x20000", job=JOB, instance=instance)
 
     def began_anew(self, minute: int, instance: str = "a") -> "World":
-        """Let a worker of this world be another process from a minute on."""
+        """Replace a worker by another process from a minute on."""
         values = f"{LONG_AGO * 60:g}x{minute} {minute * 60 - 10}x20000"
         return self.gauge(STARTED, values, job=JOB, instance=instance)
 
@@ -128,12 +128,12 @@ class World:
         return self.counter("tracejudge_traces_total", *segments, absent=absent, born=born, **names)
 
     def extended(self, series: dict[str, str]) -> "World":
-        """Put series in place of those of the same name and labels."""
+        """Replace series of the same name and labels."""
         self.series |= series
         return self
 
     def without(self, *names: str) -> "World":
-        """Take series away whose name begins so."""
+        """Remove series whose name begins with one of these."""
         self.series = {key: values for key, values in self.series.items() if not key.startswith(names)}
         return self
 
@@ -150,6 +150,6 @@ def _pairs(labels: Iterable[tuple[str, str]]) -> str:
 
 
 def _expanded(part: str) -> str:
-    """Write `1x5` as promtool does, which wants a step: `1+0x4`."""
+    """Convert `1x5` to the notation of promtool, which requires a step: `1+0x4`."""
     value, times, count = part.partition("x")
     return f"{value}+0x{int(count) - 1}" if times and "+" not in part and value not in {"_", "stale"} else part

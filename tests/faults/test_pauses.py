@@ -22,14 +22,17 @@ def lease_left_s(experiment: Experiment) -> float:
 @pytest.mark.slow("waits longer than a lease of 15 s")
 def test_a_worker_is_suspended_past_its_lease_and_resumes(experiment: Experiment) -> None:
     """Answers that arrive after the lease are discarded; verdicts written before are kept."""
-    chance, paused = random.Random(6), replies.Hold()
+    chance, paused, last = random.Random(6), replies.Hold(), replies.Hold()
 
     def usual(_: replies.Call) -> replies.Behaviour:
         return replies.slow(chance.uniform(0.1, 3.0))
 
     # The pause falls into the middle of the batch, however late this test reaches it.
-    experiment.endpoint.behaviour = replies.from_call(EVALUATIONS // 2, replies.held(paused, usual), before=usual)
-    experiment.start("paused", batch_size=EVALUATIONS)
+    then = replies.from_call(EVALUATIONS // 2, replies.held(paused, usual), before=usual)
+    # One call stays open: with all its answers a worker would end the batch before it renews the lease.
+    experiment.endpoint.behaviour = replies.from_call(1, then, before=replies.held(last, usual))
+    (model,) = experiment.settings()["models"].values()
+    experiment.start("paused", batch_size=EVALUATIONS, models={"default": {**model, "timeout_s": 600}})
     experiment.publish(EVALUATIONS // 2)
     experiment.wait_finished(EVALUATIONS // 4)
     experiment.pause("paused")
@@ -41,6 +44,7 @@ def test_a_worker_is_suspended_past_its_lease_and_resumes(experiment: Experiment
     assert time.monotonic() - began > left_s, "before that the batch was the paused worker's"
     experiment.resume("paused")
     wait_until(lambda: "lease lost" in experiment.workers["paused"].program.stderr, what="it to notice")
+    last.release()
     account = experiment.assert_all_scored()
     assert account.scored == EVALUATIONS
     experiment.assert_each_counted()

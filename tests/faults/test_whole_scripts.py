@@ -60,8 +60,7 @@ LARGEST = 2**63 - 1
 
 
 def _planner(keys: Keys) -> Planner:
-    versions = {name: judge.version for name, judge in catalogue().items()}
-    return Planner(SETTINGS, keys, Sampler(SETTINGS, Graders(SETTINGS, catalogue())), versions)
+    return Planner(SETTINGS, keys, Sampler(SETTINGS, Graders(SETTINGS, catalogue())))
 
 
 class Scene:

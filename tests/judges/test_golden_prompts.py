@@ -31,11 +31,29 @@ def written(judge: Judge, trace: Trace) -> str:
     return "\n\n=== next request\n\n".join(requests) + "\n"
 
 
+def questions_of(judge: Judge, trace: Trace) -> str:
+    """Lay out the fixed part and the typed questions of the form for decision models."""
+    form = judge.for_decisions({})
+    parts = []
+    for prompt in form.prompts(form.prepare(trace)):
+        parts.append(f"=== fixed\n{prompt.fixed}")
+        parts.append("=== material\n" + "\n".join(block.name for block in prompt.blocks))
+        for question in prompt.questions:
+            pair = "" if question.pair is None else " with a pair"
+            options = (f"- {value}: {meaning}" for value, meaning in question.options)
+            parts.append("\n".join((f"=== {question.kind}{pair}", question.instructions, *options)))
+    return "\n\n".join(parts) + "\n"
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
 def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
-    path = GOLDEN / f"{judge.name}.{case}.txt"
-    actual = written(judge, served(judge, CASES[case]))
+    compare(GOLDEN / f"{judge.name}.{case}.txt", written(judge, served(judge, CASES[case])))
+    if judge.decision_form is not None:
+        compare(GOLDEN / f"{judge.name}.{case}.questions.txt", questions_of(judge, served(judge, CASES[case])))
+
+
+def compare(path: Path, actual: str) -> None:
     if UPDATES:
         path.write_bytes(actual.encode())
     expected = path.read_bytes().decode() if path.exists() else ""
@@ -48,6 +66,8 @@ def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
 
 def test_no_golden_file_is_left_over() -> None:
     expected = {f"{name}.{case}.txt" for name in catalogue() for case in CASES}
+    asked = [name for name, judge in catalogue().items() if judge.decision_form is not None]
+    expected |= {f"{name}.{case}.questions.txt" for name in asked for case in CASES}
     left_over = sorted(path for path in GOLDEN.iterdir() if path.name not in expected)
     if UPDATES:
         for path in left_over:

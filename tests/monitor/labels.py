@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from judges.agreement.intervals import Interval
 from worker.monitor.corrected import (
     Confusion,
     Corrected,
@@ -12,8 +13,10 @@ from worker.monitor.corrected import (
     Stratum,
     from_drawn,
     from_golden,
-    from_scores,
 )
+from worker.monitor.correction import Pair, strata
+from worker.monitor.label_store import Label, LabelVerdict
+from worker.monitor.shares import ClassSums, SessionSums, Sums, pass_share
 
 SENSITIVITY, SPECIFICITY = 0.85, 0.80
 DESIGNS = ("uniform", "changed", "failing", "weighted")
@@ -102,15 +105,43 @@ def golden(seed: int, share: float, runs: int, *, judged: int = 2000, labels: in
     return covered / runs
 
 
-def scores(seed: int, share: float, runs: int, *, judged: int = 2000, labels: int = 200) -> float:
-    """Correct a judge that returns probabilities by labels drawn uniformly; return the coverage."""
+def sessions(seed: int, share: float, runs: int, correlation: float, *, judged: int = 400, labelled: int = 40) -> float:
+    """Correct by labels of whole sessions of five traces, whose truths and errors correlate; return the coverage."""
     chance = np.random.default_rng(seed)
-    covered = 0
+    size, covered, counted = 5, 0, 0
     for _ in range(runs):
-        truth = chance.random(judged) < share
-        given = np.where(truth, chance.beta(4, 1.5, judged), chance.beta(1.5, 3, judged))
-        chosen = chance.choice(judged, labels, replace=False)
-        labelled = list(zip(given[chosen].tolist(), truth[chosen].tolist(), strict=True))
-        found = from_scores(labelled, float(given.mean()), float(given.var()), judged)
-        covered += found.interval.low <= share <= found.interval.high
-    return covered / runs
+        truth = _alike(chance, np.full((judged, size), share), correlation)
+        right = _alike(chance, np.where(truth, SENSITIVITY, SPECIFICITY), correlation)
+        verdicts = np.where(right, truth, ~truth)
+        passed = verdicts.sum(1)
+        whole = ClassSums(judged * size, *map(float, (judged * size, passed.sum(), judged * size, passed.sum())))
+        over = SessionSums(judged, *map(float, (judged * size**2, size * passed.sum(), (passed**2).sum())))
+        sums = Sums({0: whole}, over)
+        pairs = [
+            Pair(
+                Label(f"{row}.{at}", "j", "j", passed=bool(truth[row, at]), drawn=labelled / judged),
+                LabelVerdict(
+                    *(f"{row}.{at}", f"{row}.{at}", "live", "v", "m", "s", "scored", 0.0, 1.0),
+                    passed=bool(verdicts[row, at]),
+                    session_id=str(row),
+                ),
+            )
+            for row in range(labelled)
+            for at in range(size)
+        ]
+        raw = pass_share(sums)
+        assert raw is not None
+        try:
+            found: Interval = from_drawn(strata(pairs, sums), raw.effective).interval
+        except CorrectionRefusedError:
+            continue
+        counted += 1
+        covered += found.low <= share <= found.high
+    return covered / counted
+
+
+def _alike(chance: np.random.Generator, share: np.ndarray, correlation: float) -> np.ndarray:
+    """Draw values for sessions, which are rows: a part of them are the session's own draw, compared with each share."""
+    own = chance.random((len(share), 1))
+    is_own = chance.random(share.shape) < np.sqrt(correlation)
+    return np.where(is_own, own, chance.random(share.shape)) < share

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tests.monitor import budget_days, canary_runs, coverage, fleets, labels, safety_runs
+from tests.monitor import budget_days, canary_runs, cascade_runs, coverage, fleets, labels, safety_runs
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
 from tests.monitor.weighted import Design, false_alarms, median_delay
+from worker.config.settings import Cascade
 
 
 def _percent(value: float) -> str:
@@ -132,10 +133,12 @@ def corrected() -> Iterator[str]:
     for share in (0.5, 0.8, 0.95):
         found = labels.drawn(1, share, 4000)
         others = (labels.drawn(2, share, 4000, design=design).share for design in labels.DESIGNS[1:])
+        together = (labels.sessions(5, share, 2000, correlation) for correlation in (0.1, 0.25, 0.5))
         yield (
             f"share {share}: drawn {_percent(found.share)}, beside Rogan-Gladen {found.beside_rogan_gladen:.2f}, "
             f"beside labels {found.beside_labels:.2f}; unequal {' / '.join(map(_percent, others))}; "
-            f"golden {_percent(labels.golden(3, share, 4000))}; scores {_percent(labels.scores(4, share, 4000))}"
+            f"golden {_percent(labels.golden(3, share, 4000))}; "
+            f"labels of whole sessions {' / '.join(map(_percent, together))}"
         )
 
 
@@ -160,11 +163,26 @@ def budgets() -> Iterator[str]:
         yield f"{_percent(exempt)} % exempt: spent {spent}, refused {refused} of {calls}, bias {bias:.2f}"
 
 
+def cascade() -> Iterator[str]:
+    """Coverage, and width beside a plain sample at the same cost, of 2,000 days through a cascade."""
+    for share in cascade_runs.SHARES:
+        band = cascade_runs.simulate(6, share, cascade_runs.BAND, 200)
+        designs = {f"rate {rate}": Cascade("first", "second", rate=rate) for rate in (0.05, 0.1, 0.2)}
+        designs |= {"band .2 to .8, audit .02": cascade_runs.BAND}
+        designs |= {"rate of the band": Cascade("first", "second", rate=band.rate)}
+        for name, design in designs.items():
+            found = cascade_runs.simulate(5, share, design, 2000)
+            yield (
+                f"share {share}, {name}: coverage {_percent(found.coverage)}, width {found.width:.3f}, "
+                f"second judgings {_percent(found.rate)} %, bias {100 * found.bias:+.3f} points"
+            )
+
+
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
         *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
-        *(volumes, weighted, safety, corrected, canary, budgets),
+        *(volumes, weighted, safety, corrected, canary, budgets, cascade),
     )
 }
 

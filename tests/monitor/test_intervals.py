@@ -50,6 +50,21 @@ def test_the_design_effect_is_that_of_cluster_robust_regression() -> None:
     assert design_effect(sums_of(weights, window.passed, window.sessions)) == pytest.approx(expected)
 
 
+def test_the_variance_of_a_weighted_share_is_that_of_a_survey() -> None:
+    """The figures are those of svy 0.35.0 (mean, Taylor), which is not installed: it needs 400 MB of packages."""
+    number = np.arange(200)
+    sessions = number // 5
+    weights = np.where(sessions % 2 == 0, 1.0, 4.0)
+    passed = (((number * 7 + sessions * 3) % 11 > 2) & (sessions % 7 != 0)).astype(float)
+    window = merged(counted(weights, passed, sessions))
+    total, over = window.total, window.over_sessions
+    share = total.passed / total.weight
+    clustered = over.residual_squares(share) * over.sessions / (over.sessions - 1)
+    single = total.residual_squares(share) * len(number) / (len(number) - 1)
+    found = share, np.sqrt(clustered) / total.weight, np.sqrt(single) / total.weight
+    assert found == pytest.approx((0.628, 0.0518247144289385, 0.039926203282339714))
+
+
 def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
     window = sums_of(np.full(400, 8.0), np.arange(400) < 320, np.arange(400))
     found = pass_share(window)

@@ -144,6 +144,5 @@ def auto_retry(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -
     """Make the automatic retry of a worker, with shorter intervals."""
     model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
     settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
-    versions = {name: judge.version for name, judge in catalogue().items()}
     sampler = Sampler(settings, Graders(settings, catalogue()))
-    return AutoRetry(settings, pipeline.store, sampler=sampler, healthy=lambda: healthy, versions=versions, every_s=0.1)
+    return AutoRetry(settings, pipeline.store, sampler=sampler, healthy=lambda: healthy, every_s=0.1)

@@ -255,8 +255,7 @@ def sampler_of(settings: Settings) -> Sampler:
 
 def planner_of(settings: Settings, keys: Keys) -> Planner:
     """Make the planner of a worker with these settings."""
-    versions = {name: judge.version for name, judge in configured(settings.judges).items()}
-    return Planner(settings, keys, sampler_of(settings), versions)
+    return Planner(settings, keys, sampler_of(settings))
 
 
 def encoded(payload: object) -> bytes:

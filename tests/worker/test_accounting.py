@@ -79,7 +79,7 @@ def judge(ground: Ground, chosen: list[tuple[Batch, Item, Evaluation]], **fields
 
 
 def add_dead_letter(ground: Ground, chosen: list[tuple[Batch, Item, Evaluation]]) -> None:
-    """Give evaluations up."""
+    """Add evaluations as dead letters."""
     for batch, item, evaluation in chosen:
         verdict = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason="timeout")
         letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)

@@ -1,9 +1,13 @@
 """The ids that ingest, late feedback and replays give are those of `judges.core.verdict.evaluation_id`."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
@@ -18,10 +22,13 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.samp
 LABELS = st.lists(TEXTS.filter(bool), min_size=2, max_size=3, unique=True)
 
 
-def seats_of(labels: list[str]) -> Graders:
+JUDGES = {name: catalogue()[name] for name in ("safety", "relevance_to_query")}
+
+
+def seats_of(labels: list[str], judges: Mapping[str, Judge] | None = None) -> Graders:
     models = {f"m{number}": ModelSettings(provider="lexical", label=label) for number, label in enumerate(labels)}
     rule = Rule(name="together", judges=("safety",), model=tuple(models), combine="majority")
-    return Graders(Settings(models=models, rules=(rule,)), catalogue())
+    return Graders(Settings(models=models, rules=(rule,)), JUDGES if judges is None else judges)
 
 
 def entry(trace_id: str, span_id: str | None, publication: str | None, payload: bytes = b"{}") -> TraceEntry:
@@ -29,10 +36,11 @@ def entry(trace_id: str, span_id: str | None, publication: str | None, payload: 
     return TraceEntry("1-0", None, trace, payload)
 
 
-@given(one=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), version=TEXTS, labels=LABELS)
-def test_ids_are_those_of_the_verdicts(one: TraceEntry, version: str, labels: list[str]) -> None:
-    seats = seats_of(labels)
-    factory = EvaluationFactory(seats, {"safety": version})
+@given(one=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), scoring=TEXTS, labels=LABELS)
+def test_ids_are_those_of_the_verdicts(one: TraceEntry, scoring: str, labels: list[str]) -> None:
+    judge = replace(catalogue()["safety"], scoring=scoring)
+    seats, version = seats_of(labels, {"safety": judge}), judge.version
+    factory = EvaluationFactory(seats)
     (panel,) = seats.panels
     names = [*(f"m{number}" for number in range(len(labels))), panel]
     found = factory.evaluations(one, [Choice("safety", name, 0.5) for name in names], "live")
@@ -48,7 +56,7 @@ def test_ids_are_those_of_the_verdicts(one: TraceEntry, version: str, labels: li
 
 def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
     """The judge, its version and who judges are remembered; trace, probability and origin are each one's own."""
-    factory = EvaluationFactory(seats_of(["a", "b"]), {"safety": "v1", "relevance_to_query": "v2"})
+    factory = EvaluationFactory(seats_of(["a", "b"]))
     first, second = entry("1" * 32, "2" * 16, "3" * 16), entry("4" * 32, None, None)
     choices = [Choice("safety", "m0", 1.0), Choice("relevance_to_query", "m0", 1.0), Choice("safety", "m1", 1.0)]
     of_first = factory.evaluations(first, choices, "live")
@@ -56,9 +64,9 @@ def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
     assert factory.evaluations(first, choices, "live") == of_first
     assert len({one.evaluation.id for one in (*of_first, *again)}) == 4
     assert [(one.evaluation.judge, one.evaluation.version, one.evaluation.keep) for one in of_first] == [
-        ("safety", "v1", True),
-        ("relevance_to_query", "v2", False),
-        ("safety", "v1", True),
+        ("safety", JUDGES["safety"].version, True),
+        ("relevance_to_query", JUDGES["relevance_to_query"].version, False),
+        ("safety", JUDGES["safety"].version, True),
     ]
     expected = msgspec.structs.replace(
         of_first[0].evaluation, id=again[0].evaluation.id, probability=0.25, origin="replay"

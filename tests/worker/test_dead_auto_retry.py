@@ -11,11 +11,9 @@ from judging_parts import Desks, assert_settled, failing
 from stage_parts import Ground, sampler_of, settings_of
 
 from judges.core.model import ModelRejectedError, ModelSettings
-from judges.registry import catalogue
 from worker.dead_letters.retry import MAX_PACE, MIN_PACE, AutoRetry, RetryPace
 from worker.queue.ledger import AUTO_RETRY_DELAYS_S
 
-VERSIONS = {name: judge.version for name, judge in catalogue().items()}
 MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
 
 
@@ -23,11 +21,9 @@ MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
 def auto_retry(ground: Ground) -> Callable[..., AutoRetry]:
     """Make the stage of one worker, whose thread does not run."""
 
-    def make(
-        healthy: Collection[str] = ("scripted",), versions: dict[str, str] = VERSIONS, **settings: Any
-    ) -> AutoRetry:
+    def make(healthy: Collection[str] = ("scripted",), **settings: Any) -> AutoRetry:
         known = settings_of(ground, **{"models": MODELS, **settings})
-        return AutoRetry(known, ground.store, sampler=sampler_of(known), healthy=lambda: healthy, versions=versions)
+        return AutoRetry(known, ground.store, sampler=sampler_of(known), healthy=lambda: healthy)
 
     return make
 
@@ -70,9 +66,7 @@ def test_where_a_probe_may_be_made_one_is_taken_up(ground: Ground, desk: Desks) 
     healthy: list[str] = []
     known = settings_of(ground, models=MODELS)
     probed = lambda: ("scripted",)  # noqa: E731 - a name for one expression
-    stage = AutoRetry(
-        *(known, ground.store), sampler=sampler_of(known), healthy=lambda: healthy, versions=VERSIONS, probed=probed
-    )
+    stage = AutoRetry(*(known, ground.store), sampler=sampler_of(known), healthy=lambda: healthy, probed=probed)
     stage.look()
     stage.look()
     assert len(under_way(ground)) == 1
@@ -152,7 +146,7 @@ def test_what_no_worker_here_can_judge_lets_others_pass(
 ) -> None:
     ids = give_up(ground, desk, 2)
     make_retryable(ground)
-    auto_retry(versions={"safety": "another"}).look()
+    auto_retry(judges={"safety": {"parts": ["input", "output"]}}).look()
     auto_retry_elsewhere = auto_retry(models={"other": MODELS["default"]})
     assert ground.batches() == {}
     assert scheduled(ground) == dict.fromkeys(ids, ground.soon(600))
@@ -205,7 +199,6 @@ def test_it_looks_once_a_minute(ground: Ground, desk: Desks) -> None:
         ground.store,
         sampler=sampler_of(settings),
         healthy=lambda: ("scripted",),
-        versions=VERSIONS,
         clock=lambda: now[0],
     )
     stage.stopping.set()

@@ -221,7 +221,7 @@ def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
 
 
 def monitored(ground: Ground, worker: Desk) -> Metrics:
-    """Let a monitor count the outbox and look, as after ten minutes."""
+    """Run a monitor that counts the outbox and computes its gauges ten minutes later."""
     metrics = Metrics(worker.settings)
     sums = QualitySums(worker.settings, ground.store, metrics)
     sums.prepare()

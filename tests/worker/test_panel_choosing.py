@@ -12,7 +12,6 @@ from replay_parts import Replays
 from stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, samples, settings_of
 
 from judges.models.scripted import Step
-from judges.registry import catalogue
 from tracejudge import Feedback
 from worker.config.settings import Rule, Settings, Where
 from worker.dead_letters.retry import MIN_PACE, AutoRetry
@@ -21,7 +20,6 @@ from worker.queue.batch import Member
 from worker.selection.sampling import Choice, Sampler
 
 ALONE = Rule(name="alone", judges=("safety",), model="default")
-VERSIONS = {name: judge.version for name, judge in catalogue().items()}
 
 
 def sampler(*rules: Rule) -> Sampler:
@@ -205,7 +203,7 @@ def given_up(ground: Ground, desk: Desks, count: int = 1) -> None:
 
 def reviving(ground: Ground, *healthy: str) -> AutoRetry:
     settings = settings_of(ground, **SETUP)
-    return AutoRetry(settings, ground.store, sampler=sampler_of(settings), healthy=lambda: healthy, versions=VERSIONS)
+    return AutoRetry(settings, ground.store, sampler=sampler_of(settings), healthy=lambda: healthy)
 
 
 def test_a_panel_is_not_taken_up_before_its_members(ground: Ground, desk: Desks) -> None:

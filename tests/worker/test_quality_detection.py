@@ -14,10 +14,11 @@ from judges.core.verdict import Score, Verdict
 from worker.config.settings import Monitor
 from worker.forget import ForgetTarget, Forgetting
 from worker.monitor.baseline import flat
-from worker.monitor.detection import Detection, Detector
+from worker.monitor.detection import Detection, Detector, add_sessions
 from worker.monitor.detector import Moments, Session
 from worker.monitor.failing import read_examples
-from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Series, place
+from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, place
+from worker.monitor.shares import ClassSums, SessionSums, Sums
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
 BEGIN_S = 1_760_000_400 // (24 * HOUR_S) * 24 * HOUR_S
@@ -82,7 +83,7 @@ class Monitored:
         self.restart()
 
     def restart(self) -> None:
-        """Let another worker go on."""
+        """Replace the detection, as when another worker becomes the active monitor."""
         self._detection = Detection(self._ground.store, self._settings, clock=self._traffic.clock)
 
     def look(self, shares: Shares) -> None:
@@ -342,6 +343,19 @@ def test_masks_are_kept_as_long_as_the_history(ground: Ground) -> None:
     monitored = Monitored(ground, traffic)
     monitored.look({SERIES: 0.9})
     assert monitored.detectors[SERIES.id].state.masks == masks[1:]
+
+
+def test_judgements_of_one_trace_count_as_a_group() -> None:
+    """A hundred traces of two judgements that agree, in sums that no session is known of."""
+    sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
+    detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
+    add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
+    size = 2 * 100 / 99
+    wanted = Moments()
+    wanted.add(Session(size, 0, 0.9), 180 / size)
+    wanted.add(Session(0, size, 0.9), 20 / size)
+    for found, sums_of_drop in zip(detector.moments.sums, wanted.sums, strict=True):
+        assert found == pytest.approx(sums_of_drop)
 
 
 def test_sessions_of_a_period_are_counted_once(ground: Ground) -> None:

@@ -152,7 +152,9 @@ def test_sums_are_those_of_the_verdicts(ground: Ground) -> None:
 
 
 def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
-    entries = publish(ground, [verdict(n, service=f"s{n % 5}") for n in range(20)], range(DAY_MS, DAY_MS + 20))
+    failed = (Score("safety", 0.0, passed=False),)
+    verdicts = [verdict(n, service=f"s{n % 5}", scores=failed) for n in range(20)]
+    entries = publish(ground, verdicts, range(DAY_MS, DAY_MS + 20))
     settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(max_series=3))
     metrics = Metrics(settings)
     sums = QualitySums(settings, ground.store, metrics)
@@ -164,6 +166,8 @@ def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
         "tracejudge_export_dropped_total", {"exporter": "monitor", "reason": "too_many_series"}
     )
     assert dropped == 8
+    counted = read_counts(ground.store, "safety", [dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date()])
+    assert {labels[0] for labels in counted} == set(read_series(ground.store)), "failures of series that are not kept"
 
 
 def test_tags_and_prompt_versions_are_segments(ground: Ground) -> None:

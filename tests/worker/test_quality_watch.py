@@ -122,6 +122,36 @@ def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
     assert first.value("judgements") == 80, "a worker that is active again waits with its figures"
 
 
+class Task:
+    """Work of the monitor during which the lock nearly ends, or goes to another worker."""
+
+    def __init__(self, ground: Ground, seen: list[str], *, loses: bool) -> None:
+        self._ground = ground
+        self._seen = seen
+        self._loses = loses
+
+    def run_due(self) -> None:
+        client, lock = self._ground.client, self._ground.keys.monitor
+        self._seen.append("runs" if client.pttl(lock) > 5_000 else "runs without the lock")
+        client.pexpire(lock, 500)
+        if self._loses:
+            client.delete(lock)
+            self._ground.store.hold(lock, "another worker", 10_000)
+
+    def clear(self) -> None:
+        self._seen.append("clears")
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(ground: Ground) -> None:
+    worker, seen = Worker(ground), list[str]()
+    worker.sums._tasks = tuple(Task(ground, seen, loses=loses) for loses in (False, True, False))
+    worker.turn()
+    assert seen == ["runs", "runs"]
+    worker.turn()
+    assert seen == ["runs", "runs", "clears", "clears", "clears"]
+
+
 @pytest.mark.usefixtures("_short_reads")
 def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, tmp_path: Path) -> None:
     row = '[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.99\n'

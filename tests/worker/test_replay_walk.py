@@ -1,5 +1,7 @@
 """Replays step by step: what is chosen, what is not, where they stand, and that nothing is chosen twice."""
 
+import dataclasses
+
 import msgspec
 import pytest
 from replay_parts import (
@@ -21,6 +23,7 @@ from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
 from worker import replay as replay_module
+from worker.config.graders import Graders
 from worker.config.settings import Rule, Settings, Where
 from worker.queue.batch import Evaluation
 from worker.replay import ReplayError
@@ -178,9 +181,10 @@ def test_a_changed_judge_judges_again(ground: Ground, monkeypatch: pytest.Monkey
     ground.add(make_trace(1))
     take(ground, SAFETY)
     replay = Replays(ground).begin()
-    monkeypatch.setattr(replay._chooser._factory, "_versions", {"safety": "f" * 32})
+    changed = dataclasses.replace(catalogue()["safety"], scoring="another")
+    monkeypatch.setattr(replay._chooser._factory, "_graders", Graders(Settings(rules=(SAFETY,)), {"safety": changed}))
     assert finish_replay(replay) == {"traces": 1, "chosen": 1}
-    assert {one.version for _, one in in_batches(ground)} == {catalogue()["safety"].version, "f" * 32}
+    assert {one.version for _, one in in_batches(ground)} == {catalogue()["safety"].version, changed.version}
 
 
 def test_what_was_shed_while_a_model_was_away_is_brought_back(ground: Ground) -> None:

@@ -4,7 +4,7 @@ import fnmatch
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import BinaryIO, Final, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from worker.cli.judges.measuring import chosen_metric
 from worker.cli.labels import read_verdicts
 from worker.cli.options import NOTES, OUT, REDIS, amount, connect, judges_named, note, plain, print_json, print_table
 from worker.monitor.calibration import Calibration, calibrate
+from worker.monitor.corrected import Method, Origin
 from worker.monitor.correction import Correction, LabelIndex, corrections
 from worker.monitor.label_store import Label, LabelVerdict, joined, read_labels
 from worker.monitor.series import Series, read_series
@@ -24,7 +25,12 @@ from worker.replay import parse_time
 _SHOWN_DIGITS: Final = 8
 _METHODS: Final = {"ppi": "PPI++", "rogan_gladen": "Rogan-Gladen", None: "none"}
 _LABELS: Final = ("service", "environment", "version", "judge_model", "metric")
-_ORIGINS: Final = {"drawn": "drawn from the traffic", "golden": "golden set", "queue": "chosen from a queue"}
+_ORIGIN_OF: Final[Mapping[Method | None, Origin]] = {"ppi": "drawn", "rogan_gladen": "golden", None: "queue"}
+_ORIGINS: Final[Mapping[Origin, str]] = {
+    "drawn": "drawn from the traffic",
+    "golden": "golden set",
+    "queue": "chosen from a queue",
+}
 
 
 @click.command("calibrate")
@@ -73,10 +79,10 @@ def command(
         begin = parse_time(since, now)
     except ValueError as error:
         raise click.UsageError(f"--since: {error}") from error
+    if begin >= now:
+        raise click.UsageError("--since: must be before now")
     selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
-    found = read_labels(store, selected.has_label)
-    if archives:
-        found = joined(found, chain.from_iterable(map(read_verdicts, archives)))
+    found = joined(read_labels(store, selected.has_label), chain.from_iterable(map(read_verdicts, archives)))
     measured, left_out = calibrate(found, selected.has_verdict)
     series = filter(selected.has_series, read_series(store).values())
     corrected = corrections(store, series, selected.begin, now, LabelIndex(found, selected.begin))
@@ -85,7 +91,12 @@ def command(
     else:
         for one in measured:
             _print(name, one)
-        _print_corrections(corrected)
+        all_corrections = [(series, one) for series, results in corrected.items() for one in results]
+        labelled = {
+            *((one.label.origin, verdict.service) for one in found for verdict in one.verdicts),
+            *((origin, series.service) for origin in _ORIGINS for series in corrected if service is not None),
+        }
+        _print_corrections(all_corrections, labelled)
         if left_out:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
             note(f"labels that count nowhere: {reasons}")
@@ -154,27 +165,40 @@ def _shown(interval: Interval | None) -> str:
     return "-" if interval is None else interval.percent
 
 
-def _print_corrections(found: Mapping[Series, Sequence[Correction]]) -> None:
-    if not found:
-        return
+def _print_corrections(found: Sequence[tuple[Series, Correction]], labelled: Collection[tuple[Origin, str]]) -> None:
+    """Print corrected shares, and each refusal once.
+
+    Args:
+        found: The corrections.
+        labelled: Origins of labels with the services of their traces. Labels of a golden set or a queue are those of
+            the judge in all services; refusals of services without such labels are left out of the table.
+    """
+    rows = [
+        (series, one)
+        for series, one in found
+        if one.corrected is not None or (_ORIGIN_OF[one.method], series.service) in labelled
+    ]
     table = Table(title="Shares that should pass", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("service", "metric", "version", "judge model", "raw", "corrected", "method"):
         table.add_column(name)
-    for series, results in found.items():
+    for series, one in rows:
         service = f"{series.service} {series.environment}".strip()
-        for one in results:
-            raw = "-" if one.raw is None else one.raw.interval.percent
-            shown = "refused" if one.corrected is None else one.corrected.interval.percent
-            method = f"{_METHODS[one.method]}, {amount(one.labels, 'label')}"
-            table.add_row(*map(plain, (service, series.metric, series.version, series.judge_model, raw, shown, method)))
-    print_table(OUT, table)
-    for series, results in found.items():
-        for one in results:
-            if one.refused:
-                note(f"{series.service} by {series.judge_model}: {one.refused}")
-            elif one.corrected is not None and one.corrected.beside_labels is not None:
-                ratio = f"{one.corrected.beside_labels:.2f} times as wide as by the labels alone"
-                note(f"{series.service} by {series.judge_model}: the corrected interval is {ratio}")
+        raw = "-" if one.raw is None else one.raw.interval.percent
+        shown = "refused" if one.corrected is None else one.corrected.interval.percent
+        method = f"{_METHODS[one.method]}, {amount(one.labels, 'label')}"
+        table.add_row(*map(plain, (service, series.metric, series.version, series.judge_model, raw, shown, method)))
+    if rows:
+        print_table(OUT, table)
+    refused: dict[tuple[str, str], list[str]] = {}
+    for pair in found:
+        series, one = pair
+        if one.refused:
+            refused.setdefault((series.judge_model, one.refused), []).extend([series.service] if pair in rows else [])
+        elif one.corrected is not None and one.corrected.beside_labels is not None:
+            ratio = f"{one.corrected.beside_labels:.2f} times as wide as by the labels alone"
+            note(f"{series.service} by {series.judge_model}: the corrected interval is {ratio}")
+    for (model, reason), services in refused.items():
+        note(f"{', '.join(dict.fromkeys(services)) or 'services without such labels'} by {model}: {reason}")
 
 
 def _document(

@@ -21,10 +21,25 @@ from judges.registry import configured
 from judges.rows import as_trace
 from worker.cli import SuggestingGroup
 from worker.cli.judges.measuring import chosen_metric
-from worker.cli.options import JSON, NOTES, OUT, REDIS, amount, connect, counts_table, note, print_json, print_table
+from worker.cli.options import (
+    JSON,
+    NOTES,
+    OUT,
+    REDIS,
+    amount,
+    connect,
+    counts_table,
+    judges_named,
+    note,
+    print_json,
+    print_table,
+)
 from worker.config.errors import nearest
 from worker.monitor.label_store import (
     MAX_TEXT_CHARS,
+    MAX_VERDICT_BYTES,
+    MAX_VERDICTS,
+    Attached,
     Drawn,
     Label,
     Labelled,
@@ -51,6 +66,8 @@ _MEANINGS: Final = {
     "wrong": "lines with an error",
     "without_verdict": "imported labels whose trace has no verdict so far",
     "ambiguous": "imported labels of traces with several judged spans: add span_id",
+    "too_large": f"verdicts of more than {MAX_VERDICT_BYTES >> 10} KiB without their texts, not stored",
+    "too_many": f"verdicts beyond the {MAX_VERDICTS:,} that are kept, not stored",
 }
 _verdict_decoder: Final = msgspec.json.Decoder(Verdict)
 
@@ -276,7 +293,8 @@ def import_labels(
     The verdicts on the traces are searched in the outbox, in FILE itself and in --verdicts; the monitor adds later
     ones. The same label twice is one; another label of the same trace and metric replaces the first.
 
-    Exit code 0 on success, 1 when a line has an error (all others are stored), 2 on wrong usage.
+    Exit code 0 on success, 1 when a line has an error (all others are stored) or no line has a label, 2 on wrong usage,
+    such as a file that cannot be opened.
     """
     settings, store = connect(config, redis_url)
     known = configured(settings.judges)
@@ -303,6 +321,7 @@ def import_labels(
             task = progress.add_task("searching the outbox", total=None)
             while matcher.step():
                 progress.update(task, completed=matcher.seen)
+            run.attached.add(matcher.attached)
     if run.wrong > _MAX_SHOWN:
         note(f"{run.wrong - _MAX_SHOWN:,} further lines have an error")
     counts = run.counts()
@@ -311,7 +330,10 @@ def import_labels(
     else:
         rows = ((name, count, _MEANINGS[name]) for name, count in counts.items())
         OUT.print(counts_table("What would be imported" if dry_run else "Imported", rows))
-    sys.exit(1 if run.wrong else 0)
+    if not (run.imported or run.wrong):
+        lines = f"none of its {amount(run.unlabelled, 'line')} has a {field!r}; name the field of the labels by --label"
+        note(f"{file.name} has no label" + (f": {lines}" if run.unlabelled else ""))
+    sys.exit(0 if run.imported and not run.wrong else 1)
 
 
 class _Import:
@@ -319,12 +341,13 @@ class _Import:
 
     def __init__(self, store: Store, reader: LineReader, *, dry_run: bool) -> None:
         self.wrong = 0
+        self.unlabelled = 0
         self.imported: set[str] = set()
         self._store = store
         self._reader = reader
         self._dry_run = dry_run
         self._written = Written()
-        self._unlabelled = 0
+        self.attached = Attached()
 
     def read(self, file: BinaryIO, advance: Callable[..., None]) -> None:
         """Store the labels of a file."""
@@ -338,7 +361,7 @@ class _Import:
                     note(f"line {number} {error}")
                 continue
             if found is None:
-                self._unlabelled += bool(line)
+                self.unlabelled += bool(line)
                 continue
             chunk.append(found)
             if len(chunk) == _CHUNK:
@@ -355,13 +378,14 @@ class _Import:
             advance(completed=(seen := seen + len(some)))
 
     def counts(self) -> dict[str, int]:
-        """Count what was imported; the last two are unknown before labels are stored."""
-        counts = {**msgspec.to_builtins(self._written), "unlabelled": self._unlabelled, "wrong": self.wrong}
+        """Count what was imported; the last four are unknown before labels are stored."""
+        counts = {**msgspec.to_builtins(self._written), "unlabelled": self.unlabelled, "wrong": self.wrong}
         if self._dry_run:
             return counts
         found = read_labels(self._store, lambda label: label.id in self.imported)
         without = sum(not one.verdicts for one in found)
-        return counts | {"without_verdict": without, "ambiguous": sum(one.is_ambiguous for one in found)}
+        counts |= {"without_verdict": without, "ambiguous": sum(one.is_ambiguous for one in found)}
+        return counts | {"too_large": self.attached.too_large, "too_many": self.attached.too_many}
 
     def _store_chunk(self, chunk: Sequence[ReadLabel]) -> None:
         labels = [one.label for one in chunk]
@@ -373,7 +397,7 @@ class _Import:
 
     def _attach(self, verdicts: Sequence[Verdict]) -> None:
         if not self._dry_run:
-            attach(self._store, verdicts)
+            self.attached.add(attach(self._store, verdicts))
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -382,7 +406,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     while line := file.readline(_MAX_LINE_BYTES):
         number += 1
         if len(line) == _MAX_LINE_BYTES:
-            raise click.UsageError(f"{file.name}: line {number} is longer than {_MAX_LINE_BYTES >> 20} MiB")
+            raise click.ClickException(f"{file.name}: line {number} is longer than {_MAX_LINE_BYTES >> 20} MiB")
         yield number, line.strip()
 
 
@@ -390,14 +414,14 @@ def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
     """Read verdicts, one a line, as `tail --json` and `evaluate` print them.
 
     Raises:
-        click.UsageError: A line is none.
+        click.ClickException: A line is none.
     """
     for number, line in _lines(file):
         try:
             if line:
                 yield _verdict_decoder.decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise click.UsageError(f"{file.name}: line {number} is no verdict: {error}") from error
+            raise click.ClickException(f"{file.name}: line {number} is no verdict: {error}") from error
 
 
 @command.command("list")
@@ -405,16 +429,22 @@ def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
 @REDIS
 @JSON
 def list_labels(*, judge: str | None, config: str | None, redis_url: str | None, as_json: bool) -> None:
-    """Count the labels by judge, metric and how they were drawn; with --json print each as a line."""
-    _, store = connect(config, redis_url)
+    """Count the labels by judge, metric and how they were drawn; with --json print each as a line.
+
+    Exit code 0 on success, 1 if there is no label, 2 on wrong usage.
+    """
+    settings, store = connect(config, redis_url)
     found = read_labels(store, lambda label: judge is None or label.judge == judge)
+    # Labels of a judge that is configured no more stay.
+    if judge is not None and not found:
+        judges_named(settings, judge)
+    if not found:
+        note("no labels" + ("" if judge is None else f" of {judge}") + "; tracejudge labels import FILE adds some")
+        sys.exit(1)
     if as_json:
         for one in found:
             verdicts = [msgspec.to_builtins(verdict) for verdict in one.verdicts]
             print_json({**msgspec.to_builtins(one.label), "verdicts": verdicts})
-        return
-    if not found:
-        note("no labels" + ("" if judge is None else f" of {judge}") + "; tracejudge labels import FILE adds some")
         return
     groups: dict[tuple[str, str, str], list[Labelled]] = {}
     for one in found:

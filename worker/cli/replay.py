@@ -39,6 +39,7 @@ from worker.replay import (
     milliseconds,
     names_of_replays,
     rule_naming,
+    versions_of,
 )
 from worker.storage.client import Store, StoreError
 
@@ -151,7 +152,8 @@ def _resume(settings: Settings, store: Store, name: str) -> _Replay:
     except ReplayError as error:
         raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(store))}") from error
     judges = judges_named(settings, *state.question.judges)
-    changed = [judge.name for judge in judges if judge.version != state.question.judges[judge.name]]
+    now = versions_of(settings, judges)
+    changed = [name for name, version in now.items() if version != state.question.judges[name]]
     if changed:
         # One replay must not mix verdicts of two versions.
         raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")

@@ -10,7 +10,7 @@ import click
 from worker.cli.options import REDIS, connect
 from worker.config.errors import nearest
 from worker.replay import parse_time
-from worker.report.archive import ArchiveError
+from worker.report.archive import AbsentArchiveError, ArchiveError
 from worker.report.figures import (
     SEGMENT_KEYS,
     SERIES_KEYS,
@@ -23,7 +23,7 @@ from worker.report.figures import (
     written,
 )
 from worker.report.html import as_html
-from worker.report.sources import read_archives, read_redis
+from worker.report.sources import describe_absence, read_archives, read_redis
 from worker.report.text import as_markdown, as_text
 
 _KEYS: Final = (*SERIES_KEYS, *SEGMENT_KEYS)
@@ -89,6 +89,9 @@ def command(
       tracejudge report --since 24h --by service,judge,release --format markdown
       tracejudge report --since 2026-05-01 --until 2026-06-01 --archive verdicts.jsonl.gz
       tracejudge report --since 30d --format html --output report.html
+
+    Exit code 0 on success, 1 if the period has no verdicts, Redis does not answer or an archive is damaged, 2 on wrong
+    usage, such as a file that cannot be opened.
     """  # noqa: D301 - click's mark for lines that stay as they are
     keys = [key.strip() for key in by.split(",") if key.strip()]
     for key in keys:
@@ -98,6 +101,8 @@ def command(
         scope = _scope(time.time(), since, until, compare, keys, service, judges)
         try:
             found = read_archives(archives, scope)
+        except AbsentArchiveError as error:
+            raise click.UsageError(f"--archive: {error}") from error
         except ArchiveError as error:
             raise click.ClickException(str(error)) from error
     else:
@@ -114,9 +119,11 @@ def command(
         span = f"{written(time_of(scope.period.since))} and {written(time_of(scope.period.until))} UTC"
         asked = [f" --service {scope.service}"] if scope.service else []
         only = "".join((*asked, *(f" --judge {judge}" for judge in scope.judges)))
-        why = "".join(f"; {limit.text}" for limit in found.limits)
         of = f" for{only}" if only else ""
-        raise click.ClickException(f"no judgements between {span}{of} in {found.sources.shares}{why}")
+        absence = describe_absence(scope, found.newest)
+        reasons = [absence] if absence else [limit.text for limit in found.limits]
+        why = "; ".join((f"no judgements between {span}{of} in {found.sources.shares}", *reasons))
+        raise click.ClickException(why)
     text = _FORMATS[format_](report)
     if output is None:
         print(text, end="", flush=True)
@@ -124,7 +131,7 @@ def command(
     try:
         Path(output).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise click.ClickException(f"--output: {output}: {error.strerror}") from error
+        raise click.UsageError(f"--output: {output}: {error.strerror}") from error
 
 
 def _scope(  # noqa: PLR0917 - the options of the command

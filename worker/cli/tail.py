@@ -12,7 +12,11 @@ import msgspec
 
 from judges.core.judge import RESULT
 from judges.core.verdict import Origin, Verdict
+from judges.custom.definition import nearest
+from judges.registry import configured
 from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
+from worker.config.settings import Settings
+from worker.monitor.series import read_series
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store
 
@@ -52,10 +56,12 @@ def command(
     """Follow verdicts until Ctrl-C; with --no-follow print the last N, or as many as there are, and end.
 
     With --json each line is a verdict; its `dead` is true for an evaluation that was given up and may be retried.
+
+    Exit code 0 on success, 1 if --no-follow finds no verdict, 2 on wrong usage.
     """
     if last is None:
         last = _LAST if ends else 0
-    _, store = connect(config, redis_url)
+    settings, store = connect(config, redis_url)
     of_service, of_judge = (re.compile(fnmatch.translate(pattern or "*")) for pattern in (service, judge))
 
     def is_wanted(verdict: Verdict) -> bool:
@@ -67,14 +73,30 @@ def command(
         return is_failed or not failed
 
     wanted = is_wanted if service is not None or judge is not None or origin is not None or failed else None
+    unknown = _unknown(settings, store, service, judge)
     entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
-    if not ends and not last:
-        note("waiting for new verdicts; --last N shows earlier ones")
+    if ends and last and not entries:
+        none = f"no such verdict among the newest {_SEARCHED:,}" if wanted else "no verdict in the outbox"
+        raise click.ClickException(f"{none}{unknown}")
+    if not ends and (unknown or not last):
+        note(
+            f"waiting for new verdicts{unknown}" if unknown else "waiting for new verdicts; --last N shows earlier ones"
+        )
     for entry in itertools.islice(entries, count):
         if as_json:
             print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})
         else:
             OUT.print(_line(entry), soft_wrap=True)
+
+
+def _unknown(settings: Settings, store: Store, service: str | None, judge: str | None) -> str:
+    """Name the pattern that matches nothing configured and no series, with what it may mean; empty without one."""
+    series = read_series(store).values()
+    judges = {*configured(settings.judges), *(one.judge for one in series)}
+    for option, pattern, known in (("service", service, {one.service for one in series}), ("judge", judge, judges)):
+        if pattern is not None and known and not fnmatch.filter(known, pattern):
+            return f"; no {option} so far matches {pattern}{nearest(pattern, sorted(known))}"
+    return ""
 
 
 def follow(store: Store, last: int = 0, wanted: Callable[[Verdict], bool] | None = None) -> Iterator[OutboxEntry]:

@@ -3,8 +3,10 @@
 Each check raises ``SettingsError`` at the first mistake.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Final, NamedTuple, get_args, get_type_hints
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from judges.agreement.combine import Combine, is_disagreement, metrics_of
 from judges.core.judge import Judge
+from judges.core.model import DECIDING
 from judges.custom.installed import installed
 from judges.custom.variables import has_value
 from judges.models.credentials import NO_PROXY, ProxyRefusedError, proxy_for
@@ -21,7 +24,7 @@ from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, parse_redis_url
 from worker.config.errors import nearest, with_rule_name
-from worker.config.graders import CODE, is_reserved
+from worker.config.graders import CODE, is_reserved, judge_for
 from worker.config.redaction import pattern_fault
 from worker.config.settings import MAX_KEY_BYTES, Gateway, HttpUrl, Rule, Settings, SettingsError
 from worker.storage.client import each
@@ -29,8 +32,8 @@ from worker.storage.client import each
 # A secret pasted in place of the variable's name has other characters, as a rule.
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _MAX_MODELS: Final = 9
-# Keys in Redis hold the name.
-_BUDGET_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Keys in Redis, or labels, hold the name.
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
 _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_args(kind))
 _WAYS: Final = ", ".join(get_args(Combine))
@@ -64,6 +67,8 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
         if judge not in known:
             here = f"{origin.get('monitor', 'defaults')}: monitor.safety"
             raise SettingsError(f"{here}: there is no judge {judge!r}{nearest(judge, known)}")
+    _check_cascades(settings, origin)
+    _check_calibrations(settings, origin.get("calibrations", "defaults"))
     if has_rules:
         check_rules(settings, origin.get("rules", "defaults"))
         _check_budgets(settings, origin)
@@ -190,6 +195,41 @@ def check_models(settings: Settings, place: str) -> None:
             raise SettingsError(f"{here}.label: {model.judge_model!r} is a reserved name; give another")
 
 
+def _check_cascades(settings: Settings, origin: Mapping[str, str]) -> None:
+    place = origin.get("cascades", "defaults")
+    for name in settings.cascades:
+        _check_cascade(settings, name, f"{place}: cascades.{name}")
+    # A verdict of the first model belongs to one cascade.
+    taken: dict[tuple[str, str], str] = {}
+    named = [(name, rule) for rule in settings.rules for name in rule.models if name in settings.cascades]
+    for judge, name in ((judge, name) for name, rule in named for judge in rule.judges):
+        other = taken.setdefault((judge, settings.cascades[name].first), name)
+        if other != name:
+            same = f"[cascades.{other}] has the same first model for {judge!r}"
+            fix = "give one of them a model of its own, with another label"
+            raise SettingsError(f"{place}: cascades.{name}.first: {same}; {fix}")
+
+
+def _check_cascade(settings: Settings, name: str, here: str) -> None:
+    cascade = settings.cascades[name]
+    if _TABLE_NAME.fullmatch(name) is None:
+        raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
+    if name in settings.models:
+        raise SettingsError(f"{here}: there is a [models.{name}] too; rename one of them")
+    for key in ("first", "then"):
+        _check_model_exists(settings, getattr(cascade, key), f"{here}.{key}")
+    first, then = settings.models[cascade.first], settings.models[cascade.then]
+    if not first.decides:
+        fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
+        raise SettingsError(f"{here}.first: {cascade.first!r} returns no probabilities; {fix}")
+    if first.judge_model == then.judge_model:
+        raise SettingsError(f"{here}.then: {cascade.then!r} judges the first time; name another model")
+    if (cascade.rate is None) == (cascade.uncertain is None):
+        raise SettingsError(f"{here}: set rate or uncertain, one of them")
+    if cascade.uncertain is not None and cascade.uncertain[0] >= cascade.uncertain[1]:
+        raise SettingsError(f"{here}.uncertain: the first probability must be below the second, as [0.2, 0.8]")
+
+
 def check_rules(settings: Settings, place: str) -> None:
     """Check the rules; ``place`` is the file or variable they stand in."""
     known = frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
@@ -216,6 +256,7 @@ def _check_rule(settings: Settings, rule: Rule, here: str, judges: Mapping[str, 
             raise SettingsError(f"{here}.judges: there is no judge {judge!r}{nearest(judge, known)}")
     _check_unit(judges, rule, here)
     _check_models_of(settings, rule, here)
+    _check_forms(settings, rule, here, judges)
     if rule.egress is not None:
         for name in rule.egress:
             _check_model_exists(settings, name, f"{here}.egress")
@@ -251,15 +292,18 @@ def _check_model_exists(settings: Settings, name: str, here: str) -> None:
 def models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
     """Name the models that a rule asks for one judge: the judge's own, or those of the rule."""
     own = settings.judges.get(judge, {}).get("model")
-    return (own,) if isinstance(own, str) else rule.models
+    return (own,) if isinstance(own, str) else settings.models_of(rule)
 
 
 def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
     if not rule.models:
         raise SettingsError(f"{here}.model: is empty; name at least one model, or take the key out")
-    # A limit in USD cannot be kept without a price.
     for name in rule.models:
-        _check_model_exists(settings, name, f"{here}.model")
+        if name in settings.cascades:
+            _check_cascade_of(settings, rule, name, here)
+        else:
+            _check_model_exists(settings, name, f"{here}.model")
+    # A limit in USD cannot be kept without a price.
     for judge in rule.judges:
         for name in models_of_judge(settings, rule, judge):
             _check_model_exists(settings, name, f"{here}.judges: the model of {judge!r}")
@@ -272,6 +316,58 @@ def _check_models_of(settings: Settings, rule: Rule, here: str) -> None:
         _check_panel(settings, rule, here)
     if rule.second_model is not None:
         _check_second_model(settings, rule, here)
+
+
+def _check_cascade_of(settings: Settings, rule: Rule, name: str, here: str) -> None:
+    if rule.combine is not None:
+        raise SettingsError(f"{here}.combine: [cascades.{name}] cannot be combined; take combine out")
+    then = settings.cascades[name].then
+    if rule.egress is not None and then not in rule.egress:
+        fix = "add it, or name a model in place of the cascade"
+        raise SettingsError(f"{here}.egress: keeps {then!r} of [cascades.{name}] out; {fix}")
+
+
+def _check_forms(settings: Settings, rule: Rule, here: str, judges: Mapping[str, Judge]) -> None:
+    """Check that the judges have a form for models that answer typed questions."""
+    second = [settings.cascades[name].then for name in rule.models if name in settings.cascades]
+    second += [] if rule.second_model is None else [rule.second_model]
+    for judge in filter(None, map(judges.get, rule.judges)):
+        for name in (*models_of_judge(settings, rule, judge.name), *second):
+            try:
+                judge_for(settings, judge, settings.models[name])
+            except ValueError as error:
+                fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
+                raise SettingsError(f"{here}.judges: {error}; {fix}") from error
+
+
+def _check_calibrations(settings: Settings, place: str) -> None:
+    judges = configured(settings.judges) if settings.calibrations else {}
+    deciding = {one.judge_model for one in settings.models.values() if one.decides}
+    seen: set[tuple[str, str, str]] = set()
+    for number, one in enumerate(settings.calibrations):
+        here = f"{place}: calibrations[{number}]"
+        if (judge := judges.get(one.judge)) is None:
+            raise SettingsError(f"{here}.judge: there is no judge {one.judge!r}{nearest(one.judge, judges)}")
+        if one.model not in deciding:
+            what = f"no model that returns probabilities is called {one.model!r}"
+            raise SettingsError(f"{here}.model: {what}{nearest(one.model, deciding)}")
+        rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None]
+        if one.metric_of(judge) not in rated:
+            what = f"{one.judge} has no metric {one.metric_of(judge)!r} that passes or fails"
+            raise SettingsError(f"{here}.metric: {what}{nearest(one.metric_of(judge), rated)}")
+        name = (one.judge, one.model, one.metric_of(judge))
+        if name in seen:
+            raise SettingsError(f"{here}: there is another one for this judge, model and metric; take one of them out")
+        seen.add(name)
+        if not 0 <= one.threshold <= 1:
+            raise SettingsError(f"{here}.threshold: must be a probability, from 0 to 1")
+        if one.platt is not None and (one.isotonic or not all(map(math.isfinite, one.platt)) or one.platt[0] <= 0):
+            fix = "give finite numbers with a slope above 0, and no isotonic beside them"
+            raise SettingsError(f"{here}.platt: is no rising map; {fix}")
+        points = one.isotonic
+        rises = all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(points))
+        if not rises or not all(0 <= each <= 1 for point in points for each in point):
+            raise SettingsError(f"{here}.isotonic: must be points [p, p'] from 0 to 1, with rising p and no falling p'")
 
 
 def _check_second_model(settings: Settings, rule: Rule, here: str) -> None:
@@ -298,7 +394,7 @@ def _check_budgets(settings: Settings, origin: Mapping[str, str]) -> None:
     judges = sorted({judge for rule in settings.rules for judge in rule.judges})
     for name, budget in settings.budgets.items():
         here = f"{origin.get('budgets', 'defaults')}: budgets.{name}"
-        if _BUDGET_NAME.fullmatch(name) is None:
+        if _TABLE_NAME.fullmatch(name) is None:
             raise SettingsError(f"{here}: the name may hold letters, digits, _ and -, at most 64; rename the table")
         if not any(budget.limits):
             limits = "usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"

@@ -62,13 +62,20 @@ def expected(wanted: inspect.Type) -> str:
             words = f"a number{_bounds(wanted)}"
         case inspect.StrType():
             words = _string(wanted)
-        case inspect.VarTupleType():
-            words = 'a list, as ["…"]'
+        case inspect.TupleType() | inspect.VarTupleType():
+            words = _list(wanted)
         case inspect.StructType():
             words = f"a table with some of {', '.join(_fields(wanted))}"
         case _:
             words = "a string"
     return f"must be {words}"
+
+
+def _list(wanted: inspect.TupleType | inspect.VarTupleType) -> str:
+    if isinstance(wanted, inspect.TupleType):
+        return f"a list of {len(wanted.item_types)} numbers, as [1.5, -0.2]"
+    is_of_pairs = isinstance(wanted.item_type, inspect.TupleType)
+    return "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]" if is_of_pairs else 'a list, as ["…"]'
 
 
 def _string(wanted: inspect.StrType) -> str:
@@ -103,7 +110,9 @@ def _at(wanted: inspect.Type, path: str) -> inspect.Type:
     for step in _STEP.findall(path):
         kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
         if step.startswith("["):
-            wanted = _held(next(kind.item_type for kind in kinds if isinstance(kind, inspect.VarTupleType)))
+            lists = [kind for kind in kinds if isinstance(kind, inspect.VarTupleType | inspect.TupleType)]
+            item = lists[0].item_type if isinstance(lists[0], inspect.VarTupleType) else lists[0].item_types[0]
+            wanted = _held(item)
         else:
             wanted = _held(next(_fields(kind)[step] for kind in kinds if step in _fields(kind)))
     return wanted

@@ -6,11 +6,13 @@ judge model ``code``, whatever model their rules name.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, get_args
 
 from judges.agreement.combine import Combine
 from judges.core.judge import Judge
+from judges.core.model import ModelSettings
 from worker.config.settings import Rule, Settings
 
 CODE_MODEL: Final = "code"
@@ -60,8 +62,26 @@ def is_reserved(name: str) -> bool:
     return is_panel(name) or name == CODE.name
 
 
+def judge_for(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
+    """Return a judge in the form that a model is asked in, with the calibrations of the configuration.
+
+    Raises:
+        ValueError: The judge has no form for this model; the text says why.
+    """
+    named = (judge.name, model.judge_model)
+    own = [one for one in settings.calibrations if (one.judge, one.model) == named]
+    return judge.for_model(model, {one.metric_of(judge): one.calibration for one in own})
+
+
+def judge_of_panel(judge: Judge, members: Sequence[Judge]) -> Judge:
+    """Return the judge whose version a panel's verdicts have, from the judge as each member is asked."""
+    versions = sorted({member.version for member in members})
+    # With chat models alone the version is that of the judge, as before there were others.
+    return judge if versions == [judge.version] else replace(judge, scoring=" ".join((judge.scoring, *versions)))
+
+
 class Graders:
-    """The graders of one configuration.
+    """The graders of one configuration, and the judges as their models are asked.
 
     Attributes:
         code: The judges in code.
@@ -74,6 +94,8 @@ class Graders:
         self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
         self.own = {name: judge.model for name, judge in judges.items() if judge.model is not None}
         self._settings = settings
+        self._judges = judges
+        self._forms: dict[tuple[str, str], Judge | None] = {}
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
         alone = self.code.union(self.own)
         asking = (rule for rule in settings.rules if not alone.issuperset(rule.judges))
@@ -109,11 +131,51 @@ class Graders:
 
     def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
-        return (self.own[judge],) if judge in self.own else rule.models
+        return (self.own[judge],) if judge in self.own else self._settings.models_of(rule)
 
     def for_judge(self, judge: str, model: str) -> Grader:
         """Return the grader of a judge for a named model, where no rule applies."""
         return CODE if judge in self.code else self._models[self.own.get(judge, model)]
+
+    def judge(self, name: str, judge_model: str) -> Judge | None:
+        """Return a judge as a judge model is asked, with its own version; None where it is unknown or cannot be asked.
+
+        A judge model that no settings have is taken for one that writes text.
+        """
+        key = name, judge_model
+        if key not in self._forms:
+            self._forms[key] = self._form(self._judges.get(name), judge_model)
+        return self._forms[key]
+
+    def version(self, judge: str, judge_model: str) -> str:
+        """Return the version of a judge for a judge model.
+
+        Raises:
+            KeyError: The judge is unknown, or the model cannot be asked.
+        """
+        found = self.judge(judge, judge_model)
+        if found is None:
+            raise KeyError(judge)
+        return found.version
+
+    def versions(self, judge: str) -> frozenset[str]:
+        """Return all versions of a judge: its own, and those for the judge models of the configuration."""
+        names = ("", *(grader.judge_model for grader in self._named.values()))
+        return frozenset(found.version for name in names if (found := self.judge(judge, name)) is not None)
+
+    def _form(self, judge: Judge | None, judge_model: str) -> Judge | None:
+        if judge is None:
+            return None
+        if (together := self.panels.get(judge_model)) is not None:
+            members = [self.judge(judge.name, member) for member in together.members]
+            return judge_of_panel(judge, [member for member in members if member is not None])
+        model = next((one for one in self._settings.models.values() if one.judge_model == judge_model), None)
+        if model is None:
+            return judge
+        try:
+            return judge_for(self._settings, judge, model)
+        except ValueError:
+            return None
 
     def find(self, name: str, judge_model: str) -> Grader | None:
         """Return the grader that a batch names; None where the configuration has no such one."""

@@ -21,14 +21,15 @@ from worker.config.canary_file import Canary
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
 from worker.config.objectives import FILE_NAME, read_objectives
-from worker.config.settings import Budget, Rule, Seconds, Settings, SettingsError, Size
+from worker.config.settings import Budget, Cascade, JudgeCalibration, Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former")
-_TABLES: Final = ("models", "judges", "rules", "budgets")
+_TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations")
+_ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
 # Tables of judges are converted later, by the judges that they configure.
-_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget}
+_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget, "cascades": Cascade}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
@@ -160,16 +161,16 @@ def _convert(raw: Mapping[str, object], origin: Mapping[str, str]) -> Settings:
         here = f"{origin[key]}: {key}"
         if key not in _TYPES:
             raise SettingsError(f"{here}: unknown key{nearest(key, _TYPES)}")
-        if key == "rules":
+        if key in _ROWS:
             if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-                raise SettingsError(f"{here}: must be tables, each under [[rules]]")
-            rules = []
+                raise SettingsError(f"{here}: must be tables, each under [[{key}]]")
+            rows = []
             for number, item in enumerate(value):
                 try:
-                    rules.append(_one(f"{here}[{number}]", item, Rule))
+                    rows.append(_one(f"{here}[{number}]", item, _ROWS[key]))
                 except SettingsError as error:
-                    raise with_rule_name(error, item.get("name"), len(value)) from error
-            values[key] = tuple(rules)
+                    raise with_rule_name(error, item.get("name"), len(value) if key == "rules" else 1) from error
+            values[key] = tuple(rows)
         elif key in _TABLES:
             if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
                 raise SettingsError(f"{here}: must be tables, each as [{key}.NAME]")

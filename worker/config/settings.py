@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from judges.agreement.combine import Combine
-from judges.core.judge import Unit
+from judges.core.decision import Calibration
+from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from worker.storage.client import address
 
@@ -88,8 +89,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
             trace without a session by itself.
         always: What is judged whatever the rate: `error`, `negative_feedback`, `slow`.
         slow_s: Seconds from start to end from which a trace is `slow`.
-        model: Name of the `[models.NAME]` that judges, or a list of several: each gives its own verdict, and a
-            combined one is added.
+        model: Name of the `[models.NAME]` or `[cascades.NAME]` that judges, or a list of several models: each gives its
+            own verdict, and a combined one is added.
         combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
         egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
             them or not; where several rules restrict it, those that all allow. Any unless given.
@@ -128,8 +129,31 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of all models that judge."""
+        """The names of all models that judge, or of the cascade."""
         return (self.model,) if isinstance(self.model, str) else self.model
+
+
+class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[cascades.NAME]`: two models that judge one after the other.
+
+    The first judges every sampled trace, the second some of them, with a known probability. The cascade's series
+    estimates the share that the second model would find if it judged all of them. One of `rate` and `uncertain` is set.
+
+    Attributes:
+        first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
+        then: Name of the `[models.NAME]` that judges some of them a second time.
+        rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
+            the second judging; it is never less probable than a quarter of the rate.
+        uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
+            as `[0.2, 0.8]`, in place of `rate`; less precise for the same cost.
+        audit: With `uncertain`, the share of all other traces that is judged a second time.
+    """
+
+    first: str
+    then: str
+    rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    uncertain: tuple[Share, Share] | None = None
+    audit: Annotated[float, Meta(gt=0, le=1)] = 0.02
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -168,6 +192,38 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         """USD of a day and of an hour, in 10^-9, then tokens of a day and of an hour."""
         day, hour = (None if usd is None else round(usd * NANO) for usd in (self.usd_per_day, self.usd_per_hour))
         return day, hour, self.tokens_per_day, self.tokens_per_hour
+
+
+class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One `[[calibrations]]`: how the probabilities of a judge from one model are corrected, and from where they pass.
+
+    It applies to models that return probabilities (`provider = "decisions"` or `"classifier"`). `tracejudge calibrate`
+    writes it. A changed calibration is another version of the judge, and begins new series.
+
+    Attributes:
+        judge: Name of the judge.
+        model: The judge model, as verdicts name it: the `label` of its `[models.NAME]`, or else its `model`.
+        metric: The metric; the first one with a pass rule unless given.
+        threshold: The lowest corrected probability that passes.
+        platt: Slope and intercept of a Platt map, as `[1.8, -0.4]`: logit(p') = slope * logit(p) + intercept.
+        isotonic: Points `[p, p']` of an isotonic map with rising p, joined by straight lines.
+        judge_version: Version of the judge without a calibration for which it was fitted.
+    """
+
+    judge: str
+    model: str
+    metric: str | None = None
+
+    @property
+    def calibration(self) -> Calibration:
+        """The correction without the names of what it is for."""
+        return Calibration(self.threshold, self.platt, self.isotonic, self.judge_version)
+
+    def metric_of(self, judge: Judge) -> str:
+        """Return the name of the metric that it corrects."""
+        return self.metric or next(
+            (one.name for one in judge.metrics if one.pass_rule is not None), judge.metrics[0].name
+        )
 
 
 class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -346,9 +402,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
+        cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
         canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
             each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
+        calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
     """
@@ -405,8 +463,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     )
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
+    cascades: Mapping[str, Cascade] = msgspec.field(default_factory=dict)
     budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
     canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
+    calibrations: tuple[JudgeCalibration, ...] = ()
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
@@ -415,6 +475,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.
         return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+
+    def models_of(self, rule: Rule) -> tuple[str, ...]:
+        """Name the models that judge the traces of a rule, of a cascade the first."""
+        return tuple(self.cascades[name].first if name in self.cascades else name for name in rule.models)
 
     def budgets_of(self, rule: Rule) -> dict[str, Budget]:
         """Return the budgets that pay for a rule, by name."""

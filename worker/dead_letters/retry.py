@@ -7,7 +7,7 @@ answer.
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -151,7 +151,6 @@ class AutoRetry(ServiceThread):
         *,
         sampler: Sampler,
         healthy: Callable[[], Collection[str]],
-        versions: Mapping[str, str],
         probed: Callable[[], Collection[str]] = tuple,
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
@@ -170,7 +169,6 @@ class AutoRetry(ServiceThread):
         self._sampler = sampler
         self._ledger = Ledger(store, settings)
         self._healthy = healthy
-        self._versions = versions
         self._probed = probed
         self._every_s = every_s
         self._clock = clock
@@ -243,10 +241,13 @@ class AutoRetry(ServiceThread):
 
     def _is_able(self, letter: DeadLetter) -> bool:
         """Return whether a worker like this one can judge it: else it would only be parked and given up again."""
+        graders = self._sampler.graders
+        judge = graders.judge(letter.evaluation.judge, letter.judge_model)
         return (
             self._sampler.allows(letter.item.trace, letter.judge_model)
-            and self._sampler.graders.find(letter.model, letter.judge_model) is not None
-            and self._versions.get(letter.evaluation.judge) == letter.evaluation.version
+            and graders.find(letter.model, letter.judge_model) is not None
+            and judge is not None
+            and judge.version == letter.evaluation.version
         )
 
     def _due(self, judge_model: str, count: int) -> list[str]:

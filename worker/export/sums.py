@@ -24,6 +24,7 @@ from worker.config.settings import Settings, tag_of
 from worker.export.consumer import ExportConsumer
 from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
+from worker.monitor.cascades import CascadeWatch, count_cascades
 from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
 from worker.monitor.pruning import SeriesPruning, segment_of
@@ -173,6 +174,7 @@ class QualitySums(ExportConsumer):
             CorrectionWatch(store, metrics),
             CanaryWatch(settings, store, metrics, canary),
             RepeatsWatch(store, metrics),
+            CascadeWatch(store, settings, metrics),
             SafetyWatch(store, settings, metrics),
             SeriesPruning(store, settings.monitor, self.relist),
         )
@@ -180,6 +182,7 @@ class QualitySums(ExportConsumer):
         self._counters: tuple[VerdictCounter, ...] = (
             CanaryCounter(canary),
             count_repeats,
+            count_cascades,
             partial(count_safety, settings.monitor.safety, self._is_listed),
         )
         self._holder = secrets.token_hex(8)
@@ -240,7 +243,9 @@ class QualitySums(ExportConsumer):
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 session_id = entry.verdict.session_id
-                cluster = _cluster(session_id or entry.verdict.trace_id)
+                name = (session_id or entry.verdict.trace_id).encode("utf-8", "surrogatepass")
+                digest = hashlib.blake2b(name, digest_size=_CLUSTER_BYTES).digest()
+                cluster = binascii.b2a_base64(digest, newline=False).decode()
                 period_s = CLUSTER_PERIOD_S if session_id else TRACE_PERIOD_S
                 for series, series_id, kind, passes in self._judgements(entry.verdict):
                     if not self._is_listed(series_id):
@@ -310,9 +315,3 @@ class QualitySums(ExportConsumer):
         known = {one.id: one for one in series}
         self._known = set(known)
         self._values = Counter(segment_of(one) for one in known.values() if one.segment)
-
-
-def _cluster(name: str) -> str:
-    """Return the short name of a session or trace in the hashes of clusters."""
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_CLUSTER_BYTES).digest()
-    return binascii.b2a_base64(digest, newline=False).decode()

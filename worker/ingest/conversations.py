@@ -180,7 +180,7 @@ class SessionSelector:
         self._store = store
         self._graders = graders
         self._units = {name: judge.unit for name, judge in judges.items()}
-        self._factory = EvaluationFactory(self._graders, {name: judge.version for name, judge in judges.items()})
+        self._factory = EvaluationFactory(self._graders)
 
     def select(
         self, due: Sequence[DueSession], shed: frozenset[str] = frozenset(), *, drops: bool = False

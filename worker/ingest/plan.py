@@ -1,7 +1,7 @@
 """The outcome of every entry of one read: traces are sampled, all others are counted, as ``choose.lua`` applies it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -93,12 +93,12 @@ class Plan:
 class Planner:
     """Plans under one configuration; threads may share it."""
 
-    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler, versions: Mapping[str, str]) -> None:
-        """Keep the compiled rules, and the versions of the judges by name."""
+    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler) -> None:
+        """Keep the compiled rules."""
         self._settings = settings
         self._keys = keys
         self.sampler = sampler
-        self._factory = EvaluationFactory(sampler.graders, versions)
+        self._factory = EvaluationFactory(sampler.graders)
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry.

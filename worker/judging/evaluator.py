@@ -20,6 +20,7 @@ from tracejudge import Trace
 from worker.config.graders import CODE, Graders
 from worker.config.redaction import Redaction, UserKeys, hashed_user
 from worker.config.settings import MAX_VALUE_CHARS, Settings
+from worker.judging.cascades import Cascades
 from worker.judging.panels import Panels, PanelVotes
 from worker.judging.reservations import Budgets
 from worker.judging.second_judging import Repeats
@@ -63,7 +64,11 @@ def make_verdict(
     trace = item.trace
     spent = earlier.plus(assessment.calls, price, assessment.refusals)
     details = assessment.details
-    for name, value in (("session", evaluation.session), ("repeat", evaluation.first)):
+    for name, value in (
+        ("session", evaluation.session),
+        ("repeat", evaluation.first),
+        ("cascade", evaluation.cascade),
+    ):
         if value is not None:
             details = {**details, name: msgspec.to_builtins(value)}
     verdict = Verdict(
@@ -247,6 +252,7 @@ class BatchEvaluator:
         self._tags = settings.monitor.tags
         self._user_keys = UserKeys(settings, ledger.store)
         self._repeats = Repeats(settings, sampler)
+        self._cascades = Cascades(settings, ledger.store, sampler)
         self._budgets = Budgets(settings, ledger.store, sampler, refused)
         self._code_slots = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._graders.code}
 
@@ -274,6 +280,7 @@ class BatchEvaluator:
             # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
             known = self._user_keys.known
             user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
+        await self._cascades.refresh()
         votes = await self._panels.collect(batch)
         # The name in the settings may mean another judge model by now.
         candidates = (self._models.get(batch.model), *self._models.values())
@@ -350,8 +357,9 @@ class BatchEvaluator:
             verdict, spent = build(assessment)
             if assessment.is_final:
                 again = self._repeats.of(verdict, item, evaluation)
+                verdict, second = self._cascades.of(verdict, item, evaluation)
                 finished = Finished.of(
-                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=again
+                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=[*again, *second]
                 )
                 _log(verdict, fresh=await self._recorder.record(finished))
                 this.count_outcome(verdict.outcome, earlier, spent)
@@ -365,7 +373,8 @@ class BatchEvaluator:
     async def _assess(
         self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
     ) -> Assessment:
-        judge, judge_model = self._judges.get(evaluation.judge), this.batch.judge_model
+        judge_model = this.batch.judge_model
+        judge = self._graders.judge(evaluation.judge, judge_model)
         has_model = judge_model in self._graders.panels or this.model is not None
         if judge is not None and judge.run is not None:
             has_model = judge_model == CODE.judge_model

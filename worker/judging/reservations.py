@@ -254,9 +254,11 @@ def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) ->
     The weight is more than 1 where rates are reduced. What is judged whatever the rates are has the weight 1 and the
     priority ``NOT_REDUCED``.
     """
+    # The share of a cascade's second judgings does not depend on the rates.
+    probability = evaluation.probability / (1.0 if evaluation.cascade is None else evaluation.cascade.rate)
     depends = evaluation.origin in _SAMPLED and rules and not any(is_always(rule, trace) for rule in rules)
     rate = max((rule.rate for rule in rules), default=0.0)
-    if not depends or (evaluation.probability >= 1 > rate and not any(rule.stratify for rule in rules)):
+    if not depends or (probability >= 1 > rate and not any(rule.stratify for rule in rules)):
         return 1.0, NOT_REDUCED
-    weight = 1.0 if evaluation.probability >= 1 else rate / evaluation.probability
+    weight = 1.0 if probability >= 1 else rate / probability
     return weight, max(rule.priority for rule in rules)

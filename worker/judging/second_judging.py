@@ -33,9 +33,11 @@ class Repeats:
 
         Only single judgings of live traffic that passed or failed are repeated. Judges in code answer the same again.
         Combined verdicts are not confirmed, as several models have given them; their members count for the flip ratio.
+        Second judgings of cascades are not repeated.
         """
         passed = {score.metric: score.passed for score in verdict.scores if score.passed is not None}
-        is_judged = evaluation.origin == "live" and not evaluation.members and verdict.judge_model != CODE.judge_model
+        is_single = not evaluation.members and evaluation.cascade is None
+        is_judged = evaluation.origin == "live" and is_single and verdict.judge_model != CODE.judge_model
         is_failure = (
             evaluation.judge in self._safety
             and not all(passed.values())

@@ -105,7 +105,8 @@ class CanaryWatch:
         self._asked = graders_of(settings, canary)
         graders = Graders(settings, canary.judges)
         self._sampler = Sampler(settings, graders)
-        self._factory = EvaluationFactory(graders, {name: judge.version for name, judge in canary.judges.items()})
+        self._graders = graders
+        self._factory = EvaluationFactory(graders)
         agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
         self._of_series = (*agreed, metrics.judge_canary_drift)
         self._info = metrics.judge_canary_drift_info
@@ -177,7 +178,7 @@ class CanaryWatch:
     def _show(self, now: float) -> None:
         """Set the gauges of the judges and models of the rules that the canary was judged by."""
         asked = {
-            Series(judge, self._canary.judges[judge].version[:VERSION_DIGITS], grader.judge_model)
+            Series(judge, self._graders.version(judge, grader.judge_model)[:VERSION_DIGITS], grader.judge_model)
             for judge, grader in self._asked
         }
         day, recent = self._hours(now)

@@ -183,36 +183,6 @@ def _check_drawn(group: Sequence[Stratum]) -> None:
         )
 
 
-def from_scores(labelled: Sequence[tuple[float, bool]], mean: float, variance: float, judged: float) -> Corrected:
-    """Return the share corrected by labels drawn uniformly, for a judge that returns a probability.
-
-    PPI++ with the λ of least variance. Wilson's interval on the number of labels that would be as precise, with half an
-    observation in each corner of label and score, so that no variance is 0 by chance.
-
-    Args:
-        labelled: score and label of each labelled trace.
-        mean: mean score of all judged traces.
-        variance: variance of their scores.
-        judged: effective number of judged traces.
-    """
-    m = len(labelled)
-    if m == 0:
-        raise CorrectionRefusedError("There are no labels of this judge's traces. Label some of the drawn traces.")
-    more = [*((g, float(y), 1.0) for g, y in labelled), *((g, y, 0.5) for g in (0.0, 1.0) for y in (0.0, 1.0))]
-    size = m + 2.0
-    score = sum(weight * g for g, _, weight in more) / size
-    label = sum(weight * y for _, y, weight in more) / size
-    covariance = sum(weight * (g - score) * (y - label) for g, y, weight in more) / size
-    squares = sum(weight * (g - score) ** 2 for g, _, weight in more) / size
-    best = covariance / (squares * (1 + m / judged))
-    rest = sum(weight * (y - label - best * (g - score)) ** 2 for g, y, weight in more) / size
-    share = sum(y - best * g for g, y in labelled) / m + best * mean
-    gain = (rest / size + best * best * variance / judged) / (label * (1 - label) / size)
-    interval = wilson(min(1.0, max(0.0, share)), m / gain)
-    alone = wilson(sum(y for _, y in labelled) / m, m)
-    return Corrected(interval, "ppi", m, (interval.high - interval.low) / (alone.high - alone.low))
-
-
 def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
     """Return the share corrected by a golden set: its errors of the judge, applied to the traffic.
 

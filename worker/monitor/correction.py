@@ -34,7 +34,7 @@ from worker.monitor.series import (
     read_buckets,
     read_series,
 )
-from worker.monitor.shares import PassShare, Sums, merged, pass_share, weight_class
+from worker.monitor.shares import PassShare, Sums, design_effect, merged, pass_share, weight_class
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
@@ -168,24 +168,55 @@ def _correction(origin: Origin, pairs: Sequence[Pair], sums: Sums, since: float,
 def strata(pairs: Sequence[Pair], sums: Sums) -> list[Stratum]:
     """Divide judged traffic and drawn labels by verdict and by class of sampling probability.
 
-    Within a stratum labels count by 1 / their probability: it may have changed in the course of time.
+    Within a stratum labels count by 1 / their probability: it may have changed in the course of time. Labels of one
+    session count as fewer where they agree with each other.
     """
-    weights: dict[tuple[bool, int], list[float]] = defaultdict(list)
-    passing: dict[tuple[bool, int], float] = defaultdict(float)
-    for label, verdict in pairs:
-        key = bool(verdict.passed), weight_class(verdict.weight)
-        weight = 1 / float(label.drawn)
-        weights[key].append(weight)
-        passing[key] += weight * label.passed
-    found = []
+    groups: dict[tuple[bool, int], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        groups[bool(pair.verdict.passed), weight_class(pair.verdict.weight)].append(pair)
+    found, influences = [], []
     for class_, of_class in sums.classes.items():
         for passed, judged in ((True, of_class.passed), (False, of_class.weight - of_class.passed)):
-            given = weights[passed, class_]
-            total = sum(given)
-            number = total * total / sum(weight * weight for weight in given) if given else 0.0
-            rate = passing[passed, class_] / total if given else 0.0
+            group = groups[passed, class_]
+            weights = [1 / float(label.drawn) for label, _ in group]
+            total = sum(weights)
+            number = total * total / sum(weight * weight for weight in weights) if group else 0.0
+            rate = sum(w * pair.label.passed for w, pair in zip(weights, group, strict=True)) / total if group else 0.0
             found.append(Stratum(passed, class_, judged, number, number * rate, total))
-    return found
+            influences += [
+                (verdict.session_id or verdict.evaluation_id, part := judged * w / total, part * (label.passed - rate))
+                for w, (label, verdict) in zip(weights, group, strict=True)
+            ]
+    effect = _label_effect(influences, sums)
+    return [one._replace(labels=one.labels / effect, passed=one.passed / effect) for one in found]
+
+
+def _label_effect(influences: Sequence[tuple[str, float, float]], judged: Sums) -> float:
+    """Return by how much sessions widen the variance of a corrected share, at least 1.
+
+    The larger of two estimates: that of the labels, as in shares.design_effect, and what the agreement of verdicts in
+    sessions of the traffic means for as many labels a session. Few labelled sessions alone tell too little.
+
+    Args:
+        influences: session, weight and weighted residual of each label.
+        judged: the sums of the traffic.
+    """
+    sessions: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for session, weight, residual in influences:
+        sessions[session][0] += weight
+        sessions[session][1] += residual
+    number = len(sessions)
+    if number == len(influences):
+        return 1.0
+    together = sum(w**2 for w, _ in sessions.values()) / sum(w**2 for _, w, _ in influences)
+    single = sum(residual**2 for _, _, residual in influences)
+    if single <= 0 or number == 1:
+        # Without residuals labels tell nothing of how sessions agree, so a session counts as one label.
+        return max(1.0, together)
+    own = sum(r**2 for _, r in sessions.values()) / single * number / (number - 1)
+    traffic = judged.over_sessions.weights / judged.total.squares
+    alike = (design_effect(judged) - 1) / (traffic - 1) if traffic > 1 else 0.0
+    return max(1.0, own, 1 + (together - 1) * min(1.0, alike))
 
 
 def confusion(pairs: Sequence[Pair]) -> Confusion:
@@ -226,6 +257,11 @@ class CorrectionWatch:
         if now >= self._next_match:
             has_labels = self._store.call(lambda client: client.hlen(self._store.keys.labels)) > 0
             may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
+            attached = self._matcher.attached
+            for reason, count in (("too large", attached.too_large), ("too many", attached.too_many)):
+                if count and (reason,) not in self._said:
+                    self._said.add((reason,))
+                    log.warning("verdicts not stored with labels", reason=reason, verdicts=count)
             if not may_be_more:
                 self._next_match = now + _MATCH_EVERY_S
         if now >= self._next_round and not self._left:

@@ -22,6 +22,9 @@ Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
 MAX_LABELS: Final = 100_000
 MAX_TEXT_CHARS: Final = 2_000
+MAX_VERDICT_BYTES: Final = 8 * 1024
+"""Of one verdict with a label; names of the SDK are at most 200 characters, those in a file may have any length."""
+MAX_VERDICTS: Final = 10 * MAX_LABELS
 _ID_BYTES: Final = 12
 # Verdicts of these measure the judge against itself, and against labels of their own.
 _OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
@@ -42,7 +45,7 @@ class Label(Struct, frozen=True, omit_defaults=True):
     annotator: str = ""
     comment: str = ""
     labelled_at: float = 0.0
-    """Seconds since the epoch; 0 if unknown."""
+    """Seconds since the epoch; 0 becomes the time at which the label is first stored."""
 
     @property
     def id(self) -> str:
@@ -150,6 +153,20 @@ class Written(Struct):
     same: int = 0
 
 
+class Attached(Struct):
+    """How many verdicts were new, and how many were not stored, by reason."""
+
+    new: int = 0
+    too_large: int = 0
+    too_many: int = 0
+
+    def add(self, other: "Attached") -> None:
+        """Add the counts of other verdicts."""
+        self.new += other.new
+        self.too_large += other.too_large
+        self.too_many += other.too_many
+
+
 class TooManyLabelsError(Exception):
     """There would be more labels than are kept."""
 
@@ -210,11 +227,14 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     key = store.keys.labels
     stored: list[bytes | None] = store.call(lambda client: client.hmget(key, list(by_id)))
     changed: dict[Any, bytes] = {}
+    now = store.now_ms() / 1000
     for (name, label), raw in zip(by_id.items(), stored, strict=True):
-        if raw is not None and msgspec.json.decode(raw, type=Label) == label:
+        known = None if raw is None else msgspec.json.decode(raw, type=Label)
+        # A label without a time is the same in a second import.
+        if known == label or (known and not label.labelled_at and known == _at(label, known.labelled_at)):
             written.same += 1
             continue
-        changed[name] = msgspec.json.encode(label)
+        changed[name] = msgspec.json.encode(label if label.labelled_at else _at(label, now))
         written.new += raw is None
         written.changed += raw is not None
     # An upper limit: verdicts are fields as well.
@@ -227,11 +247,16 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     return written
 
 
-def attach(store: Store, verdicts: Iterable[Verdict]) -> int:
-    """Store verdicts with the labels of their traces; return how many were new."""
+def _at(label: Label, labelled_at: float) -> Label:
+    return msgspec.structs.replace(label, labelled_at=labelled_at)
+
+
+def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
+    """Store verdicts with the labels of their traces."""
+    counts = Attached()
     of_id = [(name, metric, verdict) for verdict in verdicts for name, metric in ids_of(verdict)]
     if not of_id:
-        return 0
+        return counts
     key = store.keys.labels
     stored = store.call(lambda client: client.hmget(key, [name for name, _, _ in of_id]))
     fields: dict[Any, bytes] = {
@@ -239,15 +264,25 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> int:
         for (name, metric, verdict), raw in zip(of_id, stored, strict=True)
         if raw is not None
     }
+    for name in [name for name, raw in fields.items() if len(raw) > MAX_VERDICT_BYTES]:
+        counts.too_large += 1
+        del fields[name]
+    room = MAX_VERDICTS - store.call(lambda client: client.hlen(key)) if fields else 0
+    if room < len(fields):
+        names = list(fields)
+        known = store.call(lambda client: client.hmget(key, names))
+        for name in [name for name, raw in zip(names, known, strict=True) if raw is None][max(0, room) :]:
+            counts.too_many += 1
+            del fields[name]
     if not fields:
-        return 0
-    found = int(store.call(lambda client: client.hset(key, mapping=fields)))
+        return counts
+    counts.new = int(store.call(lambda client: client.hset(key, mapping=fields)))
     # `forget` may have erased a label meanwhile: no verdict stays without it.
     names = list(fields)
     left = store.call(lambda client: client.hmget(key, [name.partition(":")[0] for name in names]))
     if orphans := [name for name, raw in zip(names, left, strict=True) if raw is None]:
         store.call(lambda client: client.hdel(key, *orphans))
-    return found
+    return counts
 
 
 def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
@@ -267,7 +302,7 @@ class OutboxMatcher:
 
     def __init__(self, store: Store) -> None:
         self.seen = 0
-        self.found = 0
+        self.attached = Attached()
         self._store = store
         self._position = "-"
         self._count = _FIRST_CHUNK_COUNT
@@ -280,7 +315,8 @@ class OutboxMatcher:
         if not entries:
             return False
         read = map(read_outbox_entry, entries)
-        self.found += attach(self._store, [one.verdict for one in read if one is not None and one.kind == "j"])
+        verdicts = [one.verdict for one in read if one is not None and one.kind == "j"]
+        self.attached.add(attach(self._store, verdicts))
         self.seen += len(entries)
         self._position = f"({entries[-1][0].decode()}"
         is_full = len(entries) == self._count

@@ -6,7 +6,8 @@ puts the batch back.
 
 Version 2 holds evaluations that are combined, or combine others; all else is version 1. Workers that know version 1
 alone ignore unknown fields of an evaluation: they would judge a panel's member and keep no scores of it. Version 3
-holds evaluations that repeat others, whose verdicts name the first ones.
+holds evaluations that repeat others, whose verdicts name the first ones. Version 4 holds second judgings of cascades,
+from whose verdicts the monitor computes the cascade's share.
 """
 
 import hashlib
@@ -24,7 +25,8 @@ from tracejudge import Trace
 BATCH_VERSION: Final = 1
 COMBINED_VERSION: Final = 2
 REPEAT_VERSION: Final = 3
-KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION, REPEAT_VERSION})
+CASCADE_VERSION: Final = 4
+KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION, REPEAT_VERSION, CASCADE_VERSION})
 
 
 class BatchError(ValueError):
@@ -72,6 +74,30 @@ class First(Struct, frozen=True):
     is_failure: bool
 
 
+class CascadeStep(Struct, frozen=True, omit_defaults=True):
+    """The part of an evaluation in a cascade; verdicts have it as `details.cascade`.
+
+    Attributes:
+        name: The cascade.
+        version: 8 hex digits, by the versions of the judge for both models and the models themselves.
+        rate: The probability by which the second judging was chosen, or not.
+        is_chosen: Whether there is a second judging.
+        first: The evaluation that this one follows, of a second judging only; the fields below are of its verdict.
+        judge_model: Who gave it.
+        ended_at: When, in seconds since the epoch.
+        probability: That each metric with a pass rule passes.
+    """
+
+    name: str
+    version: str
+    rate: float
+    is_chosen: bool
+    first: str = ""
+    judge_model: str = ""
+    ended_at: float = 0.0
+    probability: dict[str, float] = msgspec.field(default_factory=dict)
+
+
 class Evaluation(Struct, frozen=True, omit_defaults=True):
     """One chosen evaluation of a trace, or of a conversation, whose traces are joined into one.
 
@@ -81,6 +107,7 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
         keep: Whether the ledger keeps its scores, for the evaluation that they are combined into.
         members: The evaluations that are combined into this one; empty for a judge's own evaluation.
         first: The verdict that this evaluation repeats, with origin `repeat` only.
+        cascade: The verdict of a cascade's first model, of a second judging only.
     """
 
     id: str
@@ -93,10 +120,13 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
     members: tuple[Member, ...] = ()
     session: Session | None = None
     first: First | None = None
+    cascade: CascadeStep | None = None
 
     @property
     def batch_version(self) -> int:
         """The version of batches and dead letters that hold it."""
+        if self.cascade is not None:
+            return CASCADE_VERSION
         if self.first is not None:
             return REPEAT_VERSION
         return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION

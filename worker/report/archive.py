@@ -35,6 +35,10 @@ class ArchiveError(Exception):
     """An archive cannot be read; the text names file and line."""
 
 
+class AbsentArchiveError(ArchiveError):
+    """An archive cannot be opened."""
+
+
 class VerdictScore(Struct, frozen=True):
     """One score of a verdict."""
 
@@ -105,7 +109,8 @@ def read_archive(path: str | Path) -> Iterator[VerdictLine]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ArchiveError(f"{path}:{number + 1}: the compressed file is damaged or not complete") from error
     except OSError as error:
-        raise ArchiveError(f"{path}: {error.strerror or error}") from error
+        kind = ArchiveError if number else AbsentArchiveError
+        raise kind(f"{path}: {error.strerror or error}") from error
 
 
 class Skipped(Struct):

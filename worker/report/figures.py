@@ -275,6 +275,8 @@ class Evidence(NamedTuple):
     sources: Sources
     limits: Sequence[Limit]
     corrected: Mapping[Labels, Sequence[CorrectedShare]] = {}
+    newest: Mapping[tuple[str, str], float] = {}
+    """Services and judges with the time of their newest verdict, 0 if not known; only where the period has none."""
 
 
 class Report(Struct, frozen=True, kw_only=True):

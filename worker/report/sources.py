@@ -8,7 +8,7 @@ the same verdicts would count twice.
 import datetime as dt
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import structs
 
+from judges.custom.definition import nearest
 from worker.monitor.correction import corrections
 from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series
-from worker.report.archive import Skipped, Tally, decoder, read_archive
+from worker.report.archive import MAX_GROUPS, Skipped, Tally, VerdictLine, decoder, read_archive
 from worker.report.figures import (
     SERIES_KEYS,
     CorrectedShare,
@@ -35,7 +36,7 @@ from worker.report.figures import (
     time_of,
     written,
 )
-from worker.storage.client import CHUNK_BYTES, Store, next_count
+from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 
 _SERIES_AT_ONCE: Final = 25
 _FIRST_COUNT: Final = 32
@@ -57,7 +58,8 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     Raises:
         StoreError: Redis did not answer.
     """
-    series = [one for one in read_series(store).values() if scope.wants(one.service, one.judge)]
+    all_series = read_series(store)
+    series = [one for one in all_series.values() if scope.wants(one.service, one.judge)]
     segment = "" if not scope.segments else scope.segments[0]
     # The monitor keeps a series for each value of one label, not for pairs of them.
     has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
@@ -83,6 +85,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
         parts = outbox.tally.parts
         shares = f"the outbox, which holds {span}"
         limits += _outbox_limits(scope, outbox.oldest)
+    is_empty = not any(bucket.begins_at in scope.period for part in parts for bucket in part.buckets)
     return Evidence(
         parts,
         outbox.tally.costs,
@@ -96,6 +99,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
         ),
         [*limits, *_skipped_limits(outbox.tally.skipped)],
         corrected,
+        read_newest(store, scope, all_series, now) if is_empty else {},
     )
 
 
@@ -107,10 +111,13 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
     """
     tally = Tally(scope)
     first, last = math.inf, -math.inf
+    newest: dict[tuple[str, str], float] = {}
     for path in paths:
         for verdict in read_archive(path):
             tally.add(verdict, at := verdict.ended_at)
             first, last = min(first, at), max(last, at)
+            if (name := (verdict.service, verdict.judge)) in newest or len(newest) < MAX_GROUPS:
+                newest[name] = max(at, newest.get(name, at))
     names = ", ".join(Path(path).name for path in paths)
     # A file may begin or end within the period, which its shares do not show.
     span = f"verdicts of {written(time_of(first))} to {written(time_of(last))}" if first <= last else "no verdict"
@@ -121,7 +128,46 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
         None,
         Sources(source, source, "none: archives hold verdicts, and no account of the traces without one"),
         list(_skipped_limits(tally.skipped)),
+        newest=newest,
     )
+
+
+def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: float) -> dict[tuple[str, str], float]:
+    """List all services and judges, with the hour of the newest verdict of those that a scope asks for."""
+    newest = {(one.service, one.judge): 0.0 for one in series.values()}
+    if not newest:
+        entries = store.call(lambda client: client.xrevrange(store.keys.verdicts, count=_MOST_COUNT))
+        for at, verdict in _decoded(entries):
+            newest.setdefault((verdict.service, verdict.judge), at)
+    wanted = {name: one for name, one in series.items() if not one.segment and scope.wants(one.service, one.judge)}
+    begin = now // DAY_S * DAY_S
+    # Day by day: the sums of all days are millions of buckets, and the newest verdict is mostly of the last ones.
+    while wanted and begin >= oldest_bucket(now) and not any(newest.values()):
+        names = iter(wanted)
+        while some := list(islice(names, _SERIES_AT_ONCE)):
+            found = read_buckets(store, some, begin, begin + DAY_S, fine=False)
+            for name, buckets in zip(some, found, strict=True):
+                for bucket in buckets:
+                    pair = wanted[name].service, wanted[name].judge
+                    newest[pair] = max(newest[pair], bucket.begins_at)
+        begin -= DAY_S
+    return newest
+
+
+def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> str:
+    """Say why a scope has no verdict: an unknown name, or the time of the newest one; empty if neither is known."""
+    services, judges = ({pair[place] for pair in newest} for place in (0, 1))
+    if not newest:
+        return ""
+    if not any(scope.wants(service, judge) for service in services for judge in scope.judges or judges):
+        return f"no service matches {scope.service}{nearest(scope.service or '', sorted(services))}"
+    for judge in scope.judges:
+        if judge not in judges:
+            return f"no verdict is of the judge {judge}{nearest(judge, sorted(judges))}"
+    wanted = [at for pair, at in newest.items() if scope.wants(*pair)]
+    if not wanted:
+        return "no such service has a verdict of such a judge"
+    return f"the newest verdict is of {written(time_of(max(wanted)))}" if max(wanted) else ""
 
 
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
@@ -178,18 +224,22 @@ def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     while entries := store.call(
         lambda client: client.xrange(store.keys.verdicts, min=position, count=count)  # noqa: B023 - called at once
     ):
-        for entry_id, fields in entries:
-            try:
-                verdict = decoder.decode(fields.get(b"j", b""))
-            except (msgspec.DecodeError, RecursionError):
-                # A dead letter, or an entry of another version, which the exporters count.
-                continue
-            # The time of the entry, as in the monitor's buckets.
-            tally.add(verdict, int(entry_id.partition(b"-")[0]) / 1000, only="cost" if costs_only else "all")
+        for at, verdict in _decoded(entries):
+            tally.add(verdict, at, only="cost" if costs_only else "all")
         size = sum(len(value) for _, fields in entries for value in fields.values())
         count = next_count(count, len(entries), size, most=_MOST_COUNT, most_bytes=CHUNK_BYTES)
         position = f"({entries[-1][0].decode()}"
     return _Outbox(tally, oldest)
+
+
+def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, VerdictLine]]:
+    """Yield verdicts with the times of their entries, which are those of the monitor's buckets."""
+    for entry_id, fields in entries:
+        try:
+            yield int(entry_id.partition(b"-")[0]) / 1000, decoder.decode((fields or {}).get(b"j", b""))
+        except (msgspec.DecodeError, RecursionError):
+            # A dead letter, or an entry of another version, which the exporters count.
+            continue
 
 
 def read_coverage(store: Store, period: Period) -> Coverage | None:

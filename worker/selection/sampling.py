@@ -474,10 +474,9 @@ class _Template(NamedTuple):
 class EvaluationFactory:
     """Makes evaluations. Their ids depend on trace, judge, version and judge model alone, whatever their origin."""
 
-    def __init__(self, graders: Graders, versions: Mapping[str, str]) -> None:
-        """Keep the graders, and the versions of the judges by name."""
+    def __init__(self, graders: Graders) -> None:
+        """Keep the graders, which know the version of each judge for each model."""
         self._graders = graders
-        self._versions = versions
         self._templates: dict[tuple[str, str], _Template] = {}
 
     def evaluations(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
@@ -498,11 +497,13 @@ class EvaluationFactory:
         for judge, name, probability in choices:
             template = self._templates.get((judge, name))
             if template is None:
-                grader, version = self._graders.named(name), self._versions[judge]
+                grader = self._graders.named(name)
+                version = self._graders.version(judge, grader.judge_model)
                 # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
                 keep = (judge, grader.judge_model) in self._graders.combined
                 ends = {
-                    model: joined_parts(judge, version, model, "0") for model in (grader.judge_model, *grader.members)
+                    model: joined_parts(judge, self._graders.version(judge, model), model, "0")
+                    for model in (grader.judge_model, *grader.members)
                 }
                 of_members = tuple((member, ends[member]) for member in grader.members)
                 template = _Template(grader, version, keep, ends[grader.judge_model], of_members)

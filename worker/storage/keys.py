@@ -112,6 +112,9 @@ class Keys:
     canary = _Key("canary")
     """Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL."""
 
+    cascades = _Key("cascades")
+    """Hash of cascade, judge and version to the factor of its second judgings; TTL of a day."""
+
     labels = _Key("labels")
     """Hash of human labels by id, and of verdicts on their traces by label and evaluation id. No TTL."""
 

@@ -43,7 +43,7 @@ def broken(name: str, what: str, fix: str) -> Finding:
 def misconfigured(name: str, error: Exception) -> Finding:
     """Report a configuration error, whose text holds the fix after a semicolon."""
     what, _, fix = f"{error}".partition("; ")
-    return broken(name, what, fix or "correct it in the configuration")
+    return broken(name, what, fix or "correct it at the named place")
 
 
 class Check(NamedTuple):

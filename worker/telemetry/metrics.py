@@ -239,6 +239,10 @@ class Metrics:
         "Upper limit of the 95 % interval of quality_corrected_share", stability=_STABLE)
     quality_corrected_window = Metric(Gauge, "quality_corrected_window_seconds", "seconds", _CORRECTED,
         "Length of the time that quality_corrected_share is about")
+    cascade_first_share = Metric(Gauge, "cascade_first_share", "ratio", _QUALITY,
+        "Weighted mean probability of passing by the first model of a cascade in the last day, not corrected")
+    cascade_second = Metric(Gauge, "cascade_second_verdicts", "verdicts", (*_QUALITY, "state"),
+        "Second judgings chosen in the last day: scored, which correct the share; no_score; waiting")
     judge_flip_ratio = Metric(Gauge, "judge_flip_ratio", "ratio", _REPEATS,
         "Share of repeated judgings of the last 90 days with another verdict than the first", stability=_STABLE)
     judge_flip_lower = Metric(Gauge, "judge_flip_ratio_lower", "ratio", _REPEATS,

@@ -48,7 +48,7 @@ class BusyServices:
         tracejudge.shutdown()
 
     def turn(self, service: str, flaws: Flaws) -> None:
-        """Let a service answer so from now on."""
+        """Change how a service answers from now on."""
         assert service in self._flaws
         self._flaws[service] = flaws
 

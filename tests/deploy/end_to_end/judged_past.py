@@ -1,4 +1,4 @@
-"""Weeks of judged traffic, written as the monitor keeps them, so that a real worker finds what befell a service."""
+"""Weeks of judged traffic in the form of the monitor, in which a real worker finds the incidents of a service."""
 
 import datetime as dt
 import random
@@ -32,7 +32,7 @@ def version(judge: str) -> str:
 
 
 class Past:
-    """Writes what was judged until now."""
+    """The verdicts of the past, collected and then written to Redis."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.now = time.time()
@@ -43,7 +43,7 @@ class Past:
     def series(
         self, service: str, judge: str, share: Callable[[float], float], an_hour: int = 120, model: str = ""
     ) -> Iterator[tuple[float, int, int]]:
-        """Judge so many an hour until now; yields the time, the verdicts and the passes of each five minutes.
+        """Add verdicts at a rate until now; yield the time, the verdicts and the passes of each five minutes.
 
         Args:
             service: Whose traffic.
@@ -101,7 +101,7 @@ class Past:
         return trace_id
 
     def canary(self, judge: str, agrees: Callable[[int, float], bool]) -> None:
-        """Judge the canary every hour; by the number of a trace and the age in seconds it agrees with its label."""
+        """Add hourly verdicts on the canary; `agrees` decides by the number of a trace and the age in seconds."""
         traces = sorted(Canary.of(Settings()).of_judge[judge])
         series = judge, version(judge), JUDGE_MODEL
         for age_h in range(_CANARY_DAYS * 24):
@@ -118,7 +118,7 @@ class Past:
                     self._hashes[key][field] = self._hashes[key].get(field, 0) + 1
 
     def write(self) -> None:
-        """Write all of it to Redis."""
+        """Write everything to Redis."""
         hashes: Mapping[str, Mapping[str, Any]] = self._hashes
         self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=dict(fields)) for key, fields in hashes.items()])
         for at, verdict in sorted(self._verdicts, key=lambda each: each[0]):

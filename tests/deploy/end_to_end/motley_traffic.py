@@ -29,7 +29,7 @@ _FLAWS: Final[Flaws] = {
 
 @contextmanager
 def motley(picture: Picture) -> Iterator[Worker]:
-    """Let a worker judge it until the block ends."""
+    """Run a worker that judges the traffic until the block ends."""
     with (
         OtlpReceiver(failing(400)) as receiver,
         BusyServices(picture.pipeline, SERVICE, _UNRULED, each_per_s=_EACH_PER_S) as services,

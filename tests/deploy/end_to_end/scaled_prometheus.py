@@ -51,11 +51,11 @@ class ScaledPrometheus(Prometheus):
         return bool(self._get("alertmanagers", {})["activeAlertmanagers"])
 
     def seen(self) -> set[str]:
-        """Name the targets that were scraped well a moment ago."""
+        """Return the targets whose last scrape succeeded."""
         return {each["metric"]["instance"] for each in self.query("up == 1")}
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Give what fires or is about to."""
+        """Return the alerts that fire or are pending."""
         alerts: list[dict[str, Any]] = self._get("alerts", {})["alerts"]
         return alerts
 

@@ -62,5 +62,5 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
 
 
 def version(settings: Mapping[str, object]) -> str:
-    """Give a judge's version as labels bear it."""
+    """Return a judge's version as it stands in labels."""
     return catalogue()[JUDGE].configured(settings).version[:8]

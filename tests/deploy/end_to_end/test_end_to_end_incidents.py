@@ -1,6 +1,6 @@
-"""A drop, a judge that drifts, a safety incident and a day of silence: each is one message that says what is known.
+"""A drop, a judge that drifts, a safety incident and a day of silence are one message each, with all details.
 
-A real worker finds them in weeks of judged traffic that stand in Redis as the monitor keeps them.
+A real worker finds them in weeks of judged traffic, written to Redis in the form of the monitor.
 """
 
 import re
@@ -23,7 +23,7 @@ SINCE = rf"Since {TIME} \(between {TIME} and {TIME}\)\."
 
 
 def test_each_incident_is_one_message(picture: Picture) -> None:
-    """The drop is of one of two models; the drift is of a judge that no service drops by."""
+    """One of two models drops; the judge that drifts belongs to no drop."""
     past = Past(picture.pipeline)
     dropped, unsafe = befallen(past)
     past.write()
@@ -67,7 +67,7 @@ def test_each_incident_is_one_message(picture: Picture) -> None:
 
 
 def befallen(past: Past) -> tuple[list[str], list[str]]:
-    """Write what befell two services; returns the traces that failed by each of two judges."""
+    """Write the past of two services and of a judge; return the traces that failed by groundedness and by safety."""
     for model in ("large", "small"):
         falls = model == "large"
         for _ in past.series(SHOP, "groundedness", lambda age: 0.5 if falls and age < 12 * HOUR_S else 0.96, 60, model):  # noqa: B023

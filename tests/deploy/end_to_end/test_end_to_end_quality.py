@@ -47,7 +47,7 @@ def test_a_service_that_is_bad_from_its_first_day_burns_its_budget(picture: Pict
 
 
 def bears(alert: str, judge: str) -> dict[str, str]:
-    """Give the labels that routes, inhibitions and people go by."""
+    """Return the labels that routes, inhibitions and people use."""
     return {
         "alertname": alert,
         "severity": "page",

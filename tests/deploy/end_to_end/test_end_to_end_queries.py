@@ -88,7 +88,7 @@ def ask(picture: Picture, query: Asked) -> Any:
 
 
 def when_opened(uid: str) -> dict[str, str]:
-    """Give what variables stand for when a dashboard opens, and when its first panel repeats."""
+    """Return the values of variables when a dashboard opens and its first panel repeats."""
     values = {
         "__range": "5m",
         "__interval": "2s",

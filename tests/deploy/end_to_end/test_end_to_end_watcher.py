@@ -1,4 +1,4 @@
-"""The watcher is blind, and says so; and few judgements raise nothing."""
+"""Alerts when nothing is judged any more; no alerts on a few judgements."""
 
 import pytest
 from busy_services import BusyServices, Flaws, call
@@ -13,7 +13,7 @@ ALL_BAD: Flaws = {(judge, "bad"): 1.0 for judge in JUDGES}
 
 
 def test_an_endpoint_that_dies_is_told(picture: Picture) -> None:
-    """Nobody judges then, whatever the gauges say of the time before."""
+    """Nothing is judged then, although the gauges still show the time before."""
     picture.watch("faithfulness")
     with BusyServices(picture.pipeline, FALLING, HEALTHY):
         picture.wait_for(f'tracejudge:evaluations:1h{{service="{FALLING}"}} >= 100')
@@ -45,7 +45,7 @@ def test_an_endpoint_that_dies_is_told(picture: Picture) -> None:
 
 
 def test_three_judgements_that_all_fail_raise_nothing(picture: Picture) -> None:
-    """Of a service that was judged once before, and of one whose first judgements these are."""
+    """One service was judged once before, and one never."""
     picture.watch(*JUDGES)
     picture.pipeline.publish([call(0, "quiet", {})])
     picture.wait_for('count(tracejudge_verdicts_total{service="quiet", outcome="pass"} == 1) == 3')

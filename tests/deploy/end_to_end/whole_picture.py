@@ -1,4 +1,4 @@
-"""All of it with real processes: Redis, workers, a judge endpoint, Prometheus, Alertmanager, and who hears of it."""
+"""A whole deployment of real processes: Redis, workers, a judge endpoint, Prometheus, Alertmanager and receivers."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -34,12 +34,12 @@ class Heard(NamedTuple):
 
     @property
     def about(self) -> tuple[str, str, str]:
-        """Give its name, its status, and the service that it is about."""
+        """Return its name, its status and its service."""
         return self.name, self.status, self.labels.get("service", "")
 
 
 class Picture:
-    """What a test does with it and asks of it."""
+    """The operations and queries of a test on the whole deployment."""
 
     def __init__(
         self, pipeline: Pipeline, endpoint: ChatEndpoint, prometheus: ScaledPrometheus, alertmanager: Alertmanager
@@ -63,11 +63,11 @@ class Picture:
         return worker
 
     def wait_for(self, expr: str) -> Any:
-        """Wait until a query finds something."""
+        """Wait until a query returns series."""
         return self.wait_until(lambda: self.prometheus.query(expr), expr)
 
     def wait_until(self, look: Callable[[], T], what: object) -> T:
-        """Ask until the answer is true; what fails in vain tells where it stands."""
+        """Wait until a condition is true; an error contains messages, alerts and the accounting."""
         try:
             return wait_until(look, FINDING_S, str(what))
         except AssertionError as error:
@@ -77,7 +77,7 @@ class Picture:
             raise
 
     def heard(self) -> list[Heard]:
-        """Give every alert of which programs were told, in order."""
+        """Return every alert that was sent to the webhook, in order."""
         return [
             Heard(
                 alert["labels"]["alertname"],
@@ -98,13 +98,13 @@ class Picture:
         return found[0]
 
     def read(self, receiver: str, count: int) -> list[dict[str, str]]:
-        """Wait for so many messages to people, and give all that came."""
+        """Wait for this many messages of a receiver, and return all of them."""
         inbox = self.alertmanager.inbox
         self.wait_until(lambda: len(inbox.messages(receiver)) >= count, f"{count} for {receiver}")
         return [dict(message.attachment) for message in inbox.messages(receiver)]
 
     def fired(self, service: str) -> set[str]:
-        """Name the alerts on a service that ever fired, whoever heard of them."""
+        """Return the names of all alerts on a service that fired, also silenced ones."""
         ever = self.prometheus.query(f'max_over_time(ALERTS{{alertstate="firing", service="{service}"}}[10m])')
         return {each["metric"]["alertname"] for each in ever}
 
@@ -123,7 +123,7 @@ class Picture:
         self.wait_until(silenced, f"{name} to be silenced by {by}")
 
     def _held(self) -> list[dict[str, Any]]:
-        """Give what Alertmanager holds."""
+        """Return the alerts in Alertmanager."""
         answer = httpx.get(f"{self.alertmanager.url}/api/v2/alerts", timeout=60, trust_env=False)
         held: list[dict[str, Any]] = answer.raise_for_status().json()
         return held
@@ -131,7 +131,7 @@ class Picture:
 
 @contextmanager
 def assembled(pipeline: Pipeline, folder: Path) -> Iterator[Picture]:
-    """Start everything but workers and services."""
+    """Start everything except workers and services."""
     folders = {name: folder / name for name in ("alertmanager", "prometheus")}
     for each in folders.values():
         each.mkdir()

@@ -12,6 +12,7 @@ from aiohttp import web
 from cli_parts import SECRET, Run
 from doctor_parts import NOWHERE, examined, part
 from support import echo_provider, replies
+from support.decision_endpoint import MODEL, DecisionEndpoint
 from support.endpoint import ChatEndpoint
 from support.loopback import LoopbackServer
 from support.processes import free_port
@@ -260,3 +261,28 @@ def test_a_question_that_cannot_be_asked_is_told_once(run: Run, monkeypatch: pyt
     configure(monkeypatch, "http://127.0.0.1:1/v1")
     _, found = examined(run, "--ask", url=NOWHERE)
     assert (found["model default"].result, "answer of default" in found) == ("broken", False)
+
+
+@pytest.mark.parametrize("dialect", ["openai", "systemone"])
+def test_the_option_limit_of_a_decision_model_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, run: Run, dialect: str
+) -> None:
+    with DecisionEndpoint() as server:
+        configure(monkeypatch, server.base_url, provider="decisions", dialect=dialect, model=MODEL)
+        assert part(run, "model default").result == "ok"
+        assert not server.bodies
+        found = part(run, "answer of default", "--ask")
+        assert (found.result, found.what) == (
+            "ok",
+            "answers, also questions with 255 options; 240 tokens in, 6 out, no price configured",
+        )
+        for limit in (208, 26):
+            server.max_options = limit
+            found = part(run, "answer of default", "--ask")
+            assert (found.result, found.mend) == ("warning", f"set max_options = {limit}")
+            assert found.what.startswith(f"answers, but refuses questions with more than {limit} options; 240 tokens")
+        configure(monkeypatch, server.base_url, provider="decisions", dialect=dialect, model=MODEL, max_options=26)
+        assert part(run, "answer of default", "--ask").result == "ok"
+        server.change = lambda _reply: {"answers": [] if dialect == "openai" else {}}
+        found = part(run, "answer of default", "--ask")
+        assert (found.result, found.mend) == ("broken", "check `dialect`, and whether the model decides")

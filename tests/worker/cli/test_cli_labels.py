@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 from cli_parts import Run, write_lines
+from report_parts import publish
 from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.cli.labels import Defaults, LineError, LineReader, parse_drawn
+from worker.monitor import label_store
 from worker.monitor.label_store import read_labels
 
 JUDGES = configured(
@@ -129,6 +131,7 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
     assert read_labels(ground.store) == []
     first = served(*arguments)
     found = {"new": 4, "changed": 0, "same": 0, "unlabelled": 1, "wrong": 2, "without_verdict": 1, "ambiguous": 1}
+    found |= {"too_large": 0, "too_many": 0}
     assert (first.code, first.document) == (1, {**found, "dry_run": False})
     assert first.err.splitlines() == [
         "line 6 is not JSON",
@@ -146,10 +149,16 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
         "t4": (True, 2),
     }
     lines = served("labels", "list", "--json").lines
-    assert [(one["trace_id"], len(one["verdicts"])) for one in lines] == [("t1", 1), ("t2", 1), ("t3", 0), ("t4", 2)]
+    # t2 was labelled once more, later than the others.
+    assert [(one["trace_id"], len(one["verdicts"])) for one in lines] == [("t1", 1), ("t3", 0), ("t4", 2), ("t2", 1)]
     table = served("labels", "list", "--judge", "safety").out.split()
     assert table[-8:] == ["safety", "safety", "drawn", "4", "4", "0", "3", "1"]
-    assert "no labels of tone" in served("labels", "list", "--judge", "tone").err
+    for name, code, error in (
+        ("groundedness", 1, "no labels of groundedness"),
+        ("saftey", 2, "there is no judge 'saftey'; did you mean safety?"),
+    ):
+        ended = served("labels", "list", "--judge", name)
+        assert (ended.code, ended.out, error in ended.err) == (code, "", True), ended.err
 
 
 def test_wrong_usage_is_exit_code_two(served: Run, ground: Ground) -> None:
@@ -157,15 +166,66 @@ def test_wrong_usage_is_exit_code_two(served: Run, ground: Ground) -> None:
     for arguments, error in (
         (("labels", "import", file, "--judge", "saftey"), "did you mean safety?"),
         (("labels", "import", file, "--judge", "safety", "--drawn", "2"), "--drawn: a trace was drawn '2'"),
-        (("labels", "import", file, "--judge", "safety", "--drawn", "1", "--verdicts", file), "line 1 is no verdict"),
         (("calibrate", "--judge", "safety", "--metric", "x"), "has no metric 'x'"),
         (("calibrate", "--judge", "safety", "--since", "soon"), "--since: write 90"),
-        (("calibrate", "--judge", "safety", "--archive", file), "line 1 is no verdict"),
+        (("calibrate", "--judge", "safety", "--since", "2999-01-01"), "--since: must be before now"),
+        (("calibrate", "--judge", "safety", "--archive", "absent.jsonl"), "No such file"),
+        (("labels", "import", "absent.jsonl"), "No such file"),
     ):
         ended = served(*arguments)
         assert (ended.code, error in ended.err) == (2, True), (arguments, ended.err)
+    assert ground.client.hlen(ground.keys.labels) == 0
     assert served("calibrate", "--judge", "groundedness").code == 1
-    assert ground.client.hlen(ground.keys.labels) == 1
+
+
+def test_files_that_hold_nothing_usable_are_exit_code_one(served: Run) -> None:
+    empty = write_lines("empty.jsonl", [])
+    unlabelled = write_lines("unlabelled.jsonl", [{"trace_id": "t1", "verdict": "pass"}])
+    file = write_lines("labels.jsonl", [row(1)])
+    imported = ("--judge", "safety", "--drawn", "1")
+    for arguments, error in (
+        (("labels", "import", empty, *imported), "empty.jsonl has no label"),
+        (("labels", "import", unlabelled, *imported), "none of its 1 line has a 'label'; name the field"),
+        (("labels", "import", file, *imported, "--verdicts", file), "line 1 is no verdict"),
+        (("calibrate", "--judge", "safety", "--archive", file), "line 1 is no verdict"),
+    ):
+        ended = served(*arguments)
+        assert (ended.code, error in ended.err, ended.err.count("\n")) == (1, True, 1), (arguments, ended.err)
+
+
+def test_a_label_without_a_time_has_that_of_its_first_import(served: Run, ground: Ground) -> None:
+    arguments = ("labels", "import", write_lines("labels.jsonl", [row(1), row(2, time=5)]), "--judge", "safety")
+    for name in ("new", "same"):
+        assert served(*arguments, "--drawn", "1", "--json").document[name] == 2, name
+        times = {one.label.trace_id: one.label.labelled_at for one in read_labels(ground.store)}
+        assert times["t1"] == pytest.approx(time.time(), abs=60), name
+        assert times["t2"] == 5, name
+
+
+def test_verdicts_of_a_file_are_stored_up_to_a_size_and_number(
+    served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_store, "MAX_VERDICTS", 4)
+    given = [verdict(1, name="n" * 9_000), *(verdict(2, evaluation_id=f"e{number}") for number in range(4))]
+    found = served(
+        *("labels", "import", write_lines("labels.jsonl", [row(1), row(2)]), "--judge", "safety", "--drawn", "1"),
+        *("--verdicts", write_lines("verdicts.jsonl", [msgspec.to_builtins(one) for one in given[:2]]), "--json"),
+        *("--verdicts", write_lines("more.jsonl", [msgspec.to_builtins(one) for one in given[1:]])),
+    ).document
+    assert (found["too_large"], found["too_many"], found["without_verdict"]) == (1, 2, 1)
+    assert ground.client.hlen(ground.keys.labels) == 4
+
+
+def test_refusals_are_shown_for_services_with_such_labels(served: Run, ground: Ground) -> None:
+    """Labels from a queue are of one service, and the judge has series in two."""
+    publish(ground, [verdict(number, service="shop" if number < 5 else "bank") for number in range(10)])
+    file = write_lines("labels.jsonl", [row(1), row(2)])
+    assert served("labels", "import", file, "--judge", "safety", "--drawn", "queue").code == 0
+    for more, shown in (((), {"shop"}), (("--service", "*"), {"shop", "bank"})):
+        ended = served("calibrate", "--judge", "safety", *more)
+        rows = {line.split()[0] for line in ended.out.splitlines() if "refused" in line}
+        assert rows == shown, ended.out
+        assert ended.err.count("Labels from a queue were chosen") == 1, ended.err
 
 
 def test_a_golden_set_is_judged_by_evaluate(served: Run) -> None:

@@ -1,5 +1,6 @@
 """`tracejudge report`: options, exit codes, and where the output goes."""
 
+import datetime as dt
 import gzip
 import json
 from pathlib import Path
@@ -35,6 +36,23 @@ def test_nothing_found_is_exit_code_one_and_says_why(served: Run) -> None:
     assert "tracejudge doctor" in ended.err
 
 
+def test_nothing_found_names_what_is_there(served: Run, redis_url: str, prefix: str, tmp_path: Path) -> None:
+    verdicts = [verdict(number, NOW - 9 * 86400) for number in range(30)]
+    with Ground(redis_url, prefix) as ground:
+        publish(ground, verdicts)
+    file = write_archive(tmp_path / "verdicts", verdicts)
+    at = dt.datetime.fromtimestamp(NOW - 9 * 86400, dt.UTC)
+    for source in ((), ("--archive", file)):
+        for arguments, reason in (
+            (("--service", "shpo*"), "no service matches shpo*; did you mean shop?"),
+            (("--service", "x"), "no service matches x; known are shop"),
+            (("--judge", "saftey"), "no verdict is of the judge saftey; did you mean safety?"),
+            (("--since", "1h"), f"the newest verdict is of {at:%Y-%m-%d}"),
+        ):
+            ended = served("report", *arguments, *source)
+            assert (ended.code, ended.out, reason in ended.err) == (1, "", True), (arguments, source, ended.err)
+
+
 def test_without_redis_it_ends_with_exit_code_one(run: Run) -> None:
     ended = run("report", "--redis-url", "redis://127.0.0.1:1/0")
     assert (ended.code, ended.out) == (1, "")
@@ -67,9 +85,10 @@ def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:
     ended = served("report", "--archive", file, "--format", "html", "--output", "report.html")
     assert (ended.code, ended.out, ended.err) == (0, "", "")
     assert Path("report.html").read_text().startswith("<!DOCTYPE html>")
-    ended = served("report", "--archive", file, "--output", "absent/report.html")
-    assert ended.code == 1
-    assert "absent/report.html" in ended.err
+    for arguments in (("--archive", str(file), "--output", "absent/report.html"), ("--archive", "absent/file.jsonl")):
+        ended = served("report", *arguments)
+        assert (ended.code, ended.out) == (2, "")
+        assert f"{arguments[-2]}: {arguments[-1]}: No such file" in ended.err
 
 
 def test_a_damaged_archive_is_exit_code_one(served: Run, tmp_path: Path) -> None:

@@ -146,12 +146,27 @@ def test_tail_may_show_only_one_origin(served: Run, outbox: Outbox) -> None:
     assert ("first" in again, "second" in again, " repeat" in again) == (False, True, True)
 
 
-@pytest.mark.parametrize("form", [(), ("--json",), ("--failed",)])
-def test_tail_that_does_not_follow_ends_where_there_is_nothing(served: Run, outbox: Outbox, form: tuple[str]) -> None:
-    if form == ("--failed",):
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        ((), "no verdict in the outbox\n"),
+        (("--json",), "no verdict in the outbox\n"),
+        (("--failed",), "no such verdict among the newest 10,000\n"),
+        (
+            ("--judge", "saftey"),
+            "no such verdict among the newest 10,000; no judge so far matches saftey; did you mean",
+        ),
+    ],
+)
+def test_tail_that_does_not_follow_says_that_there_is_nothing(
+    served: Run, outbox: Outbox, form: tuple[str, ...], why: str
+) -> None:
+    if form and form != ("--json",):
         outbox.add(verdict())
     ended = served(*ENDING, "5", *form)
-    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.removeprefix("Error: ").startswith(why)
+    assert ended.err.count("\n") == 1
 
 
 def test_tail_that_does_not_follow_shows_the_last_ten_unless_told_otherwise(served: Run, outbox: Outbox) -> None:
@@ -165,6 +180,8 @@ def test_tail_that_follows_says_what_it_waits_for(served: Run, outbox: Outbox, m
     monkeypatch.setattr(tail, "follow", lambda *_: iter(()))
     assert served("tail").err == "waiting for new verdicts; --last N shows earlier ones\n"
     assert served("tail", "--last", "1").err == ""
+    wrong = served("tail", "--judge", "saftey").err
+    assert wrong == "waiting for new verdicts; no judge so far matches saftey; did you mean safety?\n"
 
 
 def test_tail_passes_over_what_it_cannot_read(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:

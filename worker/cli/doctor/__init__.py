@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Final, cast
 
 import click
@@ -27,6 +27,7 @@ from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, print_json
 from worker.config.canary_file import Canary
+from worker.config.graders import Graders
 from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
@@ -288,13 +289,14 @@ _decoder: Final = msgspec.json.Decoder(_Batch)
 def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] = time.monotonic) -> Sequence[Finding]:
     """Look for evaluations of unknown judge versions among the newest batches and dead letters."""
     # After an update of a judge, evaluations of the former version wait until a worker has it.
-    known = {name: judge.version for name, judge in configured(settings.judges).items()}
+    graders = Graders(settings, configured(settings.judges))
+    known = cache(graders.versions)
     end = clock() + _READ_S
 
     def unknown(evaluations: Iterator[Evaluation]) -> Counter[str]:
         found: Counter[str] = Counter()
         for one in evaluations:
-            found[one.judge] += known.get(one.judge) != one.version
+            found[one.judge] += one.version not in known(one.judge)
             if clock() > end:
                 break
         return +found

@@ -5,6 +5,7 @@ through its proxy, without redirects, and to no guarded address.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -13,7 +14,8 @@ import httpx
 import msgspec
 from msgspec import Struct, structs
 
-from judges.core.model import ChatRequest, ChatResponse, ModelError, ModelSettings
+from judges.core.decision import Option, Question
+from judges.core.model import BadModelRequestError, ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Message
 from judges.core.verdict import with_said
 from judges.models.credentials import (
@@ -48,6 +50,14 @@ _QUESTION: Final = ChatRequest(
     },
     heuristic=lambda: {"result": "yes"},
 )
+# For models that answer typed questions.
+_DECISION: Final = ChatRequest(
+    messages=(Message("user", "The lamp is on."),),
+    schema_name="answer",
+    schema={},
+    heuristic=dict,
+    questions=(Question("predicate", "The lamp is on.", pair=("The lamp is on.", "The lamp is on.")),),
+)
 
 
 class _Model(Struct):
@@ -64,13 +74,15 @@ def endpoint(
     """Check the key and the endpoint of `[models.NAME]`, and whether it lists the model."""
     part = f"model {name}"
     try:
-        probe = PROVIDERS[settings.provider].probe
-        if probe is None:
-            build(settings, environment)
-            return [ok(part, f"{settings.provider}, sends no requests")]
         check(settings)
+        provider = PROVIDERS[settings.provider]
         key = read_key(settings, environment)
-        url, headers = probe(settings, key)
+        probe = provider.probe and provider.probe(settings, key)
+        if probe is None or settings.path is not None:
+            build(settings, environment, proxy)  # It reads the files that the settings name.
+        if probe is None:
+            return [ok(part, f"{settings.provider}, sends no requests")]
+        url, headers = probe
         through = proxy_for(url, proxy)
     except ProxyRefusedError as error:
         return [broken(part, "the environment names a proxy that cannot be used", f"{error}")]
@@ -148,17 +160,20 @@ def ask(
 ) -> Sequence[Finding]:
     """Send the model of `[models.NAME]` one question, and report its cost."""
 
-    async def answer() -> ChatResponse:
+    async def answer() -> tuple[ChatResponse, int]:
         model = build(settings, environment, proxy)
         try:
             async with asyncio.timeout(ASK_S - 1):
-                return await model.complete(_QUESTION)
+                response = await model.complete(_DECISION if settings.decides else _QUESTION)
+                if settings.provider != "decisions":
+                    return response, settings.option_limit
+                return await _most_options(model, response)
         finally:
             await model.aclose()
 
     part = f"answer of {name}"
     try:
-        response = asyncio.run(answer())
+        response, options = asyncio.run(answer())
     except ModelSettingsError:
         return []  # reported by the check of the endpoint
     except ModelError as error:
@@ -173,7 +188,42 @@ def ask(
         cost = f"{tokens}, no price configured"
     else:
         cost = f"{tokens}, {settings.price.cost_usd(response.input_tokens, response.output_tokens):.6f} USD"
-    return [ok(part, f"answers; {cost}")]
+    if settings.decides and (not response.decisions or response.decisions[0].problem is not None):
+        return [
+            broken(part, f"answers, but not the question; {cost}", "check `dialect`, and whether the model decides")
+        ]
+    if options < settings.option_limit:
+        fix = f"set max_options = {options}" if options > 1 else "take a model that answers choices"
+        return [warning(part, f"answers, but refuses questions with more than {options} options; {cost}", fix)]
+    said = f"answers, also questions with {options} options" if settings.provider == "decisions" else "answers"
+    return [ok(part, f"{said}; {cost}")]
+
+
+async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatResponse, int]:
+    """Find the largest number of options up to `max_options` that an endpoint accepts; 1 if it refuses every choice.
+
+    Returns:
+        The first response with the tokens of all that were answered, and the number. A refused request costs nothing.
+    """
+    accepted, refused = 1, model.settings.option_limit + 1
+    # First the whole, then the limit that the error text may name and one more, then the middle of what is left.
+    first = [model.settings.option_limit]
+    while accepted < refused - 1:
+        first = [number for number in first if accepted < number < refused]
+        tried = first.pop(0) if first else (accepted + refused) // 2
+        options = tuple(Option(str(number), f"the number {number}") for number in range(1, tried + 1))
+        question = Question("choice", "Which number is the text about?", options)
+        try:
+            found = await model.complete(structs.replace(_DECISION, questions=(question,)))
+        except BadModelRequestError as error:
+            refused = tried
+            named = [int(number) for number in re.findall(r"\b\d{1,3}\b", error.said) if int(number) < refused]
+            first = [max(named), max(named) + 1] if named and not first else first
+        else:
+            accepted = tried
+            tokens = response.input_tokens + found.input_tokens, response.output_tokens + found.output_tokens
+            response = structs.replace(response, input_tokens=tokens[0], output_tokens=tokens[1])
+    return response, accepted
 
 
 def page(settings: Settings, environment: Mapping[str, str]) -> Sequence[Finding]:

@@ -24,7 +24,7 @@ from tracejudge import Trace
 from worker.cli.evaluate.summary import JudgeSum
 from worker.cli.evaluate.trace_files import Conversations, Output, lines, trace_of_row
 from worker.cli.options import open_model
-from worker.config.graders import CODE, Grader, panel
+from worker.config.graders import CODE, Grader, judge_for, judge_of_panel, panel
 from worker.config.redaction import Redaction, configured_user_key
 from worker.config.settings import Settings
 from worker.judging.evaluator import NO_PRICE, make_verdict
@@ -119,12 +119,19 @@ class OfflineGrader:
     """
 
     def __init__(
-        self, model: ChatModel | None, redaction: Redaction | None = None, context_tools: Sequence[str] = ()
+        self,
+        model: ChatModel | None,
+        redaction: Redaction | None = None,
+        context_tools: Sequence[str] = (),
+        settings: Settings = Settings(),  # noqa: B008 - frozen
     ) -> None:
         """Set the model, which limits and retries its calls itself; None for judges in Python.
 
-        ``context_tools`` are the tools whose results are the context of a trace without one.
+        ``context_tools`` are the tools whose results are the context of a trace without one, ``settings`` those with
+        the calibrations.
         """
+        self._settings = settings
+        self._forms: dict[int, tuple[Judge, Judge]] = {}
         self._context_tools = context_tools
         self._redaction = redaction
         self._model = model
@@ -156,13 +163,27 @@ class OfflineGrader:
         if self._model is not None:
             await self._model.aclose()
 
+    def form_of(self, judge: Judge) -> Judge:
+        """Return the judge in the form that the model is asked in.
+
+        Raises:
+            ValueError: The judge has no form for this model.
+        """
+        if self._model is None:
+            return judge
+        # By identity, as judges are not hashable: the form is asked for with every trace, and its version is a hash.
+        known = self._forms.get(id(judge))
+        if known is None:
+            known = self._forms[id(judge)] = judge, judge_for(self._settings, judge, self._model.settings)
+        return known[1]
+
     async def ask(self, judge: Judge, trace: Trace) -> TimedAssessment:
         """Judge a trace; any failure is returned as an assessment."""
         async with self._places:
             started_at, start = time.time(), time.perf_counter()
             try:
                 shown = trace if self._redaction is None else await asyncio.to_thread(self._redaction.trace, trace)
-                assessment = await evaluate(judge, shown, self._model, context_tools=self._context_tools)
+                assessment = await evaluate(self.form_of(judge), shown, self._model, context_tools=self._context_tools)
             except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
                 assessment = _internal_error(error)
             return TimedAssessment(assessment, started_at, time.perf_counter() - start)
@@ -208,6 +229,10 @@ class OfflineGraders(NamedTuple):
         """Return the panel of a judge; a judge in Python gives one verdict."""
         return self.together if judge.run is None else None
 
+    def form_of_panel(self, judge: Judge) -> Judge:
+        """Return the judge with the version that combined verdicts have."""
+        return judge_of_panel(judge, [grader.form_of(judge) for grader in self.of(judge)])
+
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
         for grader in self._used:
@@ -244,7 +269,7 @@ def open_graders(
     if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
         names = (_DEFAULT,)
     by_name = {name: open_model(settings, name, tries, delays.at) for name in dict.fromkeys((*names, *wanted.values()))}
-    graders = {name: OfflineGrader(model, redaction, tools) for name, model in by_name.items()}
+    graders = {name: OfflineGrader(model, redaction, tools, settings) for name, model in by_name.items()}
     judge_models = [by_name[name].settings.judge_model for name in names]
     if len(set(judge_models)) < len(judge_models):
         raise click.UsageError("--model: names a judge model twice; name each once")
@@ -252,7 +277,14 @@ def open_graders(
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     together = None if combine is None else panel(combine, judge_models)
     own = {judge: graders[name] for judge, name in wanted.items()}
-    return OfflineGraders([graders[name] for name in names], code, together, own)
+    opened = OfflineGraders([graders[name] for name in names], code, together, own)
+    try:
+        for judge in judges:
+            for grader in opened.of(judge):
+                grader.form_of(judge)
+    except ValueError as error:
+        raise click.UsageError(f"{error}; name another model, or leave the judge out") from error
+    return opened
 
 
 class Job(NamedTuple):
@@ -297,7 +329,7 @@ class Offline:
         for judge in judges:
             self.sums += [
                 JudgeSum(
-                    judge,
+                    one.form_of(judge),
                     one.judge_model,
                     judge.metric_names,
                     is_named,
@@ -308,7 +340,9 @@ class Offline:
             ]
             if (together := graders.combining(judge)) is not None:
                 metrics = _panel_metrics(judge)
-                self.sums.append(JudgeSum(judge, together.judge_model, metrics, is_named, is_combined=True))
+                self.sums.append(
+                    JudgeSum(graders.form_of_panel(judge), together.judge_model, metrics, is_named, is_combined=True)
+                )
         self.traces = self.skipped = 0
         self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
@@ -400,7 +434,10 @@ class Offline:
         return _Done(job, timed, verdict, line)
 
     def _verdict(self, job: Job, timed: TimedAssessment) -> Verdict:
-        return self._make_verdict(job, job.grader.identity, timed, job.grader.price, job.judge.metric_names)
+        form, price = job.grader.form_of(job.judge), job.grader.price
+        return self._make_verdict(
+            job, job.grader.identity, timed, form=form, price=price, metrics=job.judge.metric_names
+        )
 
     def _combined(self, done: _Done) -> Verdict | None:
         """Combine the assessments of all models of one question, after the last of them.
@@ -417,21 +454,28 @@ class Offline:
             return None
         assessment = combined_assessment(together.combine, self._found, job.judge.metrics)
         timed = TimedAssessment(assessment, time.time(), 0.0)
-        return self._make_verdict(job, together, timed, NO_PRICE, _panel_metrics(job.judge))
+        form, metrics = self._graders.form_of_panel(job.judge), _panel_metrics(job.judge)
+        return self._make_verdict(job, together, timed, form=form, price=NO_PRICE, metrics=metrics)
 
     def _make_verdict(
-        self, job: Job, grader: Grader, timed: TimedAssessment, price: Price | None, metrics: tuple[str, ...]
+        self,
+        job: Job,
+        grader: Grader,
+        timed: TimedAssessment,
+        *,
+        form: Judge,
+        price: Price | None,
+        metrics: tuple[str, ...],
     ) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
-        judge, entry = job.judge, job.entry
-        version, by = judge.version, grader.judge_model
+        judge, entry, version, by = job.judge, job.entry, form.version, grader.judge_model
         if job.session is None:
             name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=version, judge_model=by)
         else:
             generation = job.session.generation
             name = session_evaluation_id(entry.trace, generation, judge=judge.name, version=version, judge_model=by)
         # Chosen by the user and not by chance: no live sample, and of full weight.
-        evaluation = Evaluation(name, "0", judge.name, judge.version, 1.0, "replay", session=job.session)
+        evaluation = Evaluation(name, "0", judge.name, version, 1.0, "replay", session=job.session)
         return make_verdict(
             timed.assessment,
             Item(entry.trace, (evaluation,)),

@@ -67,6 +67,7 @@ def _row(judge: Judge, settings: Settings) -> dict[str, object]:
         "version": judge.version,
         "asks": judge.asks,
         "unit": judge.unit,
+        "forms": judge.forms,
         "settings": _settings_of(judge),
         "origin": _origin(judge.name, settings),
         **({} if template is None else {"template": template}),
@@ -83,6 +84,8 @@ def _describe(judge: Judge, settings: Settings) -> None:
         lines.append(f"gives {name}{metric.scale}, {passes}")
     if judge.unit == "session":
         lines.append('judges whole conversations, by rules with unit = "session"')
+    if judge.forms:
+        lines.append(f"asks models of the kinds {', '.join(judge.forms)}")
     if in_force := _settings_of(judge):
         given = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in in_force.items())
         lines.append(f"settings {', '.join(given)}")
@@ -146,6 +149,7 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
         "version": judge.version,
         "origin": _origin(judge.name, settings) if given == judge.name else str(judge_files.shown(Path(given))),
         "unit": judge.unit,
+        "forms": judge.forms,
         "settings": _settings_of(judge),
         "trace": {"file": sample.file, "line": sample.line, "trace_id": sample.trace.trace_id},
         "requests": [
@@ -154,6 +158,10 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
         ],
         "schema": judge.schema,
     }
+    if judge.decision_form is not None:
+        asked = judge.for_decisions({})
+        prompts = asked.prompts(sample.trace)
+        document["questions"] = [question for prompt in prompts for question in prompt.questions]
     if judge.exploration is not None and (tools := judge.exploration.open(sample.trace).tools):
         document["tools"] = tools
     if (template := _template(judge.name, settings)) is not None:
@@ -237,6 +245,9 @@ def _sections(judge: Judge, document: Mapping[str, Any]) -> Iterator[str]:
             yield f"===== {message['role']}{which} =====\n{message['content']}"
     for tool in document.get("tools", ()):
         yield f"===== tool {tool.name} =====\n{tool.description}\n{indented(tool.parameters)}"
+    for question in document.get("questions", ()):
+        listed = "".join(f"\n- {value}: {meaning}" for value, meaning in question.options)
+        yield f"===== {question.kind}, for a model of decisions =====\n{question.instructions}{listed}"
     if judge.run is None:
         yield f"===== schema =====\n{indented(judge.schema)}"
     else:

@@ -162,8 +162,11 @@ def align(
     divided = _divided(comparison)
     graders = open_graders(settings, (judge,), (model,), DelayNotes(OFFLINE_PATIENCE_S), combine=None, tries=tries)
     grader = graders.models[0]
-    if grader.is_free:
-        raise click.UsageError(f"--model: {model} is built in and writes no guidance; name a model of an endpoint")
+    if grader.is_free or settings.models[model].decides:
+        kind = "answers typed questions" if settings.models[model].decides else "is built in"
+        raise click.UsageError(
+            f"--model: {model} {kind} and writes no guidance; name a model of an endpoint that writes text"
+        )
     calls: list[Call] = []
 
     async def ask(one: Judge, trace: Trace) -> Assessment:

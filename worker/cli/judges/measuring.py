@@ -146,14 +146,19 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
 
     names = [grader.judge_model for grader in members]
     subjects = [
-        Subject(judge, metric, grader.judge_model, grader.price, judged(column), pays=not grader.is_free)
+        Subject(
+            grader.form_of(judge), metric, grader.judge_model, grader.price, judged(column), pays=not grader.is_free
+        )
         for grader, column in zip(members, zip(*found, strict=True), strict=True)
     ]
     together = graders.combining(judge)
     if together is None:
         return Measured(subjects, None)
     combined = (combine(together.combine, dict(zip(names, each, strict=True)), judge.metrics) for each in found)
-    return Measured(subjects, Subject(judge, metric, together.judge_model, None, judged(combined), pays=False))
+    return Measured(
+        subjects,
+        Subject(graders.form_of_panel(judge), metric, together.judge_model, None, judged(combined), pays=False),
+    )
 
 
 class Comparison(NamedTuple):

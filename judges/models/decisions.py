@@ -1,0 +1,233 @@
+"""Decision models: endpoints that answer typed questions with probabilities and generate no text.
+
+Two dialects are spoken. ``openai`` posts messages and a list of questions to `/decisions`, and the answers come in the
+same order. ``systemone`` posts a text and questions by id to `/systemone`, and the answers come by id. Questions bear
+names in both, so that an answer is never read as that of another question. An answer that cannot be used is a problem
+of its question alone; a reply that cannot be read at all is a failure of the endpoint.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from judges.core.decision import Decision, Question, read_probabilities
+from judges.core.model import (
+    BadModelRequestError,
+    ChatRequest,
+    ChatResponse,
+    Dialect,
+    ModelSettings,
+)
+from judges.models.http import HttpEndpoint, below, no_chat_reply, read_fault, reply_fields, translated
+from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, check_endpoint
+from judges.models.replies import openai_quota
+
+_TOKEN_FIELDS: Final = ("input_tokens", "output_tokens")
+_MIN_OPTIONS: Final = 2
+_INCOMPLETE: Final = Decision(problem="incomplete")
+_INVALID: Final = Decision(problem="invalid_answer")
+_REFUSED: Final = Decision(problem="refusal")
+
+
+class _Answer(Struct):
+    # Any: an odd value here must not make the answers to other questions unreadable.
+    type: Any = None
+    name: Any = None
+    probability: Any = None
+    noul: Any = None
+    probabilities: Any = None
+
+
+class _List(Struct):
+    answers: list[_Answer]
+    model: Any = None
+    usage: Any = None
+
+
+class _Map(Struct):
+    answers: dict[str, _Answer | None]
+    model: Any = None
+    usage: Any = None
+
+
+class _Found(NamedTuple):
+    """What a reply holds: one decision for each question, and fields beside them."""
+
+    decisions: tuple[Decision, ...]
+    model: object
+    usage: object
+
+
+def _name(place: int) -> str:
+    return f"q{place + 1}"
+
+
+def _openai_body(request: ChatRequest) -> dict[str, object]:
+    messages = [
+        {"role": "developer" if message.role == "system" else message.role, "content": message.content}
+        for message in request.messages
+    ]
+    return {"input": messages, "questions": [_openai_question(*each) for each in enumerate(request.questions)]}
+
+
+def _openai_question(place: int, question: Question) -> dict[str, object]:
+    asked: dict[str, object] = {"type": question.kind, "name": _name(place), "instructions": question.instructions}
+    key, label = ("choices", "value") if question.kind == "choice" else ("levels", "label")
+    if question.options:
+        asked[key] = [
+            {label: option.value, "description": option.description} if option.description else {label: option.value}
+            for option in question.options
+        ]
+    return asked
+
+
+def _read_openai(questions: Sequence[Question], body: bytes) -> _Found:
+    reply = msgspec.json.decode(body, type=_List)
+    answers = reply.answers
+    if len(answers) > len(questions):
+        # Nothing says which of them are one too many.
+        return _Found((_INVALID,) * len(questions), reply.model, reply.usage)
+    missing = (_INCOMPLETE,) * (len(questions) - len(answers))
+    read = [_openai_answer(place, questions[place], answer) for place, answer in enumerate(answers)]
+    return _Found((*read, *missing), reply.model, reply.usage)
+
+
+def _openai_answer(place: int, question: Question, answer: _Answer) -> Decision:
+    if answer.name not in (None, _name(place)):
+        return _INVALID
+    if answer.type == "refusal":
+        return _REFUSED
+    if answer.type != question.kind:
+        return _INVALID
+    if question.kind == "predicate":
+        return read_probabilities(question, [answer.probability])
+    key = "value" if question.kind == "choice" else "label"
+    try:
+        found = {each[key]: each["probability"] for each in answer.probabilities}
+    except (TypeError, KeyError):
+        return _INVALID
+    # As many as were sent, too: of two values for one option neither is right.
+    return _by_option(question, found) if len(found) == len(answer.probabilities) else _INVALID
+
+
+def _systemone_body(request: ChatRequest) -> dict[str, object]:
+    questions = {_name(place): _systemone_question(question) for place, question in enumerate(request.questions)}
+    return {"state": "\n\n".join(message.content for message in request.messages), "questions": questions}
+
+
+def _systemone_question(question: Question) -> dict[str, object]:
+    if question.kind == "predicate":
+        return {"type": "noul", "instructions": question.instructions}
+    criteria: object = {option.value: option.description or None for option in question.options}
+    if question.kind == "score":
+        # Levels have no labels there, so that a label such as a grade is part of the description.
+        criteria = [": ".join(filter(None, option)) for option in question.options]
+    return {"type": question.kind, "instructions": question.instructions, "criteria": criteria}
+
+
+def _read_systemone(questions: Sequence[Question], body: bytes) -> _Found:
+    reply = msgspec.json.decode(body, type=_Map)
+    read = [_systemone_answer(question, reply.answers.get(_name(place))) for place, question in enumerate(questions)]
+    return _Found(tuple(read), reply.model, reply.usage)
+
+
+def _systemone_answer(question: Question, answer: _Answer | None) -> Decision:
+    if answer is None:
+        return _INCOMPLETE
+    if answer.type == "refusal":
+        return _REFUSED
+    if answer.type != ("noul" if question.kind == "predicate" else question.kind):
+        return _INVALID
+    if question.kind == "predicate":
+        return read_probabilities(question, [answer.noul])
+    if not isinstance(answer.probabilities, dict):
+        return _INVALID
+    # Levels are answered by their numbers, counted from 0.
+    names = [str(level) for level in range(len(question.options))] if question.kind == "score" else None
+    return _by_option(question, answer.probabilities, names)
+
+
+def _by_option(question: Question, found: Mapping[Any, object], names: Sequence[str] | None = None) -> Decision:
+    """Read the probabilities by option, or by the names that options have in the answer."""
+    names = names or [option.value for option in question.options]
+    return read_probabilities(question, [found[name] for name in names]) if found.keys() == set(names) else _INVALID
+
+
+class _Form(NamedTuple):
+    """How a dialect is spoken."""
+
+    path: str  # Below `base_url`.
+    body: Callable[[ChatRequest], dict[str, object]]  # Everything but the model.
+    read: Callable[[Sequence[Question], bytes], _Found]  # Raises the errors of ``msgspec``.
+
+
+_FORMS: Final[Mapping[Dialect, _Form]] = {
+    "openai": _Form("/decisions", _openai_body, _read_openai),
+    "systemone": _Form("/systemone", _systemone_body, _read_systemone),
+}
+
+
+class DecisionModel:
+    """A model behind an endpoint for decisions."""
+
+    def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
+        self.settings = settings
+        self._form = _FORMS[settings.dialect or "openai"]
+        self._endpoint = HttpEndpoint(
+            below(settings.base_url or "", self._form.path), _headers(api_key), settings, proxy, is_direct=True
+        )
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer the questions of one request, or raise ``ModelError``."""
+        questions = request.questions
+        if not questions:
+            error = BadModelRequestError("the model answers typed questions only, and this judge asks none")
+            error.was_asked = False
+            raise error
+        body = {"model": self.settings.model, **self._form.body(request)}
+        reply = await self._endpoint.post(msgspec.json.encode(body))
+        if reply.status != httpx.codes.OK:
+            raise translated(reply, read_fault(reply.body), body, self._endpoint)
+        try:
+            found = self._form.read(questions, reply.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise no_chat_reply(reply, "the reply holds no decisions", "an endpoint for decisions") from error
+        fields = reply_fields(None, found.model, found.usage, _TOKEN_FIELDS)
+        return ChatResponse(
+            text="",
+            input_tokens=fields.tokens[0],
+            output_tokens=fields.tokens[1],
+            model=fields.model,
+            invalid=fields.invalid,
+            quota=openai_quota(reply.headers),
+            decisions=found.decisions,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
+
+
+def _headers(api_key: str | None) -> Mapping[str, str]:
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def _check(settings: ModelSettings) -> None:
+    check_endpoint(settings)
+    for name, least in (("max_questions", 1), ("max_options", _MIN_OPTIONS)):
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise ModelSettingsError(f"{name}: must be at least {least}")
+
+
+PROVIDER: Final = Provider(
+    make=lambda settings, environment, proxy: DecisionModel(
+        settings, *access(settings, environment, proxy, settings.base_url or "")
+    ),
+    check=_check,
+    probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), _headers(key)),
+    own_settings=frozenset({"dialect", "max_questions", "max_options"}),
+)

@@ -1,0 +1,301 @@
+"""The share of a cascade: the first model's probabilities everywhere, corrected by the second model's verdicts.
+
+Notation: a first verdict has the weight w = 1 / probability of being judged and the probability g that the metric
+passes; with the probability π it was chosen for a second judging, whose verdict is z, 1 for a pass. The share is the
+difference estimator (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992, section 9.6)
+
+    [Σ w·g + Σ_second (w/π)(z - g)] / Σ w
+
+It is unbiased whatever g is, as π is known. Its variance is that of two independent choices, each with a known
+probability: of the traces, and of the second judgings.
+"""
+
+import datetime as dt
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from judges.agreement.intervals import Interval, wilson
+from judges.core.verdict import Verdict
+from worker.config.settings import Cascade, Settings
+from worker.monitor.counts import Increment, read_counts
+from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.series import HOUR_S
+from worker.queue.batch import CascadeStep
+from worker.storage.client import Store
+from worker.telemetry.metrics import Metrics
+
+_KIND: Final = "cascades"
+_SPREAD_KIND: Final = "cascade_spread"
+_KEEP_DAYS: Final = 3
+_EVERY_S: Final = 60.0
+_HOURS: Final = 24
+_UNIT: Final = 10**6
+"""Sums are counted in whole parts of this size."""
+_BINS: Final = 50
+_START_FACTOR: Final = 2.0
+_ENOUGH_VERDICTS: Final = 200
+_ENOUGH_SECOND: Final = 30
+_FACTORS_TTL_S: Final = _HOURS * HOUR_S
+
+
+class CascadeSums(NamedTuple):
+    """Sums over the verdicts of one metric of a cascade.
+
+    Attributes:
+        first: First verdicts.
+        weight: Σ w
+        expected: Σ w·g
+        spread: Σ w(w - 1)
+        expected_spread: Σ w(w - 1)g
+        chosen: First verdicts that were chosen for a second judging.
+        chosen_weight: Σ w/π of these.
+        second: Second verdicts with a score.
+        second_weight: Σ w/π of these, as all sums below.
+        correction: Σ (w/π)(z - g)
+        squares: Σ (w/π)²(z - g)²
+        sampled_squares: Σ (w²/π)(z - g)²
+        correction_spread: Σ (w(w - 1)/π)(z - g)
+        no_score: Second verdicts without a score.
+    """
+
+    first: float = 0
+    weight: float = 0
+    expected: float = 0
+    spread: float = 0
+    expected_spread: float = 0
+    chosen: float = 0
+    chosen_weight: float = 0
+    second: float = 0
+    second_weight: float = 0
+    correction: float = 0
+    squares: float = 0
+    sampled_squares: float = 0
+    correction_spread: float = 0
+    no_score: float = 0
+
+    @property
+    def waiting(self) -> float:
+        """Second judgings that have not ended."""
+        return max(0.0, self.chosen - self.second - self.no_score)
+
+
+_COUNTS: Final = frozenset({"first", "chosen", "second", "no_score"})
+
+
+def estimate(sums: CascadeSums) -> Interval | None:
+    """Return the share of a cascade with its 95 % interval; None without enough second verdicts.
+
+    Second judgings without a score, and those that wait, are made up for by the others.
+    """
+    if sums.weight <= 0 or sums.second < _ENOUGH_SECOND:
+        return None
+    missing = max(1.0, sums.chosen_weight / sums.second_weight)
+    share = min(1.0, max(0.0, (sums.expected + missing * sums.correction) / sums.weight))
+    # Σ (1 - π)/π²·w²(z - g)², where π / missing is the probability of a second verdict.
+    variance = missing * (missing * sums.squares - sums.sampled_squares)
+    # Σ w(w - 1)(z - share)², estimated in the same way as the share.
+    spread = (1 - 2 * share) * (sums.expected_spread + missing * sums.correction_spread)
+    variance = (max(0.0, variance) + max(0.0, spread + share * share * sums.spread)) / sums.weight**2
+    # A pseudo-observation on either side: a share of 0 or 1 has no variance by itself.
+    middle = (share * sums.second + 1) / (sums.second + 2)
+    effective = middle * (1 - middle) / variance if variance > 0 else math.inf
+    return Interval(share, share, share) if math.isinf(effective) else wilson(share, effective)
+
+
+def uncertainty(probabilities: Mapping[str, float]) -> float:
+    """Return the standard deviation of the least certain metric, 0..0.5."""
+    return max(math.sqrt(g * (1 - g)) for g in probabilities.values())
+
+
+def second_rate(cascade: Cascade, probabilities: Mapping[str, float], factor: float | None) -> float:
+    """Return the probability of a second judging.
+
+    Args:
+        cascade: The cascade.
+        probabilities: That the metrics of the first verdict pass.
+        factor: By which the uncertainty is multiplied; None as long as it is not known.
+    """
+    if cascade.uncertain is not None:
+        low, high = cascade.uncertain
+        return 1.0 if any(low <= g <= high for g in probabilities.values()) else cascade.audit
+    rate = cascade.rate or 0.0
+    factor = _START_FACTOR * rate if factor is None else factor
+    return min(1.0, max(rate / 4, factor * uncertainty(probabilities)))
+
+
+def fitted_factor(rate: float, spread: Mapping[int, float]) -> float:
+    """Return the factor by which the mean probability of a second judging is the rate.
+
+    Args:
+        rate: The rate of the cascade.
+        spread: How many first verdicts had an uncertainty in each of 50 bins.
+    """
+    total, (low, high) = sum(spread.values()), (0.0, 4 * _BINS * rate + 1)
+    middles = {(place + 0.5) / (2 * _BINS): number for place, number in spread.items()}
+    for _ in range(50):
+        factor = (low + high) / 2
+        mean = sum(number * min(1.0, max(rate / 4, factor * each)) for each, number in middles.items()) / total
+        low, high = (factor, high) if mean < rate else (low, factor)
+    return high
+
+
+def factor_field(name: str, judge: str, version: str) -> str:
+    """Return the field of a cascade's factor."""
+    return msgspec.json.encode((name, judge, version)).decode()
+
+
+def read_factors(store: Store) -> dict[str, float]:
+    """Read the factors of all cascades, by ``factor_field``."""
+    found = store.call(lambda client: client.hgetall(store.keys.cascades))
+    return {field.decode(): float(factor) for field, factor in found.items()}
+
+
+def step_of(verdict: Verdict) -> CascadeStep | None:
+    """Return the part of a verdict of live traffic in a cascade, None where it has none."""
+    known = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
+    try:
+        return None if known is None else msgspec.convert(known, CascadeStep)
+    except msgspec.ValidationError:
+        return None
+
+
+def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
+    """Count a first or second verdict of a cascade; both belong to the hour of the first one."""
+    step = step_of(verdict)
+    if step is None:
+        return
+    if step.first:
+        at, given = step.ended_at, step.probability
+        sums = {metric: _of_second(verdict, step, metric, g) for metric, g in given.items()}
+    else:
+        at = verdict.started_at + verdict.duration_s
+        given = {
+            score.metric: score.probability
+            for score in verdict.scores
+            if score.passed is not None and score.probability is not None
+        }
+        sums = {metric: _of_first(verdict.weight, step, g) for metric, g in given.items()}
+        if given:
+            place = min(_BINS - 1, int(2 * _BINS * uncertainty(given)))
+            of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
+            yield Increment(_SPREAD_KIND, at, (*of_cascade, str(place)), keep_days=_KEEP_DAYS)
+    hour, environment = str(int(at // HOUR_S)), verdict.environment or ""
+    for metric, of_metric in sums.items():
+        for name, amount in of_metric._asdict().items():
+            labels = (hour, verdict.service, environment, verdict.judge, step.version, step.name, metric, name)
+            if whole := round(amount * (1 if name in _COUNTS else _UNIT)):
+                yield Increment(_KIND, at, labels, whole, _KEEP_DAYS)
+
+
+def _of_first(w: float, step: CascadeStep, g: float) -> CascadeSums:
+    return CascadeSums(
+        first=1,
+        weight=w,
+        expected=w * g,
+        spread=w * (w - 1),
+        expected_spread=w * (w - 1) * g,
+        chosen=float(step.is_chosen),
+        chosen_weight=w / step.rate if step.is_chosen else 0.0,
+    )
+
+
+def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> CascadeSums:
+    z = next((score.passed for score in verdict.scores if score.metric == metric), None)
+    if z is None:
+        return CascadeSums(no_score=1)
+    # The weight of a second verdict is w/π.
+    weight, difference = verdict.weight, z - g
+    w = weight * step.rate
+    return CascadeSums(
+        second=1,
+        second_weight=weight,
+        correction=weight * difference,
+        squares=(weight * difference) ** 2,
+        sampled_squares=w * weight * difference**2,
+        correction_spread=weight * (w - 1) * difference,
+    )
+
+
+class CascadeWatch:
+    """Computes the gauges of cascades over the last 24 hours, and the factors of their second judgings."""
+
+    def __init__(
+        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._cascades = settings.cascades
+        self._clock = clock
+        self._next_look = 0.0
+        self._metrics = metrics
+        self._gauges = GaugeTable()
+
+    def run_due(self) -> None:
+        """Compute gauges and factors if a minute has passed.
+
+        Raises:
+            StoreError: Redis did not answer; the gauges stay as they are.
+        """
+        now = self._clock()
+        if now < self._next_look or not self._cascades:
+            return
+        self._next_look = now + _EVERY_S
+        metrics, samples = self._metrics, list[Sample]()
+        for (service, environment, judge, version, name, metric), sums in read_sums(self._store, now).items():
+            if name not in self._cascades or sums.weight <= 0:
+                continue
+            labels: tuple[str, ...] = (metric, "", service, environment, judge, version, name)
+            samples.append((metrics.cascade_first_share, labels, sums.expected / sums.weight))
+            for state, number in (("scored", sums.second), ("no_score", sums.no_score), ("waiting", sums.waiting)):
+                samples.append((metrics.cascade_second, (*labels, state), number))
+            if (share := estimate(sums)) is not None:
+                of_share = (*labels, "cascade")
+                samples += [
+                    (metrics.quality_corrected_share, of_share, share.value),
+                    (metrics.quality_corrected_lower, of_share, share.low),
+                    (metrics.quality_corrected_upper, of_share, share.high),
+                    (metrics.quality_corrected_window, of_share, _HOURS * HOUR_S),
+                ]
+        self._gauges.show(samples)
+        self._fit(now)
+
+    def clear(self) -> None:
+        """Remove all gauges: another worker is the active monitor."""
+        self._next_look = 0.0
+        self._gauges.show(())
+
+    def _fit(self, now: float) -> None:
+        spreads: defaultdict[tuple[str, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for (_, *of_cascade, place), number in _read(self._store, _SPREAD_KIND, now).items():
+            spreads[tuple(of_cascade)][int(place)] += number
+        factors: dict[Any, float] = {
+            factor_field(name, judge, version): fitted_factor(rate, spread)
+            for (name, judge, version), spread in spreads.items()
+            if name in self._cascades
+            and (rate := self._cascades[name].rate) is not None
+            and sum(spread.values()) >= _ENOUGH_VERDICTS
+        }
+        key = self._store.keys.cascades
+        if factors:
+            self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, _FACTORS_TTL_S)])
+
+
+def read_sums(store: Store, now: float) -> dict[tuple[str, ...], CascadeSums]:
+    """Read the sums of the last 24 hours by service, environment, judge, version, cascade and metric."""
+    found: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for (_, *series, name), amount in _read(store, _KIND, now).items():
+        found[tuple(series)][name] += amount / (1 if name in _COUNTS else _UNIT)
+    return {series: CascadeSums(**sums) for series, sums in found.items()}
+
+
+def _read(store: Store, kind: str, now: float) -> dict[tuple[str, ...], int]:
+    """Read the counts of the last 24 hours, the current one included; their first label is the hour since 1970."""
+    until = dt.datetime.fromtimestamp(now, dt.UTC).date()
+    # A worker's clock may be ahead of ours.
+    days = [until + dt.timedelta(days) for days in (-1, 0, 1)]
+    least = now // HOUR_S - _HOURS
+    return {labels: count for labels, count in read_counts(store, kind, days).items() if int(labels[0]) > least}
