@@ -6,10 +6,10 @@ Classifiers, 1999) and ``Calibration.isotonic`` (Zadrozny and Elkan, KDD 2002).
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.decision import Calibration, logit
@@ -87,7 +87,15 @@ class ThresholdNotFoundError(ValueError):
     """No threshold reaches the wished precision."""
 
 
-def effective(rows: Sequence[Row]) -> float:
+class Weighted(Protocol):
+    """Whatever stands for a number of traces."""
+
+    @property
+    def weight(self) -> float:
+        """The number."""
+
+
+def effective(rows: Sequence[Weighted]) -> float:
     """Return Kish's effective number of rows."""
     total = sum(row.weight for row in rows)
     return total * total / sum(row.weight**2 for row in rows)
@@ -100,6 +108,7 @@ def reliability(rows: Sequence[Row]) -> Reliability:
     much, and this is taken off; the limits are those of the basic bootstrap (Davison and Hinkley, 1997, section 5.2).
     The lower limit is 0 where calibrated probabilities would show as large an error in one of forty such samples.
     """
+    ordered = sorted(rows, key=attrgetter("probability"))
     bins = [
         Bin(
             group[0].probability,
@@ -108,21 +117,29 @@ def reliability(rows: Sequence[Row]) -> Reliability:
             _mean(group, attrgetter("probability")),
             wilson(_mean(group, attrgetter("passed")), effective(group)),
         )
-        for group in _tenths(rows)
+        for low, high in _tenths(len(ordered))
+        if (group := ordered[low:high])
     ]
-    seen = _error(rows)
-    errors = sorted(_error(sample) for sample in _resampled(rows))
+    weights = [row.weight for row in ordered]
+    distances = [row.weight * (row.probability - row.passed) for row in ordered]
+    squares = [row.weight * (row.probability - row.passed) ** 2 for row in ordered]
+    seen, brier = _error(distances, sum(weights)), sum(squares) / sum(weights)
+    errors, briers = list[float](), list[float]()
+    for picks in _resamples(len(ordered)):
+        total = sum(weights[pick] for pick in picks)
+        errors.append(_error([distances[pick] for pick in picks], total))
+        briers.append(sum(squares[pick] for pick in picks) / total)
     excess = sum(errors) / len(errors) - seen
-    low, high = _percentiles(errors)
+    low, high = _percentiles(sorted(errors))
     error = max(0.0, seen - excess)
-    generator = random.Random(_SEED)  # noqa: S311 - simulated labels are no secret
-    calibrated = sorted(
-        _error([row._replace(passed=generator.random() < row.probability) for row in rows]) for _ in errors
-    )
-    is_calibrated = seen <= _percentiles(calibrated)[1]
+    draw = random.Random(_SEED).random  # noqa: S311 - simulated labels are no secret
+    calibrated = [
+        _error([row.weight * (row.probability - (draw() < row.probability)) for row in ordered], sum(weights))
+        for _ in errors
+    ]
+    is_calibrated = seen <= _percentiles(sorted(calibrated))[1]
     lowest = 0.0 if is_calibrated else max(0.0, min(error, 2 * seen - high))
-    brier = _brier(rows)
-    limits = _percentiles(sorted(map(_brier, _resampled(rows))))
+    limits = _percentiles(sorted(briers))
     return Reliability(
         bins,
         Interval(error, lowest, max(error, 2 * seen - low)),
@@ -149,10 +166,12 @@ def threshold(rows: Sequence[Row], precision: float | None = None) -> Threshold:
     Raises:
         ThresholdNotFoundError: No threshold reaches the precision.
     """
-    value = _threshold(rows, precision)
+    ordered = sorted(rows, key=attrgetter("probability"))
+    value = _threshold(ordered, precision)
     if value is None:
         raise ThresholdNotFoundError(f"no threshold reaches a precision of {precision:.1%} on these labels")
-    placed = sorted(found for sample in _resampled(rows) if (found := _threshold(sample, precision)) is not None)
+    samples = ([ordered[pick] for pick in picks] for picks in _resamples(len(ordered)))
+    placed = sorted(found for sample in samples if (found := _threshold(sample, precision)) is not None)
     low, high = _percentiles(placed or [value])
     size = effective(rows)
     agreed = _mean(rows, lambda row: (row.probability >= value) == row.passed)
@@ -165,27 +184,20 @@ def _mean(rows: Sequence[Row], of: Callable[[Row], float]) -> float:
     return sum(row.weight * of(row) for row in rows) / sum(row.weight for row in rows)
 
 
-def _tenths(rows: Sequence[Row]) -> list[list[Row]]:
-    ordered = sorted(rows, key=attrgetter("probability"))
-    limits = [place * len(ordered) // BINS for place in range(BINS + 1)]
-    return [ordered[begin:end] for begin, end in pairwise(limits) if begin < end]
+def _tenths(count: int) -> list[tuple[int, int]]:
+    return list(pairwise(place * count // BINS for place in range(BINS + 1)))
 
 
-def _error(rows: Sequence[Row]) -> float:
-    total = sum(row.weight for row in rows)
-    return (
-        sum(abs(sum(row.weight * (row.probability - row.passed) for row in group)) for group in _tenths(rows)) / total
-    )
+def _error(distances: Sequence[float], total: float) -> float:
+    """Return the calibration error by weighted distances of probability and label, in order of probability."""
+    return sum(abs(sum(distances[low:high])) for low, high in _tenths(len(distances))) / total
 
 
-def _brier(rows: Sequence[Row]) -> float:
-    return _mean(rows, lambda row: (row.probability - row.passed) ** 2)
-
-
-def _resampled(rows: Sequence[Row]) -> list[list[Row]]:
+def _resamples(count: int) -> Iterator[list[int]]:
+    """Yield resamples of rows by their indices, in order: resamples of ordered rows need no sorting."""
     generator = random.Random(_SEED)  # noqa: S311 - a resample is no secret
-    times = max(40, min(_RESAMPLES, _ROWS_RESAMPLED // len(rows)))
-    return [generator.choices(rows, k=len(rows)) for _ in range(times)]
+    for _ in range(max(40, min(_RESAMPLES, _ROWS_RESAMPLED // count))):
+        yield sorted(generator.choices(range(count), k=count))
 
 
 def _percentiles(ordered: Sequence[float]) -> tuple[float, float]:
@@ -247,14 +259,13 @@ def _isotonic(rows: Sequence[Row]) -> tuple[tuple[float, float], ...]:
     return tuple(points)
 
 
-def _threshold(rows: Sequence[Row], precision: float | None) -> float | None:
-    ordered = sorted(rows, key=attrgetter("probability"))
-    passes = sum(row.weight for row in rows)
-    right = sum(row.weight for row in rows if row.passed)
+def _threshold(ordered: Sequence[Row], precision: float | None) -> float | None:
+    passes = sum(row.weight for row in ordered)
+    right = sum(row.weight for row in ordered if row.passed)
     agreed, best = right, -1.0
     previous: float | None = None
     found: float | None = None
-    for probability, same in groupby(ordered, lambda row: row.probability):
+    for probability, same in groupby(ordered, attrgetter("probability")):
         # Half-way between two probabilities, so that a verdict of either is not decided by rounding.
         middle: float = probability if previous is None else (previous + probability) / 2
         if precision is None:
