@@ -18,7 +18,7 @@ from worker.monitor.series import DAY_S
 from worker.report.workload import Estimator, read_history
 from worker.selection.sampling import Sampler
 
-SECONDS = 24
+SECONDS = 40
 
 
 def test_a_plan_is_within_five_percent_of_what_then_happens(pipeline: Pipeline) -> None:

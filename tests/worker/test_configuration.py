@@ -18,6 +18,7 @@ from judges.registry import catalogue
 from worker.config.loading import load
 from worker.config.settings import (
     Budget,
+    Cascade,
     Gateway,
     JudgeCalibration,
     Monitor,
@@ -267,17 +268,27 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
     "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
     "models": (
-        '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}}',
-        {"default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0))},
+        (
+            '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}, '
+            '"cheap": {"provider": "decisions", "base_url": "http://host/v1", "model": "c"}}'
+        ),
+        {
+            "default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0)),
+            "cheap": ModelSettings(provider="decisions", base_url="http://host/v1", model="c"),
+        },
+    ),
+    "cascades": (
+        '{"both": {"first": "cheap", "then": "default", "rate": 0.1}}',
+        {"both": Cascade("cheap", "default", rate=0.1)},
+    ),
+    "calibrations": (
+        '[{"judge": "groundedness", "model": "c", "threshold": 0.6}]',
+        (JudgeCalibration(judge="groundedness", model="c", threshold=0.6),),
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
     "canary_file": (CANARY, CANARY),
-    "calibrations": (
-        '[{"judge": "safety", "model": "decider", "threshold": 0.7}]',
-        (JudgeCalibration(judge="safety", model="decider", threshold=0.7),),
-    ),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
@@ -291,6 +302,8 @@ GO_TOGETHER: Mapping[str, str] = {
     "metrics_password_file": "metrics_user",
     "metrics_tls_cert": "metrics_tls_key",
     "metrics_tls_key": "metrics_tls_cert",
+    "cascades": "models",
+    "calibrations": "models",
 }
 """Keys that are refused by themselves, and what goes with them."""
 
@@ -300,11 +313,6 @@ def test_every_key_has_its_variable(key: str) -> None:
     assert VARIABLES[key][1] != getattr(Settings(), key)
     said = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
     values = {each: value for each, (_, value) in said.items()}
-    if key == "calibrations":
-        # They are of models that return probabilities.
-        model = {"provider": "decisions", "base_url": "http://localhost/v1", "model": "decider"}
-        said["models"] = json.dumps({"default": {"provider": "lexical"}, "cheap": model}), None
-        values["models"] = {"default": Settings().models["default"], "cheap": ModelSettings(**model)}
     loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in said.items()})
     assert loaded == msgspec.structs.replace(Settings(), **values)
 

@@ -32,6 +32,13 @@ _PRESENT: Final = "as configured"
 @click.option(
     "--model", "models", multiple=True, metavar="NAME", help="Plan all rules with this [models.NAME] too; repeatable."
 )
+@click.option(
+    "--cascade",
+    "cascades",
+    multiple=True,
+    metavar="NAME",
+    help="Plan all rules with this [cascades.NAME] too; repeatable.",
+)
 @REDIS
 @JSON
 def command(
@@ -39,14 +46,15 @@ def command(
     since: str | None,
     rates: tuple[float, ...],
     models: tuple[str, ...],
+    cascades: tuple[str, ...],
     config: str | None,
     redis_url: str | None,
     as_json: bool,
 ) -> None:
     """Estimate what a day of judging takes: judgements, tokens, cost, calls a second, and the width of intervals.
 
-    The rules are applied to a sample of the retained traces, and scaled to the traces of yesterday. Each --rate and
-    each --model is an alternative of its own.
+    The rules are applied to a sample of the retained traces, and scaled to the traces of yesterday. Each --rate,
+    --model and --cascade is an alternative of its own.
     """
     settings, store = connect(config, redis_url)
     try:
@@ -55,7 +63,7 @@ def command(
             since_s = parse_time(since or "24h", now_s)
         except ValueError as error:
             raise click.UsageError(f"--since: {error}") from error
-        alternatives = _alternatives(settings, rates, models)
+        alternatives = _alternatives(settings, rates, models, cascades)
         history = read_history(settings, store, since_s, now_s)
         traces, source = day_of(store, history, now_s, is_given=since is not None)
     except NoTrafficError as error:
@@ -74,16 +82,19 @@ def command(
             note(text)
 
 
-def _alternatives(settings: Settings, rates: tuple[float, ...], models: tuple[str, ...]) -> dict[str, Settings]:
+def _alternatives(
+    settings: Settings, rates: tuple[float, ...], models: tuple[str, ...], cascades: tuple[str, ...]
+) -> dict[str, Settings]:
     found = {_PRESENT: settings}
     for rate in rates:
         rules = tuple(structs.replace(rule, rate=rate) for rule in settings.rules)
         found[f"rate {rate:g}"] = structs.replace(settings, rules=rules)
-    for name in models:
-        if name not in settings.models:
-            raise click.UsageError(f"--model: there is no [models.{name}]{nearest(name, settings.models)}")
+    named = [("model", name, settings.models) for name in models]
+    for kind, name, known in [*named, *(("cascade", name, settings.cascades) for name in cascades)]:
+        if name not in known:
+            raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, known)}")
         rules = tuple(structs.replace(rule, model=name, combine=None) for rule in settings.rules)
-        found[f"model {name}"] = structs.replace(settings, rules=rules)
+        found[f"{kind} {name}"] = structs.replace(settings, rules=rules)
     return found
 
 
@@ -92,7 +103,8 @@ def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float
     sampler = Sampler(settings, graders)
     for rule in settings.rules:
         for judge in rule.judges:
-            for model in graders.of(rule, judge):
+            second = [settings.cascades[one].then for one in rule.models if one in settings.cascades]
+            for model in (*graders.of(rule, judge), *second):
                 if graders.judge(judge, graders.named(model).judge_model) is None:
                     raise click.UsageError(f"{model!r} cannot be asked for {judge}: name a model that writes text")
     return estimator.estimate(

@@ -8,11 +8,12 @@ import datetime as dt
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean
 from typing import Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from judges.agreement.intervals import wilson
 from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
@@ -22,12 +23,13 @@ from judges.core.verdict import Verdict
 from judges.evaluation import prepared
 from judges.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.config.graders import CODE, Graders
-from worker.config.settings import Settings
+from worker.config.settings import Cascade, Settings
 from worker.judging.reservations import most_tokens
+from worker.monitor.cascades import second_rate
 from worker.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.monitor.shares import merged, pass_share
 from worker.queue.ledger import read_outbox_entry
-from worker.selection.sampling import Sampler, Sampling
+from worker.selection.sampling import Choice, Sampler, Sampling
 from worker.selection.stream_entry import TraceEntry, read_entry
 from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 
@@ -40,6 +42,11 @@ _USED: Final = 50
 # With fewer past verdicts the estimate is better than their mean.
 _LEAST_PAST: Final = 10
 _MILLION: Final = 1_000_000
+# Simulated (statistics of cascades): the width of a cascade's interval, relative to a plain sample of its second model
+# at the same cost, by the share that passes; an uncertain band is about four times as wide, and sends on this share.
+_WIDTHS: Final = ((0.8, 0.95), (0.9, 1.04), (0.95, 1.11))
+_BAND_WIDTH: Final = 4.0
+_BAND_SHARE: Final = 0.36
 
 Pair = tuple[str, str]
 """A judge and a judge model."""
@@ -105,6 +112,7 @@ class Past(Struct):
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    probabilities: list[Mapping[str, float]] = []
 
 
 class History(NamedTuple):
@@ -177,14 +185,17 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
     found: list[_Sampled] = []
-    count = _READ
+    # A short stream is read as a whole: in bursts nearly all of it may be in one part.
+    is_short = store.call(lambda client: client.xlen(store.keys.traces)) <= _SLOTS * _USED
+    most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
+    count = most
     for low, high in _slots(begin, end):
         entries: list[Entry] = store.call(
             lambda client: client.xrange(store.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
         )
         if not entries:
             continue
-        weight, step = 1.0, math.ceil(len(entries) / _USED)
+        weight, step = 1.0, math.ceil(len(entries) / most_used)
         if len(entries) == count:
             covered = int(entries[-1][0].partition(b"-")[0]) + 1 - low
             weight = (high - low) / covered
@@ -196,7 +207,7 @@ def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> li
             if isinstance(one, TraceEntry)
         ]
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
-        count = next_count(count, len(entries), size, most=_READ, most_bytes=CHUNK_BYTES)
+        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
     return found
 
 
@@ -212,6 +223,9 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
             of_pair.calls += verdict.attempts
             of_pair.input_tokens += verdict.input_tokens
             of_pair.output_tokens += verdict.output_tokens
+            given = {score.metric: score.probability for score in verdict.scores if score.probability is not None}
+            if given:
+                of_pair.probabilities.append(given)
             tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
 
     for low, high in _slots(begin, end):
@@ -257,6 +271,16 @@ class _Correction:
     matched: int = 0
 
 
+@dataclass
+class _Totals:
+    """The sums of one set of rules."""
+
+    sums: defaultdict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    corrections: defaultdict[Pair, _Correction] = field(default_factory=lambda: defaultdict(_Correction))
+    hours: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    cascades: dict[Pair, Cascade] = field(default_factory=dict)
+
+
 class _Asked(NamedTuple):
     calls: int
     input_tokens: int
@@ -268,6 +292,7 @@ class Estimator:
 
     def __init__(self, settings: Settings, history: History) -> None:
         self._history = history
+        self._settings = settings
         self._models = {model.judge_model: model for model in settings.models.values()}
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
 
@@ -293,54 +318,32 @@ class Estimator:
         """
         history, count = self._history, self._history.size
         scale = (count if traces is None else traces) / count
-        sums: defaultdict[tuple[str, str, str], _Sum] = defaultdict(_Sum)
-        corrections: defaultdict[Pair, _Correction] = defaultdict(_Correction)
-        hours: defaultdict[int, float] = defaultdict(float)
+        totals = _Totals()
         notes: set[str] = set()
         for number, (entry, stands_for, hour) in enumerate(history.traces):
-            trace, chosen, weight = entry.trace, choose(entry), stands_for * scale
+            chosen, weight = choose(entry), stands_for * scale
             for choice in chosen.of_session:
                 grader = graders.named(choice.model)
-                of_pair = sums[trace.service, choice.judge, grader.judge_model]
-                share = weight * choice.probability / history.per_conversation
-                of_pair.judgements += share
-                of_pair.scored += weight / history.per_conversation
-                of_pair.inverse += weight / history.per_conversation / choice.probability
+                of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
+                conversations = weight / history.per_conversation
+                of_pair.judgements += conversations * choice.probability
+                of_pair.scored += conversations
+                of_pair.inverse += conversations / choice.probability
                 if not grader.members and grader != CODE:
-                    self._add_conversation(of_pair, share, choice.judge, grader.judge_model, entry)
-                    hours[hour] += share
+                    pair = choice.judge, grader.judge_model
+                    self._add_conversation(of_pair, conversations * choice.probability, pair, entry)
+                    totals.hours[hour] += conversations * choice.probability
             for choice in chosen.choices:
-                grader = graders.named(choice.model)
-                pair = choice.judge, grader.judge_model
-                of_pair = sums[trace.service, *pair]
-                of_pair.judgements += weight * choice.probability
-                judge = graders.judge(*pair)
-                if grader.members or grader == CODE or judge is None:
-                    asked = None
-                else:
-                    asked = self._request(number, judge, grader.judge_model, sampler, entry)
-                    if asked is None:
-                        # Unscored for lack of an input, or for its length.
-                        continue
-                of_pair.scored += weight
-                of_pair.inverse += weight / choice.probability
-                if asked is None:
-                    continue
-                self._add(of_pair, weight * choice.probability, pair, asked)
-                hours[hour] += weight * choice.probability * asked.calls
-                taken, correction = history.tokens.get((trace.trace_id, *pair)), corrections[pair]
-                if taken is not None:
-                    correction.real += taken
-                    correction.estimated += asked.input_tokens
-                    correction.matched += 1
-                rules = sampler.asking(trace, *pair)
-                if repeated := max((rule.repeat for rule in rules), default=0.0):
-                    again = weight * choice.probability * repeated
-                    of_pair.judgements += again
-                    self._add(of_pair, again, pair, asked)
-        rows = tuple(self._row(key, one, corrections[key[1:]], notes) for key, one in sorted(sums.items()))
+                self._add_judgement(totals, choice, weight, sampler, (number, entry, hour))
+        rows = tuple(
+            self._row(key, one, totals.corrections[key[1:]], notes) for key, one in sorted(totals.sums.items())
+        )
+        rows = self._with_cascades(rows, totals.cascades, notes)
         calls = sum(row.calls for row in rows)
         costs = [row.usd for row in rows]
+        whole = [totals.hours.get(hour, 0.0) for hour in range(int(history.span_s // HOUR_S))]
+        # Without a whole hour the busiest one is unknown.
+        peak = max(whole) * len(whole) / sum(whole) if any(whole) else 1.0
         return Estimate(
             name,
             period_s,
@@ -351,15 +354,97 @@ class Estimator:
             sum(row.output_tokens for row in rows),
             None if None in costs else sum(usd for usd in costs if usd is not None),
             calls / period_s,
-            calls / period_s * self._peak(hours),
+            calls / period_s * peak,
             rows,
             tuple(sorted(notes)),
         )
 
-    def _peak(self, hours: Mapping[int, float]) -> float:
-        """Return the calls of the busiest whole hour, relative to the mean."""
-        whole = [hours.get(hour, 0.0) for hour in range(int(self._history.span_s // HOUR_S))]
-        return max(1.0, max(whole) * len(whole) / sum(whole)) if sum(whole) else 1.0
+    def _add_judgement(
+        self,
+        totals: _Totals,
+        choice: Choice,
+        weight: float,
+        sampler: Sampler,
+        place: tuple[int, TraceEntry, int],
+    ) -> None:
+        """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
+        (number, entry, hour), trace, graders = place, place[1].trace, sampler.graders
+        grader = graders.named(choice.model)
+        pair = choice.judge, grader.judge_model
+        of_pair, share, judge = totals.sums[trace.service, *pair], weight * choice.probability, graders.judge(*pair)
+        of_pair.judgements += share
+        asked = None
+        if judge is not None and not grader.members and grader != CODE:
+            asked = self._request(number, judge, grader.judge_model, sampler, entry)
+            if asked is None:
+                # Unscored for lack of an input, or for its length.
+                return
+        of_pair.scored += weight
+        of_pair.inverse += weight / choice.probability
+        if asked is None:
+            return
+        self._add(of_pair, share, pair, asked)
+        totals.hours[hour] += share * asked.calls
+        taken, correction = self._history.tokens.get((trace.trace_id, *pair)), totals.corrections[pair]
+        if taken is not None:
+            correction.real += taken
+            correction.estimated += asked.input_tokens
+            correction.matched += 1
+        rules = sampler.asking(trace, *pair)
+        if repeated := max((rule.repeat for rule in rules), default=0.0):
+            of_pair.judgements += share * repeated
+            self._add(of_pair, share * repeated, pair, asked)
+        if (cascade := self._cascade(pair, [rule.models[0] for rule in rules])) is not None:
+            totals.cascades[pair] = cascade
+            then = choice.judge, self._settings.models[cascade.then].judge_model
+            second = graders.judge(*then)
+            request = second and self._request(number, second, then[1], sampler, entry)
+            if request:
+                share *= self._second_share(pair, cascade)
+                of_then = totals.sums[trace.service, *then]
+                of_then.judgements += share
+                self._add(of_then, share, then, request)
+                totals.hours[hour] += share * request.calls
+
+    def _cascade(self, pair: Pair, models: Iterable[str]) -> Cascade | None:
+        """Return the cascade whose first model judges; None where there is none."""
+        known, names = self._settings.cascades, self._settings.models
+        return next(
+            (known[one] for one in models if one in known and names[known[one].first].judge_model == pair[1]), None
+        )
+
+    def _second_share(self, pair: Pair, cascade: Cascade) -> float:
+        """Return the expected share of second judgings."""
+        if cascade.rate is not None:
+            return cascade.rate
+        past = self._history.past.get(pair, Past()).probabilities
+        return fmean(second_rate(cascade, one, None) for one in past) if past else _BAND_SHARE
+
+    def _with_cascades(
+        self, rows: tuple[Work, ...], cascades: Mapping[Pair, Cascade], notes: set[str]
+    ) -> tuple[Work, ...]:
+        """Set the half-widths of cascades, on the rows of their second models."""
+        found = {(row.service, row.judge, row.judge_model): row for row in rows}
+        for (judge, first), cascade in cascades.items():
+            then = self._settings.models[cascade.then].judge_model
+            for service in {row.service for row in rows}:
+                one, other = found.get((service, judge, first)), found.get((service, judge, then))
+                if one is None or other is None or not other.judgements:
+                    continue
+                paid = other.judgements
+                if one.usd and other.usd:
+                    paid *= 1 + one.usd / other.usd
+                share, effect = self._history.shares.get((service, judge, then), (DEFAULT_SHARE, 1.0))
+                interval = wilson(share, paid / effect)
+                plain = (interval.high - interval.low) / 2
+                width = next((ratio for least, ratio in reversed(_WIDTHS) if share >= least), _WIDTHS[0][1])
+                half = plain * (width if cascade.rate is not None else _BAND_WIDTH)
+                found[service, judge, then] = structs.replace(other, half_width=half)
+                notes.add(
+                    f"{service} {judge}: {then} on a plain sample of {paid:,.0f} traces costs the same, ± {plain:.1%} "
+                    f"against ± {half:.1%}; prefer it unless every trace needs a verdict"
+                )
+        return tuple(found.values())
 
     def _request(
         self, number: int, judge: Judge, judge_model: str, sampler: Sampler, entry: TraceEntry
@@ -394,11 +479,12 @@ class Estimator:
         of_pair.input_tokens += share * asked.input_tokens
         of_pair.output_tokens += share * (past.output_tokens / past.count if known else asked.output_tokens)
 
-    def _add_conversation(self, of_pair: _Sum, share: float, judge: str, judge_model: str, entry: TraceEntry) -> None:
-        past = self._history.past.get((judge, judge_model), Past())
-        size = len(entry.payload) * self._history.per_conversation / BYTES_PER_TOKEN
+    def _add_conversation(self, of_pair: _Sum, share: float, pair: Pair, entry: TraceEntry) -> None:
+        """Add the one request that holds a whole conversation."""
+        past = self._history.past.get(pair, Past())
+        tokens = len(entry.payload) * self._history.per_conversation / BYTES_PER_TOKEN
         of_pair.calls += share
-        of_pair.input_tokens += share * (past.input_tokens / past.count if past.count else size)
+        of_pair.input_tokens += share * (past.input_tokens / past.count if past.count else tokens)
         of_pair.output_tokens += share * (past.output_tokens / past.count if past.count else MIN_OUTPUT_TOKENS)
 
     def _row(self, key: tuple[str, str, str], one: _Sum, correction: _Correction, notes: set[str]) -> Work:

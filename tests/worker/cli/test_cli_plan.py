@@ -44,3 +44,25 @@ def test_a_dry_run_of_a_replay_estimates_its_work(served: Run, monkeypatch: pyte
     assert expected["usd"] > 0
     table = served("replay", "--since", "1h", "--judge", "safety", "--dry-run")
     assert "Expected work in all, replay" in table.out
+
+
+def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
+    served: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "TRACEJUDGE_MODELS",
+        '{"default": {"provider": "scripted", "script": "none.jsonl", "model": "strong", '
+        '"price": {"input": 1.0, "output": 2.0}}, "cheap": {"provider": "decisions", "dialect": "openai", '
+        '"base_url": "http://127.0.0.1:9/v1", "model": "cheap", "price": {"input": 0.1, "output": 0.1}}}',
+    )
+    monkeypatch.setenv("TRACEJUDGE_CASCADES", '{"two": {"first": "cheap", "then": "default", "rate": 0.1}}')
+    monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "all", "judges": ["safety"]}]')
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("plan", "--json", "--cascade", "two")
+    assert (ended.code, ended.err) == (0, "")
+    first, then = ended.document["alternatives"][1]["rows"]
+    assert (first["judge_model"], then["judge_model"]) == ("cheap", "strong")
+    assert then["judgements"] == pytest.approx(0.1 * first["judgements"])
+    notes = ended.document["alternatives"][1]["notes"]
+    assert any("strong on a plain sample of" in text and "unless every trace" in text for text in notes), notes
+    assert "there is no [cascades.three]" in served("plan", "--cascade", "three").err
