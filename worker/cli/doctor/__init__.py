@@ -148,8 +148,9 @@ def budgets(settings: Settings) -> Sequence[Finding]:
 
 def spending(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check that no limit of a budget is reached."""
-    findings = []
+    findings, refused = [], 0
     for name, state in read_states(store, settings.budgets)[0].items():
+        refused += state.refused
         for limit, spent, most in state.by_limit(settings.budgets[name]):
             # What is settled stops short of the limit by up to the largest reservation.
             if spent >= _NEARLY * most:
@@ -157,7 +158,9 @@ def spending(settings: Settings, store: Store) -> Sequence[Finding]:
                 findings.append(
                     warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
                 )
-    return findings or [ok("spending", "no limit of a budget is reached")]
+    # A call is refused below a limit where what is left is less than its reservation.
+    so_far = f"; {refused:,} calls were refused so far" if refused else ""
+    return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]
 
 
 def canary(settings: Settings) -> Sequence[Finding]:
