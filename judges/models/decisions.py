@@ -113,11 +113,6 @@ def _openai_answer(place: int, question: Question, answer: _Answer) -> Decision:
     return _by_option(question, found) if len(found) == len(answer.probabilities) else _INVALID
 
 
-def _systemone_body(request: ChatRequest) -> dict[str, object]:
-    questions = {_name(place): _systemone_question(question) for place, question in enumerate(request.questions)}
-    return {"state": "\n\n".join(message.content for message in request.messages), "questions": questions}
-
-
 def _systemone_question(question: Question) -> dict[str, object]:
     if question.kind == "predicate":
         return {"type": "noul", "instructions": question.instructions}
@@ -166,7 +161,14 @@ class _Form(NamedTuple):
 
 _FORMS: Final[Mapping[Dialect, _Form]] = {
     "openai": _Form("/decisions", _openai_body, _read_openai),
-    "systemone": _Form("/systemone", _systemone_body, _read_systemone),
+    "systemone": _Form(
+        "/systemone",
+        lambda request: {
+            "state": "\n\n".join(message.content for message in request.messages),
+            "questions": {_name(place): _systemone_question(one) for place, one in enumerate(request.questions)},
+        },
+        _read_systemone,
+    ),
 }
 
 

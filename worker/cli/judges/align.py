@@ -192,7 +192,10 @@ def align(
         raise click.ClickException(f"some traces are not judged ({error}): no alignment without them") from error
     text = None
     if aligned.refusal is None:
-        text = _text({**table, "guidance": list(aligned.best.rules)}, aligned, grader, divided)
+        measured = f"# with {grader.judge_model} on {amount(len(divided.held_out), 'held-out trace')}"
+        figures = f"{balanced(aligned.before)} before, {balanced(aligned.after)} after."
+        definition = _toml({**table, "guidance": list(aligned.best.rules)})
+        text = f"{_HEADING}\n{measured}: agreement {figures}\n{definition}"
         out.write_text(text, encoding="utf-8")
     report = _Report(judge, comparison.metric, grader, optimizer, divided, aligned, calls)
     report.print(make(aligned.best.rules), None if text is None else out, as_json=as_json)
@@ -366,13 +369,6 @@ def _figures(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, obj
         "after": balanced(after)._asdict(),
         "unscored": unscored,
     }
-
-
-def _text(table: Mapping[str, Any], aligned: Aligned, grader: OfflineGrader, divided: Halves) -> str:
-    """Write a definition with a comment on what was measured."""
-    measured = f"# with {grader.judge_model} on {amount(len(divided.held_out), 'held-out trace')}"
-    figures = f"{balanced(aligned.before)} before, {balanced(aligned.after)} after."
-    return f"{_HEADING}\n{measured}: agreement {figures}\n{_toml(table)}"
 
 
 def _toml(table: Mapping[str, Any]) -> str:
