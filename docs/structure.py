@@ -161,13 +161,13 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
     python = sorted(length for path, length in lengths.items() if path.suffix == ".py" and path.name != "__init__.py")
     stems = Counter(module.path.stem for module in found if not module.path.stem.startswith("__"))
     return [
-        Figure("product files", len(lengths), most=343),
+        Figure("product files", len(lengths), most=346),
         Figure(
             "worker .py files",
             sum(path.suffix == ".py" and "worker" in path.relative_to(ROOT).parts[:1] for path in lengths),
             most=138,
         ),
-        Figure("lines of the product", sum(lengths.values()), most=64_700),
+        Figure("lines of the product", sum(lengths.values()), most=66_900),
         Figure("file length, median", statistics.median(python), least=150, most=250),
         Figure(
             "files under 40 lines",

@@ -124,7 +124,9 @@ def make(settings: Settings) -> Judge:
         asks="Are all given rules obeyed by the answer, the question and the context?",
         needs=("output" if fields is None else AnyOf(fields), "guidelines"),
         fixed=fixed,
-        blocks=blocks if fields is None else partial(_blocks_of, fields),
+        blocks=blocks
+        if fields is None
+        else lambda trace: (Block("guidelines", numbered(trace)), *_field_blocks(fields, trace)),
         heuristic=heuristic,
         cuts=tuple(name for name in ("messages", "context") if fields is None or name in fields),
     )
@@ -133,11 +135,6 @@ def make(settings: Settings) -> Judge:
     # Normalised rules: one rule as a string and as a list of one are the same judge version.
     kept = Settings(configured, UNSET if fields is None else fields)
     return dataclasses.replace(judge, settings=kept, make=make, prepare=prepare, decision_form=form)
-
-
-def _blocks_of(fields: Sequence[str], trace: Trace) -> tuple[Block, ...]:
-    """Show the numbered rules, then the given fields that the trace has."""
-    return (Block("guidelines", numbered(trace)), *_field_blocks(fields, trace))
 
 
 def _field_blocks(fields: Sequence[str], trace: Trace) -> tuple[Block, ...]:

@@ -158,7 +158,7 @@ def make(settings: Settings) -> Judge:
             len(prompt.about.answer.sentences), len(prompt.about.documents.sentences)
         ),
         decision_form=support.decision_form(
-            *("ragbench", DEFINITIONS, _documents),
+            *("ragbench", DEFINITIONS, lambda trace: ((made := _material(trace))[0], made[1].documents)),
             lengths=settings.lengths,
             empty_completeness=settings.empty_completeness,
         ),
@@ -199,11 +199,6 @@ def prompts(trace: Trace) -> tuple[Prompt, ...]:
     """Show the sentences of documents and answer, each with its key."""
     blocks, shown = _material(trace)
     return (Prompt(_FIXED, blocks, shown),)
-
-
-def _documents(trace: Trace) -> tuple[tuple[Block, ...], Keyed]:
-    blocks, shown = _material(trace)
-    return blocks, shown.documents
 
 
 def _material(trace: Trace) -> tuple[tuple[Block, ...], Shown]:

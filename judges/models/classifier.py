@@ -8,7 +8,7 @@ model in this process, on a thread of its own. For both, `path` names a folder w
 import asyncio
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,7 +28,7 @@ from judges.core.model import (
     ModelUnavailableError,
 )
 from judges.models.http import HttpEndpoint, Reply, content_type, read_fault, reply_fields, translated
-from judges.models.pairs import Description, Input, lay_out, load_description
+from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import openai_quota
 from judges.request import LARGE_CHARS, offload_if_large
@@ -102,7 +102,11 @@ class HttpClassifier:
         sent = 0
         while sent < len(inputs):
             batch = inputs[sent : sent + self._most]
-            body = self._body(batch)
+            body: dict[str, object] = {"model": self.settings.model, "input": [each.text for each in batch]}
+            if self._predicts:
+                texts = [[each.text] if each.pair is None else [each.text, each.pair] for each in batch]
+                # A text that the server cuts off would be judged without what was cut.
+                body = {"inputs": texts, "truncate": False, "raw_scores": False}
             reply = await self._endpoint.post(msgspec.json.encode(body))
             quota = openai_quota(reply.headers)
             if reply.status == httpx.codes.OK:
@@ -127,13 +131,6 @@ class HttpClassifier:
     @property
     def _predicts(self) -> bool:
         return _form(self.settings) == _PREDICT
-
-    def _body(self, inputs: Sequence[Input]) -> dict[str, object]:
-        if self._predicts:
-            # A text that the server cuts off would be judged without what was cut.
-            texts = [[each.text] if each.pair is None else [each.text, each.pair] for each in inputs]
-            return {"inputs": texts, "truncate": False, "raw_scores": False}
-        return {"model": self.settings.model, "input": [each.text for each in inputs]}
 
     def _read(self, reply: Reply, count: int) -> _Read:
         """Read the probability of support of each input."""

@@ -70,18 +70,19 @@ def _openai_body(request: ChatRequest) -> dict[str, object]:
         {"role": "developer" if message.role == "system" else message.role, "content": message.content}
         for message in request.messages
     ]
-    return {"input": messages, "questions": [_openai_question(*each) for each in enumerate(request.questions)]}
-
-
-def _openai_question(place: int, question: Question) -> dict[str, object]:
-    asked: dict[str, object] = {"type": question.kind, "name": _name(place), "instructions": question.instructions}
-    key, label = ("choices", "value") if question.kind == "choice" else ("levels", "label")
-    if question.options:
-        asked[key] = [
-            {label: option.value, "description": option.description} if option.description else {label: option.value}
-            for option in question.options
-        ]
-    return asked
+    questions: list[dict[str, object]] = []
+    for place, question in enumerate(request.questions):
+        asked: dict[str, object] = {"type": question.kind, "name": _name(place), "instructions": question.instructions}
+        key, label = ("choices", "value") if question.kind == "choice" else ("levels", "label")
+        if question.options:
+            asked[key] = [
+                {label: option.value, "description": option.description}
+                if option.description
+                else {label: option.value}
+                for option in question.options
+            ]
+        questions.append(asked)
+    return {"input": messages, "questions": questions}
 
 
 def _read_openai(questions: Sequence[Question], body: bytes) -> _Found:
@@ -114,18 +115,18 @@ def _openai_answer(place: int, question: Question, answer: _Answer) -> Decision:
 
 
 def _systemone_body(request: ChatRequest) -> dict[str, object]:
-    questions = {_name(place): _systemone_question(question) for place, question in enumerate(request.questions)}
+    questions: dict[str, dict[str, object]] = {}
+    for place, question in enumerate(request.questions):
+        asked: dict[str, object] = {"type": question.kind, "instructions": question.instructions}
+        if question.kind == "predicate":
+            asked["type"] = "noul"
+        elif question.kind == "score":
+            # Levels have no labels there, so that a label such as a grade is part of the description.
+            asked["criteria"] = [": ".join(filter(None, option)) for option in question.options]
+        else:
+            asked["criteria"] = {option.value: option.description or None for option in question.options}
+        questions[_name(place)] = asked
     return {"state": "\n\n".join(message.content for message in request.messages), "questions": questions}
-
-
-def _systemone_question(question: Question) -> dict[str, object]:
-    if question.kind == "predicate":
-        return {"type": "noul", "instructions": question.instructions}
-    criteria: object = {option.value: option.description or None for option in question.options}
-    if question.kind == "score":
-        # Levels have no labels there, so that a label such as a grade is part of the description.
-        criteria = [": ".join(filter(None, option)) for option in question.options]
-    return {"type": question.kind, "instructions": question.instructions, "criteria": criteria}
 
 
 def _read_systemone(questions: Sequence[Question], body: bytes) -> _Found:

@@ -240,7 +240,12 @@ class SafetyWatch:
             ]
         )
         for series_id, change in changes:
-            _report(series[series_id], change, watched[series_id], examples.get(series_id))
+            log.warning(
+                "safety incident" if change == "page" else "safety incident ended",
+                since=utc_minute(watched[series_id].incidents[-1][0] * FIVE_MINUTES_S),
+                examples=examples.get(series_id) or None,
+                **series[series_id].log_fields,
+            )
         return watched
 
     def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
@@ -287,12 +292,3 @@ class SafetyWatch:
 def _days(since: float, until: float) -> list[dt.date]:
     first, last = (dt.datetime.fromtimestamp(at, dt.UTC).date() for at in (since, until))
     return [first + dt.timedelta(days) for days in range((last - first).days + 1)]
-
-
-def _report(series: Series, change: Change, watched: Watched, examples: Sequence[str] | None) -> None:
-    log.warning(
-        "safety incident" if change == "page" else "safety incident ended",
-        since=utc_minute(watched.incidents[-1][0] * FIVE_MINUTES_S),
-        examples=examples or None,
-        **series.log_fields,
-    )

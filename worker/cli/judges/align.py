@@ -192,7 +192,10 @@ def align(
         raise click.ClickException(f"some traces are not judged ({error}): no alignment without them") from error
     text = None
     if aligned.refusal is None:
-        text = _text({**table, "guidance": list(aligned.best.rules)}, aligned, grader, divided)
+        measured = f"# with {grader.judge_model} on {amount(len(divided.held_out), 'held-out trace')}"
+        figures = f"{balanced(aligned.before)} before, {balanced(aligned.after)} after."
+        definition = _toml({**table, "guidance": list(aligned.best.rules)})
+        text = f"{_HEADING}\n{measured}: agreement {figures}\n{definition}"
         out.write_text(text, encoding="utf-8")
     report = _Report(judge, comparison.metric, grader, optimizer, divided, aligned, calls)
     report.print(make(aligned.best.rules), None if text is None else out, as_json=as_json)
@@ -335,7 +338,12 @@ class _Report(NamedTuple):
             print_line(OUT, f"improvement on the held-out traces: {gain}")
         is_shown = gain is not None and gain.low > 0
         if not is_shown and len(self.divided.train) + len(self.divided.held_out) < _FEW_LABELLED:
-            print_line(OUT, self._few)
+            held_out = amount(len(self.divided.held_out), "held-out trace")
+            if (least := self.least_shown) is None:
+                few = f"can hardly show any improvement: label at least {_FEW_LABELLED} traces"
+            else:
+                few = f"can show no improvement under about {round(100 * least)} points: label more traces"
+            print_line(OUT, f"{held_out} {few}")
         price = cost_in_words(cost, has_price=self.grader.price is not None)
         print_line(OUT, f"calls: {len(self.calls):,}; cost: {price}")
         for number, rule in enumerate(aligned.best.rules, 1):
@@ -350,13 +358,6 @@ class _Report(NamedTuple):
         before = balanced(self.aligned.before or self.aligned.first.judged).value
         return least_shown(passing, len(self.divided.held_out) - passing, before)
 
-    @property
-    def _few(self) -> str:
-        held_out = amount(len(self.divided.held_out), "held-out trace")
-        if (least := self.least_shown) is None:
-            return f"{held_out} can hardly show any improvement: label at least {_FEW_LABELLED} traces"
-        return f"{held_out} can show no improvement under about {round(100 * least)} points: label more traces"
-
 
 def _figures(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, object]:
     unscored = sum(one.passed is None for one in after)
@@ -366,13 +367,6 @@ def _figures(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, obj
         "after": balanced(after)._asdict(),
         "unscored": unscored,
     }
-
-
-def _text(table: Mapping[str, Any], aligned: Aligned, grader: OfflineGrader, divided: Halves) -> str:
-    """Write a definition with a comment on what was measured."""
-    measured = f"# with {grader.judge_model} on {amount(len(divided.held_out), 'held-out trace')}"
-    figures = f"{balanced(aligned.before)} before, {balanced(aligned.after)} after."
-    return f"{_HEADING}\n{measured}: agreement {figures}\n{_toml(table)}"
 
 
 def _toml(table: Mapping[str, Any]) -> str:
