@@ -41,10 +41,10 @@ LATER: Final = tuple(
     for name in (
         *("quality_baseline", "quality_drop", "quality_incident", "quality_silent", "quality_corrected"),
         *("quality_objective", "quality_below", "safety_incident", "judge_canary", "judge_flip", "judge_kappa"),
-        "budget_",
+        *("budget_", "cascade_"),
     )
 )
-"""How gauges begin that need days of verdicts, objectives, labels, a canary, a second model or a budget.
+"""How gauges begin that need days of verdicts, objectives, labels, a canary, a second model, a budget or a cascade.
 
 Their queries are asked of served gauges in test_dashboards_queries.
 """
