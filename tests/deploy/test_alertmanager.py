@@ -28,6 +28,9 @@ SEES_STILL = frozenset(
         "TraceJudgeExportDropped",
         "TraceJudgeQualitySilent",
         "TraceJudgeAbstainedShareHigh",
+        "TraceJudgeBudgetExhausted",
+        "TraceJudgeBudgetRatesReduced",
+        "TraceJudgeBudgetOverspent",
     }
 )
 

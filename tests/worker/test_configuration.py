@@ -16,7 +16,18 @@ from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from worker.config.loading import load
-from worker.config.settings import Budget, Gateway, Monitor, Redact, Rule, Settings, SettingsError, Where
+from worker.config.settings import (
+    Budget,
+    Cascade,
+    Gateway,
+    JudgeCalibration,
+    Monitor,
+    Redact,
+    Rule,
+    Settings,
+    SettingsError,
+    Where,
+)
 
 FILE = "tracejudge.toml"
 KEYS = Settings.__struct_fields__
@@ -257,13 +268,27 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
     "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
     "models": (
-        '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}}',
-        {"default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0))},
+        (
+            '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}},'
+            ' "first": {"provider": "decisions", "base_url": "http://host/v1", "model": "d"}}'
+        ),
+        {
+            "default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0)),
+            "first": ModelSettings(provider="decisions", base_url="http://host/v1", model="d"),
+        },
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
+    "cascades": (
+        '{"both": {"first": "first", "then": "default", "rate": 0.1}}',
+        {"both": Cascade(first="first", then="default", rate=0.1)},
+    ),
     "canary_file": (CANARY, CANARY),
+    "calibrations": (
+        '[{"judge": "safety", "model": "d", "threshold": 0.6}]',
+        (JudgeCalibration(judge="safety", model="d", threshold=0.6),),
+    ),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
@@ -277,6 +302,8 @@ GO_TOGETHER: Mapping[str, str] = {
     "metrics_password_file": "metrics_user",
     "metrics_tls_cert": "metrics_tls_key",
     "metrics_tls_key": "metrics_tls_cert",
+    "cascades": "models",
+    "calibrations": "models",
 }
 """Keys that are refused by themselves, and what goes with them."""
 
