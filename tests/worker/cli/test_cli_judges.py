@@ -11,13 +11,15 @@ import msgspec
 import pytest
 from cli_parts import Run, labelled, write_lines
 
+from judges.core.decision import Question
+from judges.core.judge import Judge
 from judges.core.prompt import render
 from judges.registry import catalogue, configured
 from tracejudge import Trace
 from worker.cli.judges import find_sample
 from worker.config.settings import Settings
 
-KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "unit", "settings", "origin"]
+KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "unit", "forms", "settings", "origin"]
 
 SERVED = {
     "input": "Is it?",
@@ -31,6 +33,13 @@ SERVED = {
 
 def as_json(value: object) -> Any:
     return json.loads(msgspec.json.encode(value))
+
+
+def questions_of(judge: Judge, trace: Trace) -> list[Question] | None:
+    """Return what a model of decisions is asked; None where none can be asked."""
+    if judge.decision_form is None:
+        return None
+    return [question for prompt in judge.for_decisions({}).prompts(trace) for question in prompt.questions]
 
 
 def test_the_catalogue_is_one_document_on_one_line(run: Run) -> None:
@@ -83,16 +92,19 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
         [{"role": message.role, "content": message.content} for message in render(prompt)]
         for prompt in judge.prompts(msgspec.convert(trace, Trace))
     ]
+    questions = questions_of(judge, msgspec.convert(trace, Trace))
     assert (ended.code, ended.err) == (0, "")
     assert ended.document == {
         "name": name,
         "version": judge.version,
         "origin": "built-in",
         "unit": judge.unit,
+        "forms": list(judge.forms),
         "settings": as_json(judge.settings),
         "trace": {"file": "t.jsonl", "line": 2, "trace_id": trace["trace_id"]},
         "requests": requests,
         "schema": judge.schema,
+        **({} if questions is None else {"questions": as_json(questions)}),
     }
 
 
@@ -113,6 +125,9 @@ def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: 
         for role, content, *_ in messages
     ]
     found = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
+    for question in questions_of(catalogue()[name], msgspec.convert(labelled(None, **SERVED), Trace)) or ():
+        options = "".join(f"\n- {value}: {meaning}" for value, meaning in question.options)
+        wanted.append((f"{question.kind}, for a model of decisions", question.instructions + options))
     assert found[:-1] == wanted
     assert found[-1][0] == "schema"
     assert json.loads(found[-1][1]) == catalogue()[name].schema
