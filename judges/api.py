@@ -236,7 +236,10 @@ def make_judge(
     try:
         definition = define(name, {"instructions": instructions, "result": result, **table})
     except DefinitionError as error:
-        raise DefinitionError(error.key, _in_python(error.fix)) from None
+        # The form to write is that of a judge file; here it is an argument.
+        start, sign, form = error.fix.partition(" = {")
+        argument = re.sub(r"(\w+) = ", r'"\1": ', form).replace("{ ", "{").replace(" }", "}")
+        raise DefinitionError(error.key, f"{start}={{{argument.lstrip()}" if sign else error.fix) from None
     return JudgeFunction(definition, model)
 
 
@@ -297,13 +300,6 @@ async def evaluate_all_aio(data: Any, judges: Judges, model: Model | None = None
 def built_in(name: str) -> JudgeFunction:
     """Return a built-in judge; each can be imported from ``judges`` by its name."""
     return JudgeFunction(catalogue()[name])
-
-
-def _in_python(fix: str) -> str:
-    """Rewrite the form to write, which is that of a judge file, as an argument."""
-    start, sign, table = fix.partition(" = {")
-    table = re.sub(r"(\w+) = ", r'"\1": ', table).replace("{ ", "{").replace(" }", "}")
-    return f"{start}={{{table.lstrip()}" if sign else fix
 
 
 def _description(judge: Judge) -> str:

@@ -75,7 +75,14 @@ class Background:
         if key not in self._models:
             chat_model = build(given, os.environ) if isinstance(given, ModelSettings) else given
             where = httpx.URL(chat_model.settings.base_url or "").host or chat_model.settings.judge_model
-            self._models[key] = offline_model(chat_model, DelayNotes(OFFLINE_PATIENCE_S, _report, where))
+            notes = DelayNotes(
+                OFFLINE_PATIENCE_S,
+                lambda note, seconds: log.warning(
+                    "%s%s", note, "" if seconds is None else f"; trying again in {seconds:.0f} s"
+                ),
+                where,
+            )
+            self._models[key] = offline_model(chat_model, notes)
         return self._models[key]
 
     def close_later(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
@@ -131,10 +138,6 @@ def wait(work: Coroutine[Any, Any, T]) -> T:
 async def join(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the background, and await it in any event loop; a cancellation ends both."""
     return await asyncio.wrap_future(_background.submit(work, blocks=False))
-
-
-def _report(note: str, seconds: float | None) -> None:
-    log.warning("%s%s", note, "" if seconds is None else f"; trying again in {seconds:.0f} s")
 
 
 def _settings(given: str | Mapping[str, object] | ModelSettings) -> ModelSettings:

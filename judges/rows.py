@@ -107,12 +107,17 @@ def as_trace(row: Mapping[str, object]) -> dict[str, object]:
     for name in _LISTS:
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]
-    if "context" in fields:
-        fields["context"] = _documents(fields["context"])
+    if isinstance(context := fields.get("context"), list):
+        fields["context"] = [_document(one) for one in context]
+    elif isinstance(context, str):
+        fields["context"] = [context]
     tags = fields.get("tags", {})
     columns = {name: value for name, value in rest.items() if not any(name in others for others in _ALIASES.values())}
+    # Scalars are the texts of tags.
     labels = {
-        name.removeprefix("tags."): text for name, value in columns.items() if (text := _label(value)) is not None
+        name.removeprefix("tags."): ("yes" if value else "no") if isinstance(value, bool) else str(value)
+        for name, value in columns.items()
+        if isinstance(value, str | int | float)
     }
     if labels and isinstance(tags, Mapping):
         fields["tags"] = {**labels, **tags}
@@ -171,12 +176,6 @@ def _text(value: object, keys: Sequence[str]) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _documents(value: object) -> object:
-    if not isinstance(value, list):
-        return [value] if isinstance(value, str) else value
-    return [_document(one) for one in value]
-
-
 def _document(value: object) -> object:
     if not isinstance(value, Mapping) or "text" in value:
         return value
@@ -185,13 +184,6 @@ def _document(value: object) -> object:
         return value
     name: Any = value.get("id", value.get("doc_uri"))
     return {"text": text, "id": name} if isinstance(name, str) else {"text": text}
-
-
-def _label(value: object) -> str | None:
-    """Return a scalar as the text of a tag; None for another value."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value) if isinstance(value, str | int | float) else None
 
 
 def cell(name: str, text: str) -> object:

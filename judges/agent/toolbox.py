@@ -137,7 +137,7 @@ class TraceToolbox:
         self._steps = Steps(trace)
         self._contents = Contents()
         self._pieces = Pieces(self._contents)
-        self._clocks = clocks
+        searched = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
         self._calls: Mapping[str, Callable[[Any], dict[str, object]]] = {
             "get_trace_info": lambda _: overview.info(trace, self._steps),
             "get_root_span": self._read_root,
@@ -145,7 +145,17 @@ class TraceToolbox:
             "list_spans": lambda given: overview.listed(
                 self._steps, offset_of(given.page_token, len(self._steps)), given.max_results
             ),
-            "search_trace_regex": self._search,
+            "search_trace_regex": lambda given: searching.search(
+                searched,
+                self._pieces,
+                SearchRequest(
+                    given.pattern,
+                    position_of(given.page_token, len(searched)),
+                    given.max_matches,
+                    given.surrounding_content_length,
+                ),
+                SearchBudget(clocks),
+            ),
             "get_span_performance_and_timing_report": lambda _: timing.report(self._steps),
         }
 
@@ -180,9 +190,3 @@ class TraceToolbox:
         content = self._contents.whole(step) if names is UNSET else self._contents.with_attributes(step, names)
         offset = offset_of(given.page_token, len(content))
         return {"span_id": step.id, **page(content, offset, given.max_content_length)}
-
-    def _search(self, given: SearchTrace) -> dict[str, object]:
-        steps = (*self._steps, *((self._steps.record,) if self._steps.are_recorded else ()))
-        start = position_of(given.page_token, len(steps))
-        request = SearchRequest(given.pattern, start, given.max_matches, given.surrounding_content_length)
-        return searching.search(steps, self._pieces, request, SearchBudget(self._clocks))

@@ -151,7 +151,11 @@ def _check_menu(labels: Sequence[str], key: str) -> None:
     if pair := _first_alike(labels, folded):
         said = f"the labels {short(pair[0])} and {short(pair[1])} overlap"
         raise DefinitionError(key, f"{said}: an answer in another case or with a full stop fits both; rename one")
-    if pair := _first_alike(labels, _look):
+    # Compatibility forms and letters of other scripts look the same to a reader.
+    if pair := _first_alike(
+        labels,
+        lambda label: " ".join(unicodedata.normalize("NFKC", folded(label)).casefold().translate(_LATIN).split()),
+    ):
         raise DefinitionError(key, f"the labels {short(pair[0])} and {short(pair[1])} look alike; rename one")
 
 
@@ -199,8 +203,3 @@ def _check_passing(passing: Sequence[str], labels: Sequence[str], numbers: Mappi
 def plain(label: str) -> str:
     """Strip a label, and compose its accented letters, so that it has one spelling."""
     return unicodedata.normalize("NFC", label).strip()
-
-
-def _look(label: str) -> str:
-    """Reduce a label to what a reader can tell apart."""
-    return " ".join(unicodedata.normalize("NFKC", folded(label)).casefold().translate(_LATIN).split())

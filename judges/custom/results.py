@@ -189,15 +189,6 @@ class Result:
         return {**rationale, self.keys.result: self.scale.at(share)}
 
 
-def _with_key(labels: Sequence[str]) -> Mapping[str, object]:
-    """Return the declaration of a bare list of labels, of which one passes by its meaning."""
-    if passing_of(labels) is None:
-        first, *others = (json.dumps(label, ensure_ascii=False) for label in labels)
-        form = f"result = {{ labels = [{', '.join((first, *others))}], pass = [{first}] }}"
-        raise DefinitionError("result", f"does not say which labels pass; write it as {form}")
-    return {"labels": tuple(labels)}
-
-
 def checked_result(result: object) -> Result:
     """Check the `result` of a definition, as TOML gives it, or raise ``DefinitionError``."""
     if isinstance(result, str) and result in _WORDS:
@@ -205,7 +196,11 @@ def checked_result(result: object) -> Result:
     if isinstance(result, str) and result in _NEEDS_MORE:
         raise DefinitionError("result", _NEEDS_MORE[result])
     if isinstance(result, list | tuple) and result and all(isinstance(label, str) for label in result):
-        result = _with_key(result)
+        if passing_of(result) is None:
+            first, *others = (json.dumps(label, ensure_ascii=False) for label in result)
+            form = f"result = {{ labels = [{', '.join((first, *others))}], pass = [{first}] }}"
+            raise DefinitionError("result", f"does not say which labels pass; write it as {form}")
+        result = {"labels": tuple(result)}
     if not isinstance(result, Mapping) or not result:
         raise DefinitionError("result", f"must be {_MAY_BE}")
     return Result(_scale(result))

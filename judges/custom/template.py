@@ -226,7 +226,13 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
                 for name in template.variables
                 if (part := _KEYED.get(KNOWN[name])) is not None
             }
-        messages = _filled(template, shown) if definition.fill == "inline" else ()
+        messages: tuple[Message, ...] = ()
+        if definition.fill == "inline":
+            # In one pass: a placeholder within a value stays text.
+            texts = {key: neutralise("\n\n".join(block.value for block in found)) for key, found in shown.items()}
+            messages = tuple(
+                Message(part.role or "user", fill(part.text, texts)) for part in template.parts if part.text
+            )
         return Prompt(fixed, tuple(chain.from_iterable(shown.values())), about, messages=messages)
 
     judge = Judge(
@@ -280,12 +286,6 @@ def _check_inline(template: TemplateFile, answer: AnswerTable) -> None:
         raise DefinitionError("fill", fix)
     if all(part.role not in {None, "user"} for part in template.parts):
         raise DefinitionError("fill", "needs a message of the role user in the template; add one")
-
-
-def _filled(template: TemplateFile, shown: Mapping[str, Sequence[Block]]) -> tuple[Message, ...]:
-    """Insert the values into the template, in one pass: a placeholder within a value stays text."""
-    texts = {name: neutralise("\n\n".join(block.value for block in found)) for name, found in shown.items()}
-    return tuple(Message(part.role or "user", fill(part.text, texts)) for part in template.parts if part.text)
 
 
 def metadata_of(table: Mapping[str, object]) -> Mapping[str, object] | None:

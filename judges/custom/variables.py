@@ -51,39 +51,44 @@ class _Variable(NamedTuple):
     cut: str | None = None
 
 
-def _expectations(trace: Trace) -> object:
-    given = {name: value for name in _REFERENCES if has_text(value := getattr(trace, name))}
-    return {name: [*filter(has_text, value)] if isinstance(value, list) else value for name, value in given.items()}
-
-
 def _messages(trace: Trace) -> list[object]:
     said = [(message.role, message.content) for message in trace.messages or ()]
     return [{"role": role, "content": content} for role, content in said if has_text(content)]
-
-
-def _conversation(trace: Trace) -> object:
-    said = (("user", trace.input), ("assistant", trace.output))
-    return _messages(trace) + [{"role": role, "content": content} for role, content in said if has_text(content)]
-
-
-def _context(trace: Trace) -> object:
-    ranked = enumerate(texts_of(trace.context), 1)
-    return [{"rank": rank, "text": text} for rank, text in ranked if has_text(text)]
 
 
 _VARIABLES: Final[Mapping[str, _Variable]] = {
     "inputs": _Variable("what the agent was asked", "input", lambda trace: trace.input),
     "outputs": _Variable("what the agent answered", "output", lambda trace: trace.output),
     "expectations": _Variable(
-        "what is expected of the answer: a reference answer, facts or guidelines", AnyOf(_REFERENCES), _expectations
+        "what is expected of the answer: a reference answer, facts or guidelines",
+        AnyOf(_REFERENCES),
+        lambda trace: {
+            name: [*filter(has_text, value)] if isinstance(value, list) else value
+            for name in _REFERENCES
+            if has_text(value := getattr(trace, name))
+        },
     ),
     "conversation": _Variable(
         "all messages of the conversation, the oldest first, the agent's answer last",
         AnyOf(("messages", "input")),
-        _conversation,
+        lambda trace: [
+            *_messages(trace),
+            *(
+                {"role": role, "content": content}
+                for role, content in (("user", trace.input), ("assistant", trace.output))
+                if has_text(content)
+            ),
+        ],
         "messages",
     ),
-    "context": _Variable("what was retrieved for the request, best first", "context", _context, "context"),
+    "context": _Variable(
+        "what was retrieved for the request, best first",
+        "context",
+        lambda trace: [
+            {"rank": rank, "text": text} for rank, text in enumerate(texts_of(trace.context), 1) if has_text(text)
+        ],
+        "context",
+    ),
     # A first request has no messages before it, and that is no reason not to judge it.
     "messages": _Variable(
         "the messages before the request, the oldest first; [] where there are none", None, _messages, "messages"

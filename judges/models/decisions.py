@@ -70,18 +70,19 @@ def _openai_body(request: ChatRequest) -> dict[str, object]:
         {"role": "developer" if message.role == "system" else message.role, "content": message.content}
         for message in request.messages
     ]
-    return {"input": messages, "questions": [_openai_question(*each) for each in enumerate(request.questions)]}
-
-
-def _openai_question(place: int, question: Question) -> dict[str, object]:
-    asked: dict[str, object] = {"type": question.kind, "name": _name(place), "instructions": question.instructions}
-    key, label = ("choices", "value") if question.kind == "choice" else ("levels", "label")
-    if question.options:
-        asked[key] = [
-            {label: option.value, "description": option.description} if option.description else {label: option.value}
-            for option in question.options
-        ]
-    return asked
+    questions: list[dict[str, object]] = []
+    for place, question in enumerate(request.questions):
+        asked: dict[str, object] = {"type": question.kind, "name": _name(place), "instructions": question.instructions}
+        key, label = ("choices", "value") if question.kind == "choice" else ("levels", "label")
+        if question.options:
+            asked[key] = [
+                {label: option.value, "description": option.description}
+                if option.description
+                else {label: option.value}
+                for option in question.options
+            ]
+        questions.append(asked)
+    return {"input": messages, "questions": questions}
 
 
 def _read_openai(questions: Sequence[Question], body: bytes) -> _Found:

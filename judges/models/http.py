@@ -7,7 +7,6 @@ resolved for new connections only, and guarded addresses are refused there.
 """
 
 import asyncio
-import math
 import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -242,7 +241,14 @@ def reply_fields(reply_id: object, model: object, usage: object, token_names: Se
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
     counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
-    has_usage = usage is None or (isinstance(usage, dict) and all(map(_is_count, counts)))
+    are_counts = all(
+        isinstance(count, int | float)
+        and not isinstance(count, bool)
+        and 0 <= count <= _MAX_TOKENS
+        and count == int(count)
+        for count in counts
+    )
+    has_usage = usage is None or (isinstance(usage, dict) and are_counts)
     tokens = [int(count) for count in counts] if counts and has_usage else [0] * len(token_names)
     found = {"id": has_id, "model": has_model, "usage": has_usage}
     return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in found.items() if not is_valid))
@@ -257,12 +263,6 @@ def _identifier(value: object) -> tuple[str | None, bool]:
     if isinstance(value, str) and len(value) <= _MAX_ID_CHARS:
         return value, True
     return None, False
-
-
-def _is_count(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return False
-    return 0 <= value <= _MAX_TOKENS and value == int(value)
 
 
 def no_chat_reply(reply: Reply, why: str, expected: str = "a chat endpoint") -> ModelUnavailableError:

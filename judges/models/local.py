@@ -119,7 +119,13 @@ class LocalClassifier:
             ModelError: There is no answer.
         """
         for spare in _SPARE:
-            layout = lay_out(self._description, questions, self._spans, self._plain, spare)
+            layout = lay_out(
+                self._description,
+                questions,
+                lambda text: self._tokenizer.encode(text, add_special_tokens=False).offsets,
+                self._plain,
+                spare,
+            )
             encodings = self._tokenizer.encode_batch(
                 [each.text if each.pair is None else (each.text, each.pair) for each in layout.inputs]
             )
@@ -138,9 +144,6 @@ class LocalClassifier:
             for place, encoding, logits in zip(batch, chosen, self._run(chosen), strict=True):
                 values[place] = self._support(encoding, logits)
         return Answers(layout.decide(questions, values), sum(map(len, encodings)))
-
-    def _spans(self, text: str) -> Sequence[tuple[int, int]]:
-        return self._tokenizer.encode(text, add_special_tokens=False).offsets
 
     def _plain(self, text: str) -> str:
         """Divide special tokens that are written in the material: only templates may contain them."""

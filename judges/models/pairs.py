@@ -210,18 +210,15 @@ def _chunked(
         last = first + room
         if last >= len(tokens):
             return [*inputs, _filled(description, evidence[tokens[first][0] :], claim)]
-        last = _word_end(evidence, tokens, last, first + room * 3 // 4)
+        # Before the token, or with its first character, a word ends.
+        ends = (
+            place
+            for place in range(last, first + room * 3 // 4, -1)
+            if any(map(str.isspace, evidence[max(0, tokens[place][0] - 1) : tokens[place][0] + 1]))
+        )
+        last = next(ends, last)
         inputs.append(_filled(description, evidence[tokens[first][0] : tokens[last][0]], claim))
         first = max(first + 1, last - overlap)
-
-
-def _word_end(text: str, tokens: Sequence[tuple[int, int]], last: int, least: int) -> int:
-    """Return the last place for a cut before which a word ends; the given one if there is none."""
-    for place in range(last, least, -1):
-        start = tokens[place][0]
-        if text[start : start + 1].isspace() or text[start - 1 : start].isspace():
-            return place
-    return last
 
 
 def _filled(description: Description, evidence: str, claim: str) -> Input:

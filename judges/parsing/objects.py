@@ -106,11 +106,10 @@ class _Form:
             return False
         if any(fold_key(key) in self._folded for key in found.keys() - self._exact):
             return False
-        return self._entries is None or all(map(self._has_exact_entries, found.values()))
-
-    def _has_exact_entries(self, value: object) -> bool:
-        keys = self._entries.keys if self._entries is not None else frozenset()
-        return not isinstance(value, list) or all(keys <= each.keys() for each in value if isinstance(each, dict))
+        if self._entries is None:
+            return True
+        entries = (each for value in found.values() if isinstance(value, list) for each in value)
+        return all(self._entries.keys <= each.keys() for each in entries if isinstance(each, dict))
 
     def answers_in(self, value: object, depth: int = 0) -> Iterator[Mapping[str, object]]:
         """Yield the answers that a JSON value is, or wraps."""

@@ -179,7 +179,19 @@ def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
             for score in verdict.scores
             if score.passed is not None and score.probability is not None
         }
-        sums = {metric: _of_first(verdict.weight, step, g) for metric, g in given.items()}
+        w = verdict.weight
+        sums = {
+            metric: CascadeSums(
+                first=1,
+                weight=w,
+                expected=w * g,
+                spread=w * (w - 1),
+                expected_spread=w * (w - 1) * g,
+                chosen=float(step.is_chosen),
+                chosen_weight=w / step.rate if step.is_chosen else 0.0,
+            )
+            for metric, g in given.items()
+        }
         if given:
             place = min(_BINS - 1, int(2 * _BINS * uncertainty(given)))
             of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
@@ -190,18 +202,6 @@ def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
             labels = (hour, verdict.service, environment, verdict.judge, step.version, step.name, metric, name)
             if whole := round(amount * (1 if name in _COUNTS else _UNIT)):
                 yield Increment(_KIND, at, labels, whole, _KEEP_DAYS)
-
-
-def _of_first(w: float, step: CascadeStep, g: float) -> CascadeSums:
-    return CascadeSums(
-        first=1,
-        weight=w,
-        expected=w * g,
-        spread=w * (w - 1),
-        expected_spread=w * (w - 1) * g,
-        chosen=float(step.is_chosen),
-        chosen_weight=w / step.rate if step.is_chosen else 0.0,
-    )
 
 
 def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> CascadeSums:

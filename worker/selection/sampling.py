@@ -301,11 +301,14 @@ class Sampler:
             factor = self._of_segments.get(one.rule.name, {}).get(segments.get(one.rule.name, ""), 1.0)
             if factor != 1.0:
                 rules[place] = one._replace(rule=structs.replace(one.rule, rate=min(1.0, one.rule.rate * factor)))
+        # The values that may be new: the service, and the model and release within it.
+        names = (trace.service, *(f"{trace.service}\n{part}={getattr(trace, part)}" for part in ("model", "release")))
+        values = [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
         new = tuple(
             ((one.rule.name, value), one.rule.first_per_hour)
             for one in rules
             if one.rule.first_per_hour
-            for value in _values(trace)
+            for value in values
             if value not in self._known
         )
         matching = self._combine(rules)._replace(segments=tuple(segments.items()), new=new)
@@ -427,12 +430,6 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
 def _needed(rule: Rule) -> tuple[str, ...]:
     """Name the fields without which a trace does not match a rule."""
     return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
-
-
-def _values(trace: Trace) -> list[str]:
-    """Return the values of a trace that may be new: its service, and the model and release within it."""
-    names = (trace.service, *(f"{trace.service}\n{label}={getattr(trace, label)}" for label in ("model", "release")))
-    return [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
 
 
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:

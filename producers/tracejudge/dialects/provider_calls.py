@@ -9,7 +9,7 @@ from io import StringIO
 from typing import Any, Final
 
 from tracejudge.dialects.messages import conversation, input_from_messages
-from tracejudge.dialects.reading import Call, SpanInput
+from tracejudge.dialects.reading import SpanInput
 from tracejudge.dialects.values import first_count, first_text, is_list, mapping_of, text_of
 from tracejudge.model import ToolCall, Usage
 
@@ -81,21 +81,28 @@ def call_fields(request: Mapping[str, Any], response: Mapping[str, Any]) -> dict
     answer = next(iter(conversation([_answer(response)]) or ()), None)
     metadata = mapping_of(request.get("metadata")) or {}
     conversed = request.get("conversation")
+    error = response.get("error")
+    details = mapping_of(error)
+    results = {one.id: one.result for one in (*asked.results, *(answer.results if answer else ())) if one.id}
     fields = {
         "input": asked.query,
         "messages": list(asked.history),
         "output": None if answer is None else answer.text,
-        "tool_calls": _tool_calls(
-            (*asked.calls, *(answer.calls if answer else ())),
-            {one.id: one.result for one in (*asked.results, *(answer.results if answer else ())) if one.id},
-        ),
+        "tool_calls": {
+            call.id or f"{place} {call.name}": ToolCall(
+                call.name, call.arguments, results.get(call.id or ""), call.error
+            )
+            for place, call in enumerate((*asked.calls, *(answer.calls if answer else ())))
+        },
         "model": text_of(response.get("model")) or text_of(request.get("model")),
         "response_id": text_of(response.get("id")),
         "usage": _usage(mapping_of(response.get("usage")) or {}),
         "user_id": first_text(request, ("safety_identifier", "user")) or first_text(metadata, ("user_id",)),
         "session_id": first_text(metadata, ("session_id",))
         or text_of((mapping_of(conversed) or {}).get("id", conversed)),
-        "error": _error(response.get("error")),
+        "error": text_of(error)
+        if details is None
+        else ": ".join(text for key in ("type", "code", "message") if (text := text_of(details.get(key)))) or None,
     }
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
@@ -161,13 +168,6 @@ def _joined(parts: Iterable[object]) -> list[object]:
     return joined
 
 
-def _tool_calls(calls: Iterable[Call], results: Mapping[str, Any]) -> dict[str, ToolCall]:
-    return {
-        call.id or f"{place} {call.name}": ToolCall(call.name, call.arguments, results.get(call.id or ""), call.error)
-        for place, call in enumerate(calls)
-    }
-
-
 def _usage(counts: Mapping[str, Any]) -> Usage | None:
     given = first_count(counts, ("input_tokens", "prompt_tokens"))
     written = first_count(counts, ("output_tokens", "completion_tokens"))
@@ -175,13 +175,6 @@ def _usage(counts: Mapping[str, Any]) -> Usage | None:
         return None
     cached = [first_count(counts, (key,)) or 0 for key in CACHED_TOKENS]
     return Usage((given or 0) + sum(cached), written or 0)
-
-
-def _error(value: object) -> str | None:
-    error = mapping_of(value)
-    if error is None:
-        return text_of(value)
-    return ": ".join(text for key in ("type", "code", "message") if (text := text_of(error.get(key)))) or None
 
 
 class _Block:

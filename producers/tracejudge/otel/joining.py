@@ -86,11 +86,6 @@ class TraceSteps:
             found.insert(0, inner[-1])
         return found
 
-    def _is_part(self, step: Step) -> bool:
-        # Parts of a step that has an input and returns objects alone, as the building of an index does.
-        above = (one.reading for one in self.above(step) if one.is_composed)
-        return any(one.input and not one.output for one in above)
-
     def _is_same_call(self, step: Step, outer: Step) -> bool:
         if any(one is step for one in self.above(outer)):  # parents form a circle
             return False
@@ -109,7 +104,14 @@ class TraceSteps:
         if call is not None:
             around = [step for step in self.above(call) if step.is_composed]
             return next((step for step in reversed(around) if step.reading.input or step.reading.output), None)
-        found = [step for step in self.steps if step.is_composed and step.reading.output and not self._is_part(step)]
+        # Not a part of a step that has an input and returns objects alone, as the building of an index does.
+        found = [
+            step
+            for step in self.steps
+            if step.is_composed
+            and step.reading.output
+            and not any(one.reading.input and not one.reading.output for one in self.above(step) if one.is_composed)
+        ]
         return min(found, key=lambda step: (len(list(self.above(step))), -(step.span.ended_at or 0.0)), default=None)
 
 

@@ -338,7 +338,12 @@ class _Report(NamedTuple):
             print_line(OUT, f"improvement on the held-out traces: {gain}")
         is_shown = gain is not None and gain.low > 0
         if not is_shown and len(self.divided.train) + len(self.divided.held_out) < _FEW_LABELLED:
-            print_line(OUT, self._few)
+            held_out = amount(len(self.divided.held_out), "held-out trace")
+            if (least := self.least_shown) is None:
+                few = f"can hardly show any improvement: label at least {_FEW_LABELLED} traces"
+            else:
+                few = f"can show no improvement under about {round(100 * least)} points: label more traces"
+            print_line(OUT, f"{held_out} {few}")
         price = cost_in_words(cost, has_price=self.grader.price is not None)
         print_line(OUT, f"calls: {len(self.calls):,}; cost: {price}")
         for number, rule in enumerate(aligned.best.rules, 1):
@@ -352,13 +357,6 @@ class _Report(NamedTuple):
         passing = sum(says_yes(one.label) for one in self.divided.held_out)
         before = balanced(self.aligned.before or self.aligned.first.judged).value
         return least_shown(passing, len(self.divided.held_out) - passing, before)
-
-    @property
-    def _few(self) -> str:
-        held_out = amount(len(self.divided.held_out), "held-out trace")
-        if (least := self.least_shown) is None:
-            return f"{held_out} can hardly show any improvement: label at least {_FEW_LABELLED} traces"
-        return f"{held_out} can show no improvement under about {round(100 * least)} points: label more traces"
 
 
 def _figures(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, object]:
