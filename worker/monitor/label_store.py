@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from judges.core.verdict import Origin as VerdictOrigin
 from judges.core.verdict import Outcome, Verdict, joined_parts
-from judges.forms.decisions import UNCORRECTED
+from judges.forms.typed_questions import UNCORRECTED
 from worker.monitor.corrected import Origin
 from worker.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.queue.ledger import read_outbox_entry
