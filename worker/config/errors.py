@@ -62,20 +62,17 @@ def expected(wanted: inspect.Type) -> str:
             words = f"a number{_bounds(wanted)}"
         case inspect.StrType():
             words = _string(wanted)
-        case inspect.TupleType() | inspect.VarTupleType():
-            words = _list(wanted)
+        case inspect.TupleType():
+            words = f"a list of {len(wanted.item_types)} numbers, as [1.5, -0.2]"
+        case inspect.VarTupleType(item_type=inspect.TupleType()):
+            words = "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]"
+        case inspect.VarTupleType():
+            words = 'a list, as ["…"]'
         case inspect.StructType():
             words = f"a table with some of {', '.join(_fields(wanted))}"
         case _:
             words = "a string"
     return f"must be {words}"
-
-
-def _list(wanted: inspect.TupleType | inspect.VarTupleType) -> str:
-    if isinstance(wanted, inspect.TupleType):
-        return f"a list of {len(wanted.item_types)} numbers, as [1.5, -0.2]"
-    is_of_pairs = isinstance(wanted.item_type, inspect.TupleType)
-    return "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]" if is_of_pairs else 'a list, as ["…"]'
 
 
 def _string(wanted: inspect.StrType) -> str:

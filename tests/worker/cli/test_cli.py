@@ -17,7 +17,7 @@ CONTRACT_VERBS = {
     "report",
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
-    *("labels", "calibrate"),
+    *("labels", "calibrate", "plan"),
 }
 
 
@@ -29,6 +29,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
         *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
         *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
     ),
+    ("plan",): ("--since TIME", "--rate SHARE", "--model NAME", "--cascade NAME", "--config FILE", "--json"),
     ("report",): (
         *("--since TIME", "--until TIME", "--by KEYS", "--compare SPAN", "--format", "--archive FILE"),
         *("--service PATTERN", "--judge NAME", "--output FILE", "--config FILE", "--redis-url URL", "Examples"),
