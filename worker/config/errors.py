@@ -64,10 +64,9 @@ def expected(wanted: inspect.Type) -> str:
             words = _string(wanted)
         case inspect.TupleType():
             words = f"a list of {len(wanted.item_types)} numbers, as [1.5, -0.2]"
-        case inspect.VarTupleType(item_type=inspect.TupleType()):
-            words = "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]"
         case inspect.VarTupleType():
-            words = 'a list, as ["…"]'
+            is_of_pairs = isinstance(wanted.item_type, inspect.TupleType)
+            words = "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]" if is_of_pairs else 'a list, as ["…"]'
         case inspect.StructType():
             words = f"a table with some of {', '.join(_fields(wanted))}"
         case _:
