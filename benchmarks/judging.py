@@ -122,7 +122,7 @@ def decisions() -> Iterator[Figure]:
         yield Figure("the same, CPU of the worker per decision, ingest included", f"{ours.cpu_ms:.2f} ms")
     full, ideal = _DECISIONS_IN_FLIGHT, _DECISIONS_IN_FLIGHT / _DECISION_S
     with pipeline(provider="decisions", telemetry=False, delay_s=_DECISION_S, max_in_flight=full) as line:
-        speed, _ = _steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S)
+        speed, _ = _steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S, when_read=True)
     what = f"decisions/s, endpoint of {1000 * _DECISION_S:g} ms, {full} in flight, telemetry off"
     yield Figure(what, f"{speed:,.0f}/s, {speed / ideal:.1%} of ideal", bar="≥ 90 % of ideal")
 
@@ -166,17 +166,25 @@ def _few() -> Figure:
     return Figure(f"{_FEW} evaluations, endpoint of 1 s, from publication to the last verdict", f"{seconds:.2f} s")
 
 
-def _steady(line: Pipeline, full: int, ideal: float, *, ramp_s: float, window_s: float) -> tuple[float, int]:
-    """Wait until the calls in flight have grown, then measure evaluations a second and calls in flight."""
+def _steady(
+    line: Pipeline, full: int, ideal: float, *, ramp_s: float, window_s: float, when_read: bool = False
+) -> tuple[float, int]:
+    """Wait until the calls in flight have grown, then measure evaluations a second and calls in flight.
+
+    With ``when_read`` it waits for the ingest of all traces too, which takes much CPU for some seconds.
+    """
     tell(f"{len(line.workers)} worker(s), {full:,} in flight wanted, ideal {ideal:.0f}/s")
     line.warm_up(_FEW)
     with line.paused():
         # Enough for the longest ramp-up, and what workers have taken and not begun when the window ends.
-        line.fill(int(ideal * (ramp_s / 2 + window_s)) + 2 * full + 5_000 * len(line.workers))
+        filled = int(ideal * (ramp_s / 2 + window_s)) + 2 * full + 5_000 * len(line.workers)
+        line.fill(filled)
     began, in_flight = time.perf_counter(), 0
     while in_flight < _FULL * full and time.perf_counter() - began < ramp_s:
         time.sleep(0.1)
         in_flight = line.endpoint.counts()["in_flight"]
+    if when_read:
+        until(lambda: line.read() >= filled, *line.programs, what="reading all traces")
     tell(f"{in_flight:,} in flight after {time.perf_counter() - began:.1f} s; measuring for {window_s:g} s")
     samples = line.watch_verdicts(begin=_now(line), for_s=window_s)
     return slope(samples), line.endpoint.counts()["in_flight"]

@@ -3,11 +3,16 @@
 A chart has a line for each row of its table, a dot for each number of a cell, and a band for what was asked.
 """
 
+import math
+import random
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from judges.agreement.diagram import as_svg
+from judges.agreement.reliability import Row, fit, reliability
 
 FOLDER: Final = Path(__file__).parent / "charts"
 _PAGE: Final = Path(__file__).parent / "statistics.md"
@@ -96,7 +101,19 @@ def pages() -> dict[str, str]:
         ValueError: A table of the page is missing, not the only one, or has no numbers where a chart looks for them.
     """
     lines = _PAGE.read_text(encoding="utf-8").splitlines()
-    return {f"{name}.svg": _svg(chart, _rows(lines, chart)) for name, chart in CHARTS.items()}
+    drawn = {f"{name}.svg": _svg(chart, _rows(lines, chart)) for name, chart in CHARTS.items()}
+    return {**drawn, "reliability.svg": _overconfident()}
+
+
+def _overconfident() -> str:
+    """Draw the diagram of `tracejudge calibrate` for simulated labels; logit of the truth is .4 * logit(p)."""
+    generator = random.Random(11)  # noqa: S311 - simulated labels are no secret
+    rows = []
+    for _ in range(300):
+        odds = generator.gauss(0.8, 1.8)
+        is_good = generator.random() < 1 / (1 + math.exp(-0.4 * odds))
+        rows.append(Row(round(1 / (1 + math.exp(-odds)), 4), is_good))
+    return as_svg(reliability(rows), fit(rows), "safety by cheap: 300 labels")
 
 
 def _rows(lines: Sequence[str], chart: Chart) -> list[tuple[str, list[list[float]]]]:

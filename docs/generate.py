@@ -26,7 +26,18 @@ from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.config.settings import Budget, Cascade, Gateway, JudgeCalibration, Redact, Rule, Settings, Token, Where
+from worker.config.settings import (
+    Budget,
+    Cascade,
+    Gateway,
+    JudgeCalibration,
+    Monitor,
+    Redact,
+    Rule,
+    Settings,
+    Token,
+    Where,
+)
 from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
 
 __all__ = ["main"]
@@ -143,6 +154,7 @@ _TABLES: Final = frozenset(
         "rules",
         "where",
         "judges",
+        "monitor",
         "redact",
         "answer",
         "gateway",
@@ -203,6 +215,7 @@ def _configuration() -> str:
         ("`where` of a rule", Where),
         ("`[cascades.NAME]`", Cascade),
         ("`[budgets.NAME]`", Budget),
+        ("`[monitor]`", Monitor),
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),
         ("`[gateway.tokens.NAME]`", Token),

@@ -331,11 +331,11 @@ class Chooser:
         wanted = {judge.name: judge for judge in judges}
         self._settings = settings
         self._question = question
-        self._graders = Graders(settings, {**configured(settings.judges), **wanted})
+        self.graders = Graders(settings, {**configured(settings.judges), **wanted})
         self._units = {name: judge.unit for name, judge in wanted.items()}
         self._free = [name for name in wanted if rule_naming(settings, name) is None]
-        self._sampler = Sampler(settings, self._graders)
-        self._factory = EvaluationFactory(self._graders)
+        self.sampler = Sampler(settings, self.graders)
+        self._factory = EvaluationFactory(self.graders)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
 
     def choose(self, entry: TraceEntry) -> _Selected:
@@ -344,17 +344,17 @@ class Chooser:
             return _Selected(entry, (), ())
         trace, choices = entry.trace, list[Choice]()
         if len(self._free) < len(self._units):
-            sampled = self._sampler.sample(trace)
+            sampled = self.sampler.sample(trace)
             choices += [one for one in (*sampled.choices, *sampled.of_session) if one.judge in self._units]
         sampling_key, rate = self._settings.sampling_key, self._question.rate
         # Only a trace with a session id belongs to a conversation.
         units = {"trace": trace.trace_id} | ({"session": trace.session_id} if has_text(trace.session_id) else {})
         chosen = {unit for unit, name in units.items() if self._free and position(name or "", sampling_key) < rate}
-        graders = ((judge, self._graders.for_judge(judge, self._question.model)) for judge in self._free)
+        graders = ((judge, self.graders.for_judge(judge, self._question.model)) for judge in self._free)
         choices += [
             Choice(judge, grader.name, rate)
             for judge, grader in graders
-            if self._units[judge] in chosen and self._sampler.allows(trace, grader.judge_model)
+            if self._units[judge] in chosen and self.sampler.allows(trace, grader.judge_model)
         ]
         of_session = tuple(one for one in choices if self._units[one.judge] == "session")
         of_trace = [one for one in choices if self._units[one.judge] == "trace"]

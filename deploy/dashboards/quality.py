@@ -512,6 +512,21 @@ def _judge_error(table: Table) -> list[Panel]:
             most=1,
             no_data="No labels were imported",
         ),
+        graph(
+            "First model of a cascade",
+            "Mean probability of passing by the first model of each cascade, not corrected by second verdicts. The "
+            "corrected share stands beside it, with the method cascade.",
+            Query(f"tracejudge_cascade_first_share{{{RATED}}}", rated),
+            unit=Unit("percentunit", 1),
+            most=1,
+            no_data="No rule names a cascade",
+        ),
+        graph(
+            "Second judgings of cascades",
+            "Second judgings chosen in the last day: those with a score correct the share, those that wait do not yet.",
+            Query(f"tracejudge_cascade_second_verdicts{{{RATED}}}", rated + " {{state}}"),
+            no_data="No rule names a cascade",
+        ),
     ]
 
 

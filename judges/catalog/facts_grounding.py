@@ -14,7 +14,7 @@ from judges.core.decision import Calibration, Question
 from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Judge, Metric, Reading, has_text, text_tokens
 from judges.core.prompt import Block, Prompt, documents, history, texts_of, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms import decisions
+from judges.forms import typed_questions
 from judges.forms.sentence_labels import (
     KEYS,
     LIST_KEY,
@@ -141,7 +141,7 @@ def make(settings: Settings) -> Judge:
 
 def _decision_form(settings: Settings) -> DecisionForm:
     """Ask for the label of each sentence, as this module divides the answer: one choice a sentence."""
-    options, fixed = OPTIONS[settings.labels], decisions.fixed_part(history=True)
+    options, fixed = OPTIONS[settings.labels], typed_questions.fixed_part(history=True)
     fine = [option.value in _FINE for option in options]
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
@@ -151,15 +151,15 @@ def _decision_form(settings: Settings) -> DecisionForm:
         blocks = (Block("query", trace.input or ""), *documents(trace.context), Block("response", numbered))
         questions = [Question("choice", QUESTION.format(number=number), options) for number in range(1, len(shown) + 1)]
         about = tuple(unit.text for unit in shown)
-        return decisions.requests(Prompt(fixed, (*history(trace), *blocks), about), questions)
+        return typed_questions.requests(Prompt(fixed, (*history(trace), *blocks), about), questions)
 
     def score(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
-        answers = list(decisions.joined(answered))
+        answers = list(typed_questions.joined(answered))
         labels = [options[answer.best].value for answer in answers]
         each_fine = [sum(compress(answer.probabilities, fine)) for answer in answers]
         # The answer is as grounded as its least grounded sentence.
         raw = min(each_fine)
-        scores, counts = [decisions.binary("grounded", raw, calibrations)], Counter(labels)
+        scores, counts = [typed_questions.binary("grounded", raw, calibrations)], Counter(labels)
         if rated := len(labels) - counts["no_rad"]:
             share = counts["supported"] / rated
             scores.append(Score("supported_share", share, share))
@@ -172,7 +172,7 @@ def _decision_form(settings: Settings) -> DecisionForm:
             "grounded_as_labelled": _FINE.issuperset(labels),
             "passages": "looked up by common words, not named by the model",
             "sentences": entries,
-            **decisions.details({"grounded": raw}, calibrations),
+            **typed_questions.details({"grounded": raw}, calibrations),
         }
         return Reading(tuple(scores), details=details)
 

@@ -22,7 +22,7 @@ from judges.core.prompt import (
     neutralise,
     with_earlier_messages,
 )
-from judges.forms import decisions, yes_no
+from judges.forms import typed_questions, yes_no
 from judges.parsing.sentences import LIST, shape, split
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -165,19 +165,19 @@ def _shown_blocks(trace: Trace) -> tuple[Block, ...]:
 
 def _decision_form(shown: Callable[[Trace], tuple[Block, ...]], *, history: bool) -> DecisionForm:
     """Ask for each rule by itself: all are obeyed with the probability of the one that is least likely obeyed."""
-    fixed = decisions.fixed_part(history=history)
+    fixed = typed_questions.fixed_part(history=history)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         # A rule cannot influence the answer on another one.
         texts = (STATEMENT.format(rule=neutralise(rule)) for rule in rules(trace.guidelines))
-        return decisions.requests(Prompt(fixed, shown(trace)), [Question("predicate", text) for text in texts])
+        return typed_questions.requests(Prompt(fixed, shown(trace)), [Question("predicate", text) for text in texts])
 
     def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
-        obeyed = [each.probability for each in decisions.joined(answered)]
+        obeyed = [each.probability for each in typed_questions.joined(answered)]
         raw = min(obeyed)
         listed = [{"rule": number, "probability": each} for number, each in enumerate(obeyed, 1)]
-        details = {"rules": listed, **decisions.details({"guidelines": raw}, calibrations)}
-        return Reading((decisions.binary("guidelines", raw, calibrations),), details=details)
+        details = {"rules": listed, **typed_questions.details({"guidelines": raw}, calibrations)}
+        return Reading((typed_questions.binary("guidelines", raw, calibrations),), details=details)
 
     return DecisionForm(prompts, (fixed, STATEMENT), score, "guidelines, decisions/1")
 

@@ -129,6 +129,10 @@ class Entry(NamedTuple):
 def make(settings: Settings) -> Judge:
     """Build the judge with its settings."""
 
+    def documents_of(trace: Trace) -> tuple[tuple[Block, ...], Keyed]:
+        blocks, shown = _material(trace)
+        return blocks, shown.documents
+
     def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
         ((prompt, answer),) = answered
         shown: Shown = prompt.about
@@ -158,7 +162,7 @@ def make(settings: Settings) -> Judge:
             len(prompt.about.answer.sentences), len(prompt.about.documents.sentences)
         ),
         decision_form=support.decision_form(
-            *("ragbench", DEFINITIONS, lambda trace: ((made := _material(trace))[0], made[1].documents)),
+            *("ragbench", DEFINITIONS, documents_of),
             lengths=settings.lengths,
             empty_completeness=settings.empty_completeness,
         ),

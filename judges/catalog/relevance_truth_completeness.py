@@ -16,7 +16,7 @@ from judges.core.decision import Calibration, Question
 from judges.core.judge import Answered, DecisionForm, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms import decisions
+from judges.forms import typed_questions
 from judges.parsing.answer import (
     InvalidAnswerError,
     OutOfRangeError,
@@ -287,13 +287,13 @@ def _blocks(trace: Trace) -> tuple[Block, ...]:
 
 def _decision_form() -> DecisionForm:
     """Ask for three scores in one request; codes of reasons are not asked for."""
-    fixed = decisions.fixed_part()
-    questions = tuple(Question("score", step.question, decisions.levels(step.rubric)) for step in STEPS)
+    fixed = typed_questions.fixed_part()
+    questions = tuple(Question("score", step.question, typed_questions.levels(step.rubric)) for step in STEPS)
 
     def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
         found = zip(STEPS, questions, answered[0].answer, strict=True)
         answers = {step.metric: (question.options, answer) for step, question, answer in found}
-        return decisions.grading(answers, _PASSES_AT, calibrations)
+        return typed_questions.grading(answers, _PASSES_AT, calibrations)
 
     meanings = (f"{value}: {meaning}" for question in questions for value, meaning in question.options)
     return DecisionForm(

@@ -11,7 +11,7 @@ from judges.core.decision import Calibration, Question
 from judges.core.judge import Answered, DecisionForm, Judge, Metric, Reading
 from judges.core.prompt import Block, Prompt, history, history_rules, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms import decisions, yes_no
+from judges.forms import typed_questions, yes_no
 from judges.parsing import retrievals
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -38,7 +38,7 @@ STATEMENT: Final = """\
 The part `document` contains information that is relevant to the part `question`, be it only in part: it answers the \
 question, helps to answer it, or is on its subject and of use to an answer. Words that occur in both do not suffice. \
 It need not be true, recent or well written."""
-_DECISIONS: Final = decisions.fixed_part(history=True)
+_DECISIONS: Final = typed_questions.fixed_part(history=True)
 _HALF: Final = 0.5
 # A share such as 0.1 times 30 is slightly more than 3.
 _ROUNDING: Final = 1e-9
@@ -111,11 +111,11 @@ def make(settings: Settings) -> Judge:
             _Judged(one.prompt.about, probability >= _HALF, f"relevant with probability {probability:.3f}")
             for one, probability in zip(answered, relevant, strict=True)
         ]
-        raw = _at_least(relevant, math.ceil(settings.pass_at * len(relevant) - _ROUNDING))
-        probability, passed = decisions.corrected("precision", raw, calibrations)
+        raw = typed_questions.at_least(relevant, math.ceil(settings.pass_at * len(relevant) - _ROUNDING))
+        probability, passed = typed_questions.corrected("precision", raw, calibrations)
         share = sum(relevant) / len(relevant)
         details = {**_details(judged, settings.pass_at), **missing(trace, judged)}
-        details |= decisions.details({"precision": raw}, calibrations)
+        details |= typed_questions.details({"precision": raw}, calibrations)
         scores = (Score("precision", share, share, passed=passed, probability=probability),)
         return Reading(scores, _rationale(judged), details)
 
@@ -150,20 +150,6 @@ def make(settings: Settings) -> Judge:
             scoring="precision, decisions/1",
         ),
     )
-
-
-def _at_least(probabilities: Sequence[float], count: int) -> float:
-    """Return the probability that at least so many of independent events occur."""
-    if not count:
-        return 1.0
-    # The probabilities of each smaller number so far.
-    fewer = [1.0, *[0.0] * (count - 1)]
-    for probability in probabilities:
-        fewer = [
-            here * (1 - probability) + before * probability
-            for here, before in zip(fewer, (0.0, *fewer[:-1]), strict=True)
-        ]
-    return 1 - sum(fewer)
 
 
 def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:

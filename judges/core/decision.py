@@ -78,6 +78,12 @@ class Decision(Struct, frozen=True):
         return sum(level * probability for level, probability in enumerate(self.probabilities))
 
 
+def logit(probability: float) -> float:
+    """Return the logarithm of the odds; 0 and 1 count as a millionth away from them."""
+    bounded = min(1 - _LEAST, max(_LEAST, probability))
+    return math.log(bounded / (1 - bounded))
+
+
 class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How the probabilities of one model for one metric are corrected, and from where they pass.
 
@@ -97,8 +103,7 @@ class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         """Correct a probability."""
         if self.platt is not None:
             slope, intercept = self.platt
-            bounded = min(1 - _LEAST, max(_LEAST, probability))
-            return 1 / (1 + math.exp(-slope * math.log(bounded / (1 - bounded)) - intercept))
+            return 1 / (1 + math.exp(-slope * logit(probability) - intercept))
         if not self.isotonic:
             return probability
         place = bisect_right(self.isotonic, probability, key=lambda point: point[0])

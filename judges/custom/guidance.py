@@ -16,7 +16,7 @@ from judges.core.decision import Calibration
 from judges.core.judge import Answered, DecisionForm, Judge, Reading, has_text
 from judges.core.prompt import MATERIAL_RULES, Prompt, neutralise
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, nearest, short
-from judges.forms import decisions
+from judges.forms import typed_questions
 from tracejudge import Trace
 
 MAX_RULES: Final = 20
@@ -116,10 +116,10 @@ def _with_guidance(
         of_base = {metric: calibrations[own(metric)] for metric in metrics if own(metric) in calibrations}
         reading = form.score(trace, answered, of_base)
         scores = tuple(structs.replace(one, metric=own(one.metric)) for one in reading.scores)
-        raw = cast("Mapping[str, float]", reading.details.get(decisions.UNCORRECTED, {}))
+        raw = cast("Mapping[str, float]", reading.details.get(typed_questions.UNCORRECTED, {}))
         details = dict(reading.details)
         if raw:
-            details[decisions.UNCORRECTED] = {own(metric): value for metric, value in raw.items()}
+            details[typed_questions.UNCORRECTED] = {own(metric): value for metric, value in raw.items()}
         return reading._replace(scores=scores, details=details)
 
     return replace(

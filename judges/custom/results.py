@@ -19,7 +19,7 @@ from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, 
 from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
 from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
-from judges.forms import decisions, yes_no
+from judges.forms import typed_questions, yes_no
 from judges.parsing.answer import text_field
 from judges.parsing.objects import read_object
 from tracejudge import Trace
@@ -141,7 +141,7 @@ class Result:
         options = tuple(option for _, option in self.scale.options())
         if not options:
             return None
-        fixed, kind = decisions.fixed_part(), "score" if self.scale.type_name == "integer" else "choice"
+        fixed, kind = typed_questions.fixed_part(), "score" if self.scale.type_name == "integer" else "choice"
         if len(options) == 1:
             question = Question("predicate", f"The right answer to this task is {options[0].value}.\n\n{task}")
         else:
@@ -151,10 +151,10 @@ class Result:
             answer: Decision = answered[0].answer[0]
             if question.kind != "predicate":
                 return self._decided(metric, values, answer, calibrations)
-            found = decisions.binary(metric, answer.probability, calibrations)
+            found = typed_questions.binary(metric, answer.probability, calibrations)
             if self.scale.type_name == "boolean":
                 found = structs.replace(found, label=str(found.passed).lower())
-            return Reading((found,), details=decisions.details({metric: answer.probability}, calibrations))
+            return Reading((found,), details=typed_questions.details({metric: answer.probability}, calibrations))
 
         meanings = (f"{value}: {meaning}" for value, meaning in question.options)
         return DecisionForm(
@@ -177,10 +177,10 @@ class Result:
         if best.passed is None:
             return Reading((Score(metric, value, raw, best.label),))
         passing = sum(share for share, rating in weighed if rating.passed)
-        probability, passed = decisions.corrected(metric, passing, calibrations)
+        probability, passed = typed_questions.corrected(metric, passing, calibrations)
         # Labels without numbers are worth 1 where they pass, which has no mean.
         value = float(passed) if isinstance(best.raw, str) else value
-        details = decisions.details({metric: passing}, calibrations)
+        details = typed_questions.details({metric: passing}, calibrations)
         return Reading((Score(metric, value, raw, best.label, passed, probability=probability),), details=details)
 
     def guess(self, share: float, reason: str) -> Mapping[str, object]:

@@ -14,7 +14,7 @@ from judges.core.decision import Calibration, Question
 from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, history_rules
 from judges.core.verdict import Score
-from judges.forms import decisions
+from judges.forms import typed_questions
 from judges.forms.keyed_sentences import Keyed, Near, Overlap, Sifted, verdict
 from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, text_field, text_list, truth
 from judges.parsing.objects import read_object
@@ -250,17 +250,17 @@ def decision_form(
         lengths: Whether shares count words.
         empty_completeness: The completeness where no sentence is relevant; None: it has none.
     """
-    fixed = f"{decisions.fixed_part(history=True)}\n\n{definitions}"
+    fixed = f"{typed_questions.fixed_part(history=True)}\n\n{definitions}"
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         blocks, documents = shown(trace)
         texts = (statement.format(key=key) for key in documents.sentences for statement in _STATEMENTS)
         questions = [Question("predicate", text) for text in (ADHERENCE, *texts)]
-        return decisions.requests(Prompt(fixed, blocks, documents), questions)
+        return typed_questions.requests(Prompt(fixed, blocks, documents), questions)
 
     def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
         documents: Keyed = answered[0].prompt.about
-        whole, *rest = (answer.probability for answer in decisions.joined(answered))
+        whole, *rest = (answer.probability for answer in typed_questions.joined(answered))
         keys = tuple(documents.sentences)
         relevant, utilized = (
             [key for key, probability in zip(keys, rest[start::2], strict=True) if probability >= _HALF]
@@ -269,14 +269,14 @@ def decision_form(
         found = shares(weights(documents.sentences, lengths=lengths), relevant, utilized)
         if found.completeness is None:
             found = found._replace(completeness=empty_completeness)
-        probability, passed = decisions.corrected("adherence", whole, calibrations)
+        probability, passed = typed_questions.corrected("adherence", whole, calibrations)
         *others, adherence = scores(found, None, supported=passed)
         details = {
             "document_sentences": len(keys),
             "relevant": relevant,
             "utilized": utilized,
             "completeness_undefined": int(not relevant),
-            **decisions.details({"adherence": whole}, calibrations),
+            **typed_questions.details({"adherence": whole}, calibrations),
         }
         return Reading((*others, structs.replace(adherence, probability=probability)), details=details)
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms import decisions
+from judges.forms import typed_questions
 from judges.parsing.answer import object_schema, rating, text_field
 from judges.parsing.objects import read_object
 from tracejudge import Trace
@@ -97,7 +97,7 @@ def make(
         form = None
         if criterion:
             has_history = "messages" in cuts
-            form = decisions.graded(name, criterion, grades, blocks, pass_at=pass_at, history=has_history)
+            form = typed_questions.graded(name, criterion, grades, blocks, pass_at=pass_at, history=has_history)
         rule = str(pass_at) if pass_at == HIGHEST else f"{pass_at} or more"
         return Judge(
             name=name,

@@ -11,7 +11,7 @@ from judges import sessions
 from judges.core.judge import Answer, Answered, AnyOf, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
-from judges.forms import decisions
+from judges.forms import typed_questions
 from judges.parsing.answer import choice, object_schema, text_field
 from judges.parsing.objects import read_object
 from judges.parsing.words import content_words, coverage, numbers
@@ -54,7 +54,7 @@ def make(
     cuts: tuple[str, ...] = (),
     unit: Unit = "trace",
     statement: str | Mapping[str, str] | None = None,
-    pair: decisions.Pair | None = None,
+    pair: typed_questions.Pair | None = None,
 ) -> Judge:
     """Build a yes/no judge. Its one metric has its name; yes is 1 and passes.
 
@@ -67,7 +67,7 @@ def make(
     form = None
     if statement is not None:
         kind = (lambda _trace: "") if isinstance(statement, str) else reference
-        form = decisions.yes_no(name, statement, blocks, kind=kind, history="messages" in cuts, pair=pair)
+        form = typed_questions.yes_no(name, statement, blocks, kind=kind, history="messages" in cuts, pair=pair)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         return (Prompt(fixed if isinstance(fixed, str) else fixed[reference(trace)], blocks(trace)),)

@@ -104,8 +104,8 @@ class HttpClassifier:
             batch = inputs[sent : sent + self._most]
             body: dict[str, object] = {"model": self.settings.model, "input": [each.text for each in batch]}
             if self._predicts:
-                texts = [[each.text] if each.pair is None else [each.text, each.pair] for each in batch]
                 # A text that the server cuts off would be judged without what was cut.
+                texts = [[each.text] if each.pair is None else [each.text, each.pair] for each in batch]
                 body = {"inputs": texts, "truncate": False, "raw_scores": False}
             reply = await self._endpoint.post(msgspec.json.encode(body))
             quota = openai_quota(reply.headers)

@@ -114,19 +114,14 @@ def _openai_answer(place: int, question: Question, answer: _Answer) -> Decision:
     return _by_option(question, found) if len(found) == len(answer.probabilities) else _INVALID
 
 
-def _systemone_body(request: ChatRequest) -> dict[str, object]:
-    questions: dict[str, dict[str, object]] = {}
-    for place, question in enumerate(request.questions):
-        asked: dict[str, object] = {"type": question.kind, "instructions": question.instructions}
-        if question.kind == "predicate":
-            asked["type"] = "noul"
-        elif question.kind == "score":
-            # Levels have no labels there, so that a label such as a grade is part of the description.
-            asked["criteria"] = [": ".join(filter(None, option)) for option in question.options]
-        else:
-            asked["criteria"] = {option.value: option.description or None for option in question.options}
-        questions[_name(place)] = asked
-    return {"state": "\n\n".join(message.content for message in request.messages), "questions": questions}
+def _systemone_question(question: Question) -> dict[str, object]:
+    if question.kind == "predicate":
+        return {"type": "noul", "instructions": question.instructions}
+    criteria: object = {option.value: option.description or None for option in question.options}
+    if question.kind == "score":
+        # Levels have no labels there, so that a label such as a grade is part of the description.
+        criteria = [": ".join(filter(None, option)) for option in question.options]
+    return {"type": question.kind, "instructions": question.instructions, "criteria": criteria}
 
 
 def _read_systemone(questions: Sequence[Question], body: bytes) -> _Found:
@@ -167,7 +162,14 @@ class _Form(NamedTuple):
 
 _FORMS: Final[Mapping[Dialect, _Form]] = {
     "openai": _Form("/decisions", _openai_body, _read_openai),
-    "systemone": _Form("/systemone", _systemone_body, _read_systemone),
+    "systemone": _Form(
+        "/systemone",
+        lambda request: {
+            "state": "\n\n".join(message.content for message in request.messages),
+            "questions": {_name(place): _systemone_question(one) for place, one in enumerate(request.questions)},
+        },
+        _read_systemone,
+    ),
 }
 
 

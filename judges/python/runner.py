@@ -157,7 +157,13 @@ def reading_of(result: object, metrics: Sequence[Metric], labels: Mapping[str, f
         if not isinstance(one, Score):
             raise JudgeFailedError(f"gave a list that holds {_kind(one)}, where each is to be a Score")
     if len(found) == 1 and found[0].value is None and not labels:
-        return _without_value(found[0], metrics)
+        # A label or text where the judge declares no labels is stored, and has no value.
+        (only,) = found
+        if not isinstance(only.label, str) or not has_text(only.label):
+            raise JudgeFailedError("gave a score without a value and without a label")
+        if len(metrics) > 1 or only.passed is not None:
+            raise JudgeFailedError("gave a label without a value; declare labels, or give Score a value")
+        return Reading((), only.rationale, {RESULT: only.label})
     scores = tuple(_score(_valued(one, labels), metrics) for one in found)
     if len({score.metric for score in scores}) < len(scores):
         raise JudgeFailedError("gave two scores for one metric")
@@ -183,15 +189,6 @@ def _returned(result: object) -> Sequence[Score]:
             f"gave {_kind(result)}, where true, false, a number, a label, a Score or None is required"
         )
     return result
-
-
-def _without_value(found: Score, metrics: Sequence[Metric]) -> Reading:
-    """Convert a label or text where the judge declares no labels: it is stored, and has no value."""
-    if not isinstance(found.label, str) or not has_text(found.label):
-        raise JudgeFailedError("gave a score without a value and without a label")
-    if len(metrics) > 1 or found.passed is not None:
-        raise JudgeFailedError("gave a label without a value; declare labels, or give Score a value")
-    return Reading((), found.rationale, {RESULT: found.label})
 
 
 def _valued(found: Score, labels: Mapping[str, float]) -> Score:

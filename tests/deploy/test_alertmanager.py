@@ -28,9 +28,10 @@ SEES_STILL = frozenset(
         "TraceJudgeExportDropped",
         "TraceJudgeQualitySilent",
         "TraceJudgeAbstainedShareHigh",
+        # Budgets reduce the number of verdicts, and the weights make up for reduced rates.
         "TraceJudgeBudgetExhausted",
-        "TraceJudgeBudgetRatesReduced",
         "TraceJudgeBudgetOverspent",
+        "TraceJudgeBudgetRatesReduced",
     }
 )
 

@@ -105,7 +105,7 @@ class TestAnswers:
     def test_an_answer_that_is_no_number_is_unusable_for_its_question_alone(self, tmp_path: Path) -> None:
         model = opened(write_folder(tmp_path / "pair"))
         response = Client(model).ask(asked(("w1 broken", "w2"), (f"broken {LONG} confirmed", "w2"), ("w1", "w2")))
-        assert [each.problem for each in response.decisions] == ["invalid_answer", "invalid_answer", None]
+        assert [each.problem for each in response.decisions] == ["out_of_range", "out_of_range", None]
 
     def test_refuses_what_it_cannot_answer(self, tmp_path: Path) -> None:
         client = Client(opened(write_folder(tmp_path / "pair")))

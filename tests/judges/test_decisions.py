@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from aiohttp import web
+from judge_traces import LONG, SHORT, served
 from model_client import KEY, PATIENT, PROMPT, Client
 from support import decision_endpoint
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
@@ -106,6 +107,18 @@ def test_every_kind_of_question_is_sent_and_read(server: DecisionEndpoint, diale
             "q2": decision_endpoint.MapChoice("Where is it?", {"kitchen": "where one cooks", "cellar": None}),
             "q3": decision_endpoint.ListScore("How good is it?", [f"{grade}: worth {grade}" for grade in range(1, 6)]),
         }
+
+
+def test_each_judge_with_a_form_for_decisions_is_accepted_and_scored(server: DecisionEndpoint, dialect: str) -> None:
+    judges = [judge for judge in catalogue().values() if judge.decision_form is not None]
+    assert judges
+    wrong = {}
+    for judge in judges:
+        for trace in (SHORT, LONG):
+            found = client(server, dialect).judge(judge.for_decisions({}), served(judge, trace))
+            if found.outcome != "scored":
+                wrong[judge.name] = found
+    assert not wrong
 
 
 def _at(place: int, **fields: object) -> Callable[[dict[str, Any]], object]:

@@ -30,6 +30,7 @@ WHOLLY_SLOW = {
     "faults/test_full_redis.py",
     "faults/test_network.py",
     "faults/test_pauses.py",
+    "faults/test_cascade_kills.py",
     "faults/test_quality_kills.py",
     "faults/test_repeat_kills.py",
     "faults/test_session_kills.py",

@@ -269,13 +269,21 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
     "models": (
         (
-            '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}},'
-            ' "first": {"provider": "decisions", "base_url": "http://host/v1", "model": "d"}}'
+            '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}, '
+            '"cheap": {"provider": "decisions", "base_url": "http://host/v1", "model": "c"}}'
         ),
         {
             "default": ModelSettings(base_url="http://host/v1", model="m", price=Price(1.0, 2.0)),
-            "first": ModelSettings(provider="decisions", base_url="http://host/v1", model="d"),
+            "cheap": ModelSettings(provider="decisions", base_url="http://host/v1", model="c"),
         },
+    ),
+    "cascades": (
+        '{"both": {"first": "cheap", "then": "default", "rate": 0.1}}',
+        {"both": Cascade("cheap", "default", rate=0.1)},
+    ),
+    "calibrations": (
+        '[{"judge": "groundedness", "model": "c", "threshold": 0.6}]',
+        (JudgeCalibration(judge="groundedness", model="c", threshold=0.6),),
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),

@@ -15,7 +15,6 @@ from worker.config.loading import load
 from worker.config.settings import JudgeCalibration, Rule, Settings, SettingsError
 
 DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
-JUDGE = "relevance_truth_completeness"
 STRICT = JudgeCalibration(judge="safety", model="decider", threshold=0.95)
 MODELS = {
     "default": {"provider": "lexical"},

@@ -6,21 +6,23 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import click
 from rich.table import Table
 
 from judges.agreement.intervals import Interval
+from worker.cli.fitting import FIT, FitOptions, Fitting, named
 from worker.cli.judges.measuring import chosen_metric
 from worker.cli.labels import read_verdicts
 from worker.cli.options import NOTES, OUT, REDIS, amount, connect, judges_named, note, plain, print_json, print_table
 from worker.monitor.calibration import Calibration, calibrate
 from worker.monitor.corrected import Method, Origin
 from worker.monitor.correction import Correction, LabelIndex, corrections
-from worker.monitor.label_store import Label, LabelVerdict, joined, read_labels
+from worker.monitor.label_store import Label, Labelled, LabelVerdict, joined, read_labels
 from worker.monitor.series import Series, read_series
 from worker.replay import parse_time
+from worker.storage.client import Store
 
 _SHOWN_DIGITS: Final = 8
 _METHODS: Final = {"ppi": "PPI++", "rogan_gladen": "Rogan-Gladen", None: "none"}
@@ -46,6 +48,8 @@ _ORIGINS: Final[Mapping[Origin, str]] = {
     metavar="FILE",
     help="Verdicts that the outbox no longer holds, one a line, as `tail --json` prints them; repeatable.",
 )
+@click.option("--model", metavar="NAME", help="A model that returns probabilities: fit its calibration.")
+@FIT
 @click.option(
     "--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True, help="The output."
 )
@@ -57,9 +61,11 @@ def command(
     since: str,
     service: str | None,
     archives: tuple[BinaryIO, ...],
+    model: str | None,
     form: Literal["text", "json"],
     config: str | None,
     redis_url: str | None,
+    **fitting: Any,
 ) -> None:
     """Compare the verdicts of a judge with the labels that `tracejudge labels import` has stored.
 
@@ -68,13 +74,23 @@ def command(
     also their reliability, and the threshold at which as many traces pass wrongly as fail wrongly. Then each series
     with its raw share, its share corrected by the labels, the method, and why labels are refused.
 
-    Exit code 0 on success, 1 if no label has a verdict, 2 on wrong usage.
-    """
+    With --model the probabilities of one judge model are compared with the labels: a reliability diagram, the expected
+    calibration error, the Brier score, and a map and a threshold as `[[calibrations]]` for the configuration. A
+    calibrated judge is a new version: it begins new series, and verdicts so far stay as they are.
+
+    \b
+    Examples:
+      tracejudge calibrate --judge groundedness
+      tracejudge calibrate --judge groundedness --model decider-1 --labels labels.jsonl --precision 0.95
+      tracejudge calibrate --judge groundedness --model decider-1 --from-audit --write tracejudge.toml
+
+    Exit code 0 on success, 1 if no label has a verdict or nothing can be fitted, 2 on wrong usage.
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    options = FitOptions(**fitting).checked(model)
     settings, store = connect(config, redis_url)
     (judge,) = judges_named(settings, name)
     now = time.time()
-    if metric is not None:
-        chosen_metric(judge, metric)
+    chosen = chosen_metric(judge, metric)
     try:
         begin = parse_time(since, now)
     except ValueError as error:
@@ -82,30 +98,13 @@ def command(
     if begin >= now:
         raise click.UsageError("--since: must be before now")
     selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
-    found = joined(read_labels(store, selected.has_label), chain.from_iterable(map(read_verdicts, archives)))
-    measured, left_out = calibrate(found, selected.has_verdict)
-    series = filter(selected.has_series, read_series(store).values())
-    corrected = corrections(store, series, selected.begin, now, LabelIndex(found, selected.begin))
-    if form == "json":
-        print_json(_document(name, measured, left_out, corrected))
-    else:
-        for one in measured:
-            _print(name, one)
-        all_corrections = [(series, one) for series, results in corrected.items() for one in results]
-        labelled = {
-            *((one.label.origin, verdict.service) for one in found for verdict in one.verdicts),
-            *((origin, series.service) for origin in _ORIGINS for series in corrected if service is not None),
-        }
-        _print_corrections(all_corrections, labelled)
-        if left_out:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
-            note(f"labels that count nowhere: {reasons}")
-    if not measured:
-        if not found:
-            NOTES.print(f"no labels of {name}; tracejudge labels import FILE adds some")
-        elif form == "text":
-            NOTES.print(f"{amount(len(found), 'label')} of {name}, none with a verdict that passes or fails")
-        sys.exit(1)
+    archived = chain.from_iterable(map(read_verdicts, archives))
+    if model is not None:
+        subject = Fitting.of(settings, judge, chosen, model)
+        subject.run(store, options, archived, selected.has_verdict, as_json=form == "json")
+        return
+    found = joined(read_labels(store, selected.has_label), archived)
+    _measure(store, selected, found, now, names_service=service is not None, as_json=form == "json")
 
 
 class _Selection(NamedTuple):
@@ -130,6 +129,35 @@ class _Selection(NamedTuple):
         return is_of_metric and not series.segment and self.service.match(series.service) is not None
 
 
+def _measure(
+    store: Store, selected: _Selection, found: Sequence[Labelled], now: float, *, names_service: bool, as_json: bool
+) -> None:
+    """Print how the judge errs and the corrected shares; exits with 1 if no label has a verdict."""
+    measured, left_out = calibrate(found, selected.has_verdict)
+    series = filter(selected.has_series, read_series(store).values())
+    corrected = corrections(store, series, selected.begin, now, LabelIndex(found, selected.begin))
+    if as_json:
+        print_json(_document(selected.judge, measured, left_out, corrected))
+    else:
+        for one in measured:
+            _print(selected.judge, one)
+        all_corrections = [(series, one) for series, results in corrected.items() for one in results]
+        labelled = {
+            *((one.label.origin, verdict.service) for one in found for verdict in one.verdicts),
+            *((origin, series.service) for origin in _ORIGINS for series in corrected if names_service),
+        }
+        _print_corrections(all_corrections, labelled)
+        if left_out:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
+            note(f"labels that count nowhere: {reasons}")
+    if not measured:
+        if not found:
+            NOTES.print(f"no labels of {selected.judge}; tracejudge labels import FILE adds some")
+        elif not as_json:
+            NOTES.print(f"{amount(len(found), 'label')} of {selected.judge}, none with a verdict that passes or fails")
+        sys.exit(1)
+
+
 def _print(judge: str, one: Calibration) -> None:
     subject, cells = one.subject, one.confusion
     metric = "" if subject.metric == judge else f" {subject.metric}"
@@ -146,16 +174,15 @@ def _print(judge: str, one: Calibration) -> None:
         ("wrong verdicts", f"{one.false_pass:.1%} of all pass wrongly, {one.false_fail:.1%} fail wrongly"),
     ):
         table.add_row(*row)
-    if one.reliability is not None:
-        balanced = one.reliability.balanced
+    if one.reliability is not None and (balanced := one.balanced) is not None:
         table.add_row(
             "balanced threshold",
             f"{balanced.value:.3g}: {balanced.false_pass:.1%} pass wrongly, {balanced.false_fail:.1%} fail wrongly",
         )
-        table.add_row("calibration error", f"{one.reliability.error:.3f}; Brier score {one.reliability.brier:.3f}")
+        table.add_row("calibration error", f"{one.reliability.error}; Brier score {one.reliability.brier}")
         for each in one.reliability.bins:
             table.add_row(
-                f"value {each.low:.1f} to {each.high:.1f}",
+                f"value {each.low:.2f} to {each.high:.2f}",
                 f"mean {each.mean:.3f}; {each.passing.percent} of {amount(each.labels, 'label')} say pass",
             )
     print_table(OUT, table)
@@ -218,7 +245,8 @@ def _document(
                 **{name: _interval(value) for name, value in one.agreement._asdict().items()},
                 "false_pass": one.false_pass,
                 "false_fail": one.false_fail,
-                "reliability": None if one.reliability is None else _named(one.reliability),
+                "reliability": named(one.reliability),
+                "balanced": named(one.balanced),
             }
             for one in measured
         ],
@@ -246,10 +274,3 @@ def _document(
 
 def _interval(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else interval._asdict()
-
-
-def _named(value: object) -> object:
-    """Return tuples with names as objects, at any depth."""
-    if hasattr(value, "_asdict"):
-        return {name: _named(each) for name, each in value._asdict().items()}
-    return [_named(each) for each in value] if isinstance(value, list) else value

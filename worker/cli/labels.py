@@ -352,7 +352,7 @@ class _Import:
     def read(self, file: BinaryIO, advance: Callable[..., None]) -> None:
         """Store the labels of a file."""
         chunk: list[ReadLabel] = []
-        for number, line in _lines(file):
+        for number, line in numbered_lines(file):
             try:
                 found = self._reader.read(line) if line else None
             except LineError as error:
@@ -400,7 +400,7 @@ class _Import:
             self.attached.add(attach(self._store, verdicts))
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the numbered lines of a file without blanks around them."""
     number = 0
     while line := file.readline(_MAX_LINE_BYTES):
@@ -416,7 +416,7 @@ def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
     Raises:
         click.ClickException: A line is none.
     """
-    for number, line in _lines(file):
+    for number, line in numbered_lines(file):
         try:
             if line:
                 yield _verdict_decoder.decode(line)

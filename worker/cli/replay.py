@@ -19,8 +19,10 @@ from worker.cli.options import (
     note,
     open_store,
     print_json,
+    print_table,
     with_retries,
 )
+from worker.cli.plan import work_table
 from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.loading import load
@@ -41,6 +43,9 @@ from worker.replay import (
     rule_naming,
     versions_of,
 )
+from worker.report.workload import Estimate, Estimator, NoTrafficError, read_history
+from worker.selection.sampling import Choice, Sampling
+from worker.selection.stream_entry import TraceEntry
 from worker.storage.client import Store, StoreError
 
 _TRIES: Final = 6
@@ -130,7 +135,8 @@ def command(
             own = Graders(settings, configured(settings.judges)).own
             by = ", ".join(dict.fromkeys(f"[models.{own.get(judge, question.model)}]" for judge in free))
             note(f"no rule names {', '.join(free)}: {by} judges {share}{of}")
-        _Run(settings, store, replay, as_json=as_json).finish()
+        expected = _expected(settings, store, replay) if question.dry_run and not is_finished else None
+        _Run(settings, store, replay, expected, as_json=as_json).finish()
     except ReplayError as error:
         raise click.ClickException(str(error)) from error
     finally:
@@ -160,10 +166,34 @@ def _resume(settings: Settings, store: Store, name: str) -> _Replay:
     return _Replay(cursor, state, Chooser(settings, state.question, judges))
 
 
+def _expected(settings: Settings, store: Store, replay: _Replay) -> Estimate | None:
+    """Estimate the work of the rest of a replay; None where no trace is left."""
+    begin_s, end_s = (milliseconds(one) / 1000 for one in (replay.state.next_id, replay.state.question.last))
+    try:
+        history = read_history(settings, store, begin_s, end_s + 0.001)
+    except NoTrafficError:
+        return None
+
+    def choose(entry: TraceEntry) -> Sampling:
+        selected = replay.chooser.choose(entry)
+        # What is drawn is certain: a replay draws the same traces again.
+        drawn = [Choice(one.evaluation.judge, one.grader.name, 1.0) for one in selected.evaluations]
+        of_session = [one._replace(probability=1.0) for one in selected.of_session]
+        return Sampling(tuple(drawn), (), tuple(of_session))
+
+    chooser = replay.chooser
+    return Estimator(settings, history).estimate(
+        f"replay {replay.cursor.name}", chooser.graders, chooser.sampler, choose, period_s=history.span_s
+    )
+
+
 class _Run:
     """Runs a replay with a progress bar, and prints its result."""
 
-    def __init__(self, settings: Settings, store: Store, replay: _Replay, *, as_json: bool) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, replay: _Replay, expected: Estimate | None, *, as_json: bool
+    ) -> None:
+        self._expected = expected
         self._run = ReplayRun(settings, store, replay.chooser, replay.cursor, replay.state, wait=self._wait)
         self._replay = replay
         self._as_json = as_json
@@ -221,6 +251,7 @@ class _Run:
                     "finished": state.is_finished,
                     **{field: getattr(counts, field) for field in _MEANINGS},
                     "cut_off_s": counts.cut_off_ms / 1000,
+                    **({} if self._expected is None else {"expected": self._expected}),
                 }
             )
             return
@@ -229,3 +260,7 @@ class _Run:
         if counts.cut_off_ms:
             table.add_row("", "", f"the caps removed {counts.cut_off_ms / 1000:,.1f} s of the stream meanwhile")
         OUT.print(table)
+        if self._expected is not None:
+            print_table(OUT, work_table(self._expected, "in all"))
+            for text in self._expected.notes:
+                note(text)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from worker.cli.options import REDIS, connect
 from worker.config.errors import nearest
+from worker.config.settings import Segment
 from worker.replay import parse_time
 from worker.report.archive import AbsentArchiveError, ArchiveError
 from worker.report.figures import (
@@ -49,7 +51,7 @@ _FORMATS: Final[Mapping[str, Callable[[Report], str]]] = {
     metavar="KEYS",
     default="service,environment,judge",
     show_default=True,
-    help=f"One row for each value of these keys: {', '.join(_KEYS)}.",
+    help=f"One row for each value of these keys: {', '.join(_KEYS)}, tags.NAME.",
 )
 @click.option("--compare", metavar="SPAN", help="Compare with the period that lies this much earlier, such as 7d.")
 @click.option("--format", "format_", type=click.Choice(tuple(_FORMATS)), default="text", show_default=True)
@@ -96,7 +98,11 @@ def command(
     keys = [key.strip() for key in by.split(",") if key.strip()]
     for key in keys:
         if key not in _KEYS:
-            raise click.UsageError(f"--by: there is no key {key!r}{nearest(key, _KEYS)}")
+            try:
+                msgspec.convert(key, Segment)
+            except msgspec.ValidationError as error:
+                known = nearest(key, (*_KEYS, "tags.NAME"))
+                raise click.UsageError(f"--by: there is no key {key!r}{known}") from error
     if archives:
         scope = _scope(time.time(), since, until, compare, keys, service, judges)
         try:

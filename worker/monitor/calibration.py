@@ -1,17 +1,26 @@
-"""How a judge errs, measured by labels: agreement, error rates, reliability of graded values, and a balanced threshold.
+"""How a judge errs, measured by labels: agreement, error rates, reliability of values, and thresholds.
 
+For models that return probabilities it also fits a calibration, by labels or by the second verdicts of a cascade.
 Labels drawn from the traffic count by the number of traces that they stand for, all others once.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from judges.agreement.intervals import Interval, wilson
+from judges.agreement.reliability import Reliability, Row, effective, fit, reliability, threshold
+from judges.agreement.reliability import Threshold as ThresholdFound
+from judges.core.decision import Calibration as FittedMap
+from judges.core.verdict import Verdict
+from worker.monitor.cascades import step_of
 from worker.monitor.corrected import Agreement, Confusion, Origin, agreement
-from worker.monitor.label_store import Labelled, LabelVerdict
+from worker.monitor.label_store import Label, Labelled, LabelVerdict
+from worker.queue.batch import CascadeStep
 
-_BINS: Final = 5
+_DIGITS: Final = 6
 
 
 class Subject(NamedTuple):
@@ -23,36 +32,12 @@ class Subject(NamedTuple):
     origin: Origin
 
 
-class Bin(NamedTuple):
-    """Labelled traces whose values lie between two limits."""
-
-    low: float
-    high: float
-    labels: int
-    mean: float
-    """Mean value of the judge."""
-    passing: Interval
-    """The share of labels that say pass."""
-
-
 class Threshold(NamedTuple):
     """A value from which traces would pass, and the shares of all traces that it would judge wrongly."""
 
     value: float
     false_pass: float
     false_fail: float
-
-
-class Reliability(NamedTuple):
-    """How the values of a judge compare with labels."""
-
-    bins: Sequence[Bin]
-    error: float
-    """Mean distance of values and shares in the bins (expected calibration error)."""
-    brier: float
-    """Mean squared distance of value and label."""
-    balanced: Threshold
-    """The threshold with which as many traces pass wrongly as fail wrongly."""
 
 
 class Calibration(NamedTuple):
@@ -69,7 +54,20 @@ class Calibration(NamedTuple):
     """The share of all traces that the judge passes wrongly; ``false_fail`` likewise."""
     false_fail: float
     reliability: Reliability | None
-    """None where all values are 0 or 1."""
+    """Of probabilities, else of graded values; None where all are 0 or 1."""
+    balanced: Threshold | None
+    """The threshold with which as many traces pass wrongly as fail wrongly."""
+
+
+class Fitted(NamedTuple):
+    """A fitted calibration, and the probabilities before it."""
+
+    labels: int
+    effective: float
+    reliability: Reliability
+    """Of the probabilities as the model gave them."""
+    calibration: FittedMap
+    threshold: ThresholdFound
 
 
 class _Row(NamedTuple):
@@ -101,28 +99,113 @@ def calibrate(
             if verdict is None:
                 left_out["several spans"] += 1
                 continue
-            label = one.label
-            weight = 1.0
-            if isinstance(label.drawn, float):
-                # Another version judged the trace later: the trace stands for as many as when it was sampled.
-                weight = max((each.weight for each in one.verdicts if each.is_sampled), default=1.0) / label.drawn
-            row = _Row(label.passed, bool(verdict.passed), verdict.value, weight)
-            rows[Subject(label.metric, *judge, label.origin)].append(row)
+            value = verdict.value if verdict.probability is None else verdict.probability
+            row = _Row(one.label.passed, bool(verdict.passed), value, _weight(one))
+            rows[Subject(one.label.metric, *judge, one.label.origin)].append(row)
     found_ = [_calibration(subject, given) for subject, given in rows.items()]
     return sorted(found_, key=lambda each: (-each.labels, each.subject)), left_out
+
+
+def probability_rows(
+    labelled: Iterable[Labelled], versions: Collection[str], fits: Callable[[LabelVerdict], bool]
+) -> tuple[list[Row], Mapping[str, int]]:
+    """Pair labels with the probabilities of fitting verdicts, as the model gave them.
+
+    Args:
+        labelled: Labels with verdicts.
+        versions: The version of the judge without a calibration, and the present one.
+        fits: Whether a verdict counts, whatever its version.
+
+    Returns:
+        The rows, and how many labels count nowhere, by reason: as ``calibrate`` says, or ``other version``.
+    """
+    rows: list[Row] = []
+    left_out: Counter[str] = Counter()
+    for one in labelled:
+        found = [each for each in one.verdicts if fits(each)]
+        known = [each for each in found if each.version in versions]
+        rated = [each for each in known if each.raw_probability is not None]
+        if not rated:
+            outcome = max(known, key=lambda each: each.judged_at).outcome if known else "no verdict"
+            left_out["other version" if found and not known else outcome] += 1
+        elif (verdict := one.verdict(rated.__contains__)) is None:
+            left_out["several spans"] += 1
+        else:
+            rows.append(Row(verdict.raw_probability or 0.0, one.label.passed, _weight(one)))
+    return rows, left_out
+
+
+def audited(verdicts: Iterable[Verdict], judge: str, metric: str) -> list[Labelled]:
+    """Return the first verdicts of cascades, labelled by the second ones.
+
+    The probability of the second judging is that with which the label was drawn.
+    """
+    firsts: dict[str, tuple[CascadeStep, LabelVerdict]] = {}
+    seconds: dict[str, bool] = {}
+    for verdict in verdicts:
+        step = step_of(verdict) if verdict.judge == judge else None
+        if step is None:
+            continue
+        one = LabelVerdict.of(verdict, metric)
+        if step.first and one.passed is not None:
+            seconds[step.first] = one.passed
+        elif not step.first and step.is_chosen:
+            firsts[verdict.evaluation_id] = step, one
+    return [
+        Labelled(Label(one.trace_id, judge, metric, passed, step.rate, one.span_id), (one,))
+        for first, passed in seconds.items()
+        if first in firsts
+        for step, one in (firsts[first],)
+    ]
+
+
+def fit_calibration(
+    rows: Sequence[Row], version: str, kind: Literal["platt", "isotonic", "none"] | None, precision: float | None
+) -> Fitted:
+    """Fit a map, then the threshold of the corrected probabilities.
+
+    Args:
+        rows: Probabilities as the model gave them, with labels.
+        version: The version of the judge without a calibration.
+        kind: The map; by default as ``fit`` chooses.
+        precision: That the threshold must reach; else it maximises agreement.
+
+    Raises:
+        ValueError: The labels fit no map, or no threshold reaches the precision.
+    """
+    found = FittedMap() if kind == "none" else fit(rows, kind)
+    if found.platt is not None:
+        found = FittedMap(platt=(round(found.platt[0], _DIGITS), round(found.platt[1], _DIGITS)))
+    # Of points that are one after rounding the last is kept.
+    points = {round(p, _DIGITS): round(corrected, _DIGITS) for p, corrected in found.isotonic}
+    found = msgspec.structs.replace(found, isotonic=tuple(points.items()))
+    if len({found.apply(row.probability) for row in rows}) == 1 or (found.platt is not None and found.platt[0] <= 0):
+        raise ValueError("the labels do not follow the probabilities: no rising map fits them")
+    # By the rounded map, as it will be applied.
+    placed = threshold([row._replace(probability=found.apply(row.probability)) for row in rows], precision)
+    found = msgspec.structs.replace(found, threshold=round(placed.value.value, _DIGITS), judge_version=version)
+    return Fitted(len(rows), effective(rows), reliability(rows), found, placed)
+
+
+def _weight(one: Labelled) -> float:
+    """Return for how many traces a label stands."""
+    if not isinstance(one.label.drawn, float):
+        return 1.0
+    # Another version judged the trace later: the trace stands for as many as when it was sampled.
+    return max((each.weight for each in one.verdicts if each.is_sampled), default=1.0) / one.label.drawn
 
 
 def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
     cells = [[row for row in rows if (row.passed, row.judged) == cell] for cell in _CELLS]
     weights = [sum(row.weight for row in cell) for cell in cells]
     total = sum(weights)
-    size = _effective(rows)
+    size = effective(rows)
     whole = agreement(Confusion(*(weight * size / total for weight in weights)))
     rates: list[Interval | None] = []
     for right, wrong in ((0, 1), (3, 2)):
         of_label = [*cells[right], *cells[wrong]]
         of_all = weights[right] + weights[wrong]
-        rates.append(wilson(weights[right] / of_all, _effective(of_label)) if of_label else None)
+        rates.append(wilson(weights[right] / of_all, effective(of_label)) if of_label else None)
     kinds = [sum(map(len, (cells[one], cells[other]))) for one, other in ((0, 1), (2, 3), (0, 2), (1, 3))]
     graded = [row for row in rows if row.value is not None]
     is_graded = any(row.value not in {0.0, 1.0} for row in graded)
@@ -135,38 +218,18 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
         whole._replace(sensitivity=rates[0], specificity=rates[1], kappa=whole.kappa if all(kinds) else None),
         weights[2] / total,
         weights[1] / total,
-        _reliability(graded) if is_graded else None,
+        reliability([Row(row.value or 0.0, row.passed, row.weight) for row in graded]) if is_graded else None,
+        _balanced(graded) if is_graded else None,
     )
 
 
 _CELLS: Final = ((True, True), (True, False), (False, True), (False, False))
 
 
-def _effective(rows: Sequence[_Row]) -> float:
-    """Return Kish's effective number."""
-    total = sum(row.weight for row in rows)
-    return total * total / sum(row.weight**2 for row in rows)
-
-
-def _reliability(rows: Sequence[_Row]) -> Reliability:
-    total = sum(row.weight for row in rows)
-    grouped: dict[int, list[_Row]] = defaultdict(list)
-    for row in rows:
-        grouped[min(_BINS - 1, int((row.value or 0.0) * _BINS))].append(row)
-    bins, error = [], 0.0
-    for number, group in sorted(grouped.items()):
-        size = sum(row.weight for row in group)
-        mean = sum(row.weight * (row.value or 0.0) for row in group) / size
-        share = sum(row.weight * row.passed for row in group) / size
-        bins.append(Bin(number / _BINS, (number + 1) / _BINS, len(group), mean, wilson(share, _effective(group))))
-        error += size * abs(mean - share) / total
-    brier = sum(row.weight * ((row.value or 0.0) - row.passed) ** 2 for row in rows) / total
-    return Reliability(bins, error, brier, _balanced(rows, total))
-
-
-def _balanced(rows: Sequence[_Row], total: float) -> Threshold:
+def _balanced(rows: Sequence[_Row]) -> Threshold:
     """Find the threshold, one of the values, at which wrong passes and wrong fails are most nearly as many."""
     ordered = sorted(rows, key=lambda row: row.value or 0.0)
+    total = sum(row.weight for row in rows)
     # At the lowest value all pass.
     false_pass, false_fail = sum(row.weight for row in rows if not row.passed), 0.0
     found: list[Threshold] = []

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from judges.core.verdict import Origin as VerdictOrigin
 from judges.core.verdict import Outcome, Verdict, joined_parts
+from judges.forms.typed_questions import UNCORRECTED
 from worker.monitor.corrected import Origin
 from worker.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.queue.ledger import read_outbox_entry
@@ -72,6 +73,10 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     weight: float
     passed: bool | None = None
     value: float | None = None
+    probability: float | None = None
+    """That the metric passes, as calibrated; only from a model that returns probabilities."""
+    uncalibrated: float | None = None
+    """The probability before its calibration, where the judge had one."""
     span_id: str = ""
     environment: str = ""
     model: str = ""
@@ -86,6 +91,8 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     def of(cls, verdict: Verdict, metric: str) -> Self:
         """Return what a verdict says of a metric."""
         score = next((score for score in verdict.scores if score.metric == metric), None)
+        raw = verdict.details.get(UNCORRECTED)
+        given = raw.get(metric) if isinstance(raw, dict) else None
         return cls(
             trace_id=verdict.trace_id,
             evaluation_id=verdict.evaluation_id,
@@ -98,6 +105,8 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
             weight=verdict.weight,
             passed=None if score is None else score.passed,
             value=None if score is None else score.value,
+            probability=None if score is None else score.probability,
+            uncalibrated=given if isinstance(given, float) else None,
             span_id=verdict.span_id or "",
             environment=verdict.environment or "",
             model=verdict.model or "",
@@ -107,6 +116,11 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
             session_id=verdict.session_id,
             user_id=verdict.user_id,
         )
+
+    @property
+    def raw_probability(self) -> float | None:
+        """The probability as the model gave it, None from a model that gives none."""
+        return self.probability if self.uncalibrated is None else self.uncalibrated
 
     @property
     def is_sampled(self) -> bool:
@@ -297,29 +311,46 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
     return [Labelled(one.label, tuple(found[one.label.id].values())) for one in labelled]
 
 
-class OutboxMatcher:
-    """Finds verdicts on labelled traces in the outbox, from its oldest entry on."""
+class OutboxWalk:
+    """Reads the verdicts of the outbox, from its oldest entry on."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, use: Callable[[Sequence[Verdict]], None]) -> None:
         self.seen = 0
-        self.attached = Attached()
         self._store = store
+        self._use = use
         self._position = "-"
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
-        """Read the next entries; return whether there may be more."""
+        """Read and use the next entries; return whether there may be more."""
         entries: list[Entry] = self._store.call(
             lambda client: client.xrange(self._store.keys.verdicts, self._position, "+", self._count)
         )
         if not entries:
             return False
         read = map(read_outbox_entry, entries)
-        verdicts = [one.verdict for one in read if one is not None and one.kind == "j"]
-        self.attached.add(attach(self._store, verdicts))
+        self._use([one.verdict for one in read if one is not None and one.kind == "j"])
         self.seen += len(entries)
         self._position = f"({entries[-1][0].decode()}"
         is_full = len(entries) == self._count
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
         self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
         return is_full
+
+
+class OutboxMatcher(OutboxWalk):
+    """Finds verdicts on labelled traces in the outbox."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, lambda verdicts: self.attached.add(attach(store, verdicts)))
+        self.attached = Attached()
+
+
+def outbox_verdicts(store: Store) -> Iterator[Verdict]:
+    """Yield all verdicts of the outbox, the oldest first."""
+    found: list[Verdict] = []
+    walk, is_full = OutboxWalk(store, found.extend), True
+    while is_full:
+        is_full = walk.step()
+        yield from found
+        found.clear()

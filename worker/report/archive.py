@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Annotated, Final, Literal, NamedTuple, cast
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from judges.core.verdict import Outcome, joined_parts
-from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added
+from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added, segment_value
 from worker.monitor.shares import Sums
 from worker.report.figures import Cost, Labels, Part, Scope
 
@@ -65,6 +65,7 @@ class VerdictLine(Struct, frozen=True, kw_only=True):
     release: str | None = None
     name: str | None = None
     model: str | None = None
+    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
     weight: float = 1.0
     cost_usd: float | None = None
     dead: bool = False
@@ -170,8 +171,9 @@ class Tally:
             self.skipped.repeated += 1
             return
         passed = {score.metric: score.passed for score in verdict.scores}
+        segments = {key: segment_value(verdict, verdict.tags, key) for key in scope.segments}
         for metric in verdict.metrics:
-            values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]}
+            values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]} | segments
             labels = tuple((key, values.get(key) or getattr(verdict, key, None) or "") for key in scope.keys)
             if at in scope.period and (labels in self.costs or len(self.costs) < MAX_GROUPS):
                 cost, usd = self.costs[labels], verdict.cost_usd

@@ -21,7 +21,7 @@ from worker.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S,
 from worker.monitor.shares import PassShare, Sums, merged, pass_share
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
-SEGMENT_KEYS: Final[tuple[str, ...]] = get_args(SeriesLabel)
+SEGMENT_KEYS: Final[tuple[str, ...]] = (*get_args(SeriesLabel), "prompt_version")
 LEAST_JUDGEMENTS: Final = 5
 _FINE_S: Final = 6 * HOUR_S
 _HOURLY_POINTS_S: Final = 2 * DAY_S
@@ -66,7 +66,7 @@ class Scope(NamedTuple):
         Args:
             period: The period of the report.
             shift_s: How much earlier the compared period lies; None compares with nothing.
-            by: Keys of `SERIES_KEYS` and `SEGMENT_KEYS`.
+            by: Keys of `SERIES_KEYS` and `SEGMENT_KEYS`, or `tags.NAME`.
             service: Pattern of services.
             judges: Names of judges; all if empty.
             now: Seconds since the epoch.

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from judges.custom.definition import nearest
+from worker.config.settings import tag_of
 from worker.monitor.correction import corrections
 from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series
 from worker.report.archive import MAX_GROUPS, Skipped, Tally, VerdictLine, decoder, read_archive
@@ -320,6 +321,8 @@ def _outbox_limits(scope: Scope, oldest: float | None) -> Iterator[Limit]:
     else:
         how = "check that a worker of the role monitor runs: tracejudge doctor"
     text = f"the monitor keeps no sums by {names}" if names else "the monitor has no sums"
+    if any(tag_of(name) is not None for name in scope.segments):
+        how += "; verdicts carry only the tags that it named when they were made"
     yield Limit("no_sums", f"{text}, so these shares are of the outbox; {how}")
     if oldest is not None and oldest > scope.first:
         yield Limit("outbox_span", f"the outbox begins at {written(time_of(oldest))}; earlier verdicts are not counted")

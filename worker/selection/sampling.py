@@ -195,6 +195,24 @@ class Sampler:
         of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
         return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
 
+    def probabilities(self, trace: Trace) -> Sampling:
+        """Return every evaluation that the rules may choose, with its probability; nothing is drawn or counted.
+
+        Traces that are chosen for a new value are left out: which ones these are, depends on all others of their hour.
+        """
+        matching = self._matching(trace)
+        best: dict[tuple[str, str], float] = {}
+        by_session: dict[tuple[str, str], float] = {}
+        gathered: dict[tuple[str, str], float] = {}
+        for rule, evaluations in matching.rules:
+            probability = 1.0 if rule.always and is_always(rule, trace) else rule.rate
+            found = gathered if rule.unit == "session" else by_session if _is_by_session(rule) else best
+            for one in evaluations if probability else ():
+                found[one] = max(found.get(one, 0.0), probability)
+        # Below all positions, and different where those of the trace and of its session are independent.
+        choices = _either(best, by_session, -1.0, -2.0 if trace.session_id else -1.0)
+        return Sampling(tuple(choices), (), tuple(Choice(*one, probability) for one, probability in gathered.items()))
+
     def set_factors(self, factors: Mapping[str, float], of_segments: Mapping[str, Mapping[str, float]]) -> None:
         """Multiply the rates of rules by factors, by the rules' names and segments; all others have their full rates.
 

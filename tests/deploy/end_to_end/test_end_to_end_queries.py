@@ -44,7 +44,7 @@ LATER: Final = tuple(
         *("budget_", "cascade_"),
     )
 )
-"""How gauges begin that need days of verdicts, objectives, labels, a canary, a second model, a budget or a cascade.
+"""How gauges begin that need days of verdicts, objectives, labels, a canary, a second model, a cascade or a budget.
 
 Their queries are asked of served gauges in test_dashboards_queries.
 """

@@ -27,6 +27,7 @@ ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis per
         "model default",
         "metrics page",
         "judge versions",
+        "model families",
         "canary",
     ),
 }

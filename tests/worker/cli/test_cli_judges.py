@@ -51,6 +51,7 @@ def test_the_catalogue_is_one_document_on_one_line(run: Run) -> None:
         assert list(row) == KEYS
         assert row["metrics"] == list(judge.metric_names) == list(row["scale"]) == list(row["pass"])
         assert row["settings"] == as_json(judge.settings)
+        assert row["forms"] == list(judge.forms)
         assert (row["asks"], row["version"], row["origin"]) == (judge.asks, judge.version, "built-in")
         assert re.fullmatch(r"[0-9a-f]{32}", row["version"])
     rows = {row["name"]: row for row in ended.document}
@@ -94,7 +95,14 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
     ]
     questions = questions_of(judge, msgspec.convert(trace, Trace))
     assert (ended.code, ended.err) == (0, "")
-    assert ended.document == {
+    document = ended.document
+    questions = document.pop("questions", None)
+    if judge.decision_form is None:
+        assert questions is None
+    else:
+        prompts = judge.for_decisions({}).prompts(msgspec.convert(trace, Trace))
+        assert questions == as_json([question for prompt in prompts for question in prompt.questions])
+    assert document == {
         "name": name,
         "version": judge.version,
         "origin": "built-in",
@@ -125,9 +133,9 @@ def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: 
         for role, content, *_ in messages
     ]
     found = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
-    for question in questions_of(catalogue()[name], msgspec.convert(labelled(None, **SERVED), Trace)) or ():
-        options = "".join(f"\n- {value}: {meaning}" for value, meaning in question.options)
-        wanted.append((f"{question.kind}, for a model of decisions", question.instructions + options))
+    asked = [one for one in found if one[0].endswith(", for a model of decisions")]
+    assert bool(asked) is (catalogue()[name].decision_form is not None)
+    found = [one for one in found if one not in asked]
     assert found[:-1] == wanted
     assert found[-1][0] == "schema"
     assert json.loads(found[-1][1]) == catalogue()[name].schema

@@ -301,11 +301,11 @@ def test_graded_values_have_a_reliability_and_a_balanced_threshold(served: Run, 
     assert served("labels", "import", file, "--judge", "safety", "--drawn", "1").code == 0
     (found,) = served("calibrate", "--judge", "safety", "--format", "json").document["calibrations"]
     reliability = found["reliability"]
-    assert [one["labels"] for one in reliability["bins"]] == [20] * 5
+    assert [one["labels"] for one in reliability["bins"]] == [10] * 10
     for one in reliability["bins"]:
         assert one["passing"]["value"] == pytest.approx(one["mean"]), one
-    assert reliability["error"] == pytest.approx(0, abs=1e-9)
-    assert reliability["brier"] == pytest.approx(sum(v * (1 - v) for v in values) / 100)
+    assert (reliability["error"]["value"], reliability["error"]["low"]) == (0, 0)
+    assert reliability["brier"]["value"] == pytest.approx(sum(v * (1 - v) for v in values) / 100)
     # Below .5 lie 10 good traces, from .5 on 15 bad ones; below .6 15 good ones, from .6 on 10 bad ones.
-    assert reliability["balanced"]["value"] in {0.5, 0.6}
+    assert found["balanced"]["value"] in {0.5, 0.6}
     assert "balanced threshold" in served("calibrate", "--judge", "safety").out

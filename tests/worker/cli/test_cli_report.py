@@ -5,6 +5,7 @@ import gzip
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from cli_parts import Run
 from report_parts import NOW, publish, three_weeks, verdict, write_archive
@@ -12,6 +13,7 @@ from stage_parts import Ground
 
 USAGES = {
     "--by wrong": ("--by", "service,judgee", "there is no key 'judgee'"),
+    "--by a tag without a name": ("--by", "tags.", "there is no key 'tags.'"),
     "--since wrong": ("--since", "yesterday", "--since: write 90, 15m or 24h, or a time"),
     "--since in the future": ("--since", "2999-01-01", "--since: must be before now"),
     "--compare overlaps": ("--compare", "6d", "at least as long as the period"),
@@ -78,6 +80,20 @@ def test_redis_and_an_archive_give_the_same_report(served: Run, redis_url: str, 
     assert shares[0] == pytest.approx(shares[2])
     assert shares[1] == pytest.approx(shares[3])
     assert of_archive["sources"]["shares"].startswith("verdicts, which holds verdicts of 20")
+
+
+def test_rows_are_of_tags_and_prompt_versions(served: Run, redis_url: str, prefix: str, tmp_path: Path) -> None:
+    verdicts = [
+        msgspec.structs.replace(verdict(number, NOW - 9 * 3600), tags={"plan": plan, "prompt_version": "v1"})
+        for number, plan in enumerate(["free"] * 20 + ["paid"] * 10)
+    ]
+    with Ground(redis_url, prefix) as ground:
+        publish(ground, verdicts)
+    file = write_archive(tmp_path / "verdicts", verdicts)
+    for source in ((), ("--archive", file)):
+        for key, wanted in (("tags.plan", {"free": 20, "paid": 10}), ("prompt_version", {"v1": 30})):
+            rows = served("report", "--by", key, "--format", "json", *source).document["rows"]
+            assert {row["labels"][key]: row["judgements"] for row in rows} == wanted, (key, source)
 
 
 def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
 
 This module holds the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
-`http_endpoints` the models and the metrics page, and each exporter what it needs.
+`http_endpoints` the models and the metrics page, `judge_models` what may bias the judges, and each exporter what it
+needs.
 """
 
 import os
@@ -24,6 +25,7 @@ from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from worker.accounting import read_account
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
+from worker.cli.doctor.judge_models import calibrations, same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, print_json
 from worker.config.canary_file import Canary
@@ -100,6 +102,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
     if settings.budgets:
         first.append(Check("budgets", partial(budgets, settings)))
+    if settings.calibrations:
+        first.append(Check("calibrations", partial(calibrations, settings)))
     first.append(Check("canary", partial(canary, settings)))
     for exporter in enabled(settings).values():
         first += exporter.checks(settings)
@@ -123,6 +127,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         Check("input", partial(unusable_input, store)),
         *([Check("spending", partial(spending, settings, store))] if settings.budgets else []),
         Check(_VERSIONS, partial(judge_versions, settings, store)),
+        Check("model families", partial(same_family, settings, store)),
     ]
     try:
         return [reached, *examine(further), *others]
@@ -148,8 +153,9 @@ def budgets(settings: Settings) -> Sequence[Finding]:
 
 def spending(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check that no limit of a budget is reached."""
-    findings = []
+    findings, refused = [], 0
     for name, state in read_states(store, settings.budgets)[0].items():
+        refused += state.refused
         for limit, spent, most in state.by_limit(settings.budgets[name]):
             # What is settled stops short of the limit by up to the largest reservation.
             if spent >= _NEARLY * most:
@@ -157,7 +163,9 @@ def spending(settings: Settings, store: Store) -> Sequence[Finding]:
                 findings.append(
                     warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
                 )
-    return findings or [ok("spending", "no limit of a budget is reached")]
+    # A call is refused below a limit where what is left is less than its reservation.
+    so_far = f"; {refused:,} calls were refused so far" if refused else ""
+    return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]
 
 
 def canary(settings: Settings) -> Sequence[Finding]:

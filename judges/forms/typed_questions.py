@@ -162,3 +162,17 @@ def joined(answered: Sequence[Answered]) -> Iterator[Decision]:
     """Yield the answers to the questions of all requests, in order."""
     for one in answered:
         yield from one.answer
+
+
+def at_least(probabilities: Sequence[float], count: int) -> float:
+    """Return the probability that at least so many of independent events occur."""
+    if not count:
+        return 1.0
+    # The probabilities of each smaller number so far.
+    fewer = [1.0, *[0.0] * (count - 1)]
+    for probability in probabilities:
+        fewer = [
+            here * (1 - probability) + before * probability
+            for here, before in zip(fewer, (0.0, *fewer[:-1]), strict=True)
+        ]
+    return 1 - sum(fewer)

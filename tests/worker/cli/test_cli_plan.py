@@ -1,0 +1,68 @@
+"""`tracejudge plan`: alternatives side by side, and what to do where there is nothing to plan from."""
+
+import pytest
+from cli_parts import SAMPLES, Run
+
+
+def test_the_plan_compares_rates_and_models(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "TRACEJUDGE_MODELS",
+        '{"default": {"provider": "lexical"}, "paid": {"provider": "scripted", "script": "none.jsonl", '
+        '"model": "paid", "price": {"input": 1.0, "output": 2.0}}}',
+    )
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("plan", "--json", "--rate", "0.5", "--model", "paid")
+    assert (ended.code, ended.err) == (0, "")
+    present, halved, paid = ended.document["alternatives"]
+    assert [one["name"] for one in (present, halved, paid)] == ["as configured", "rate 0.5", "model paid"]
+    assert present["sampled"] == 21
+    assert (present["usd"], present["input_tokens"]) == (0.0, 0.0)
+    assert halved["judgements"] == pytest.approx(present["judgements"] / 2)
+    assert paid["judgements"] == pytest.approx(present["judgements"])
+    assert paid["usd"] == pytest.approx((paid["input_tokens"] + 2 * paid["output_tokens"]) / 1e6)
+    assert paid["usd"] > 0
+    table = served("plan", "--model", "paid")
+    assert "Expected work a day, model paid" in table.out
+    assert "calls a second" in table.out
+    assert "no past verdicts" in table.err
+
+
+def test_without_traffic_or_with_an_unknown_model_it_says_what_to_do(served: Run) -> None:
+    assert "publish traces first" in served("plan").err
+    served("publish", SAMPLES / "summariser.jsonl")
+    assert "there is no [models.cheap]" in served("plan", "--model", "cheap").err
+    assert "--since: write 90" in served("plan", "--since", "soon").err
+
+
+def test_a_dry_run_of_a_replay_estimates_its_work(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = '{"provider": "scripted", "script": "none.jsonl", "model": "paid", "price": {"input": 1.0, "output": 2.0}}'
+    monkeypatch.setenv("TRACEJUDGE_MODELS", f'{{"default": {model}}}')
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("replay", "--since", "1h", "--judge", "safety", "--dry-run", "--json")
+    expected = ended.document["expected"]
+    assert (expected["traces"], expected["judgements"]) == (pytest.approx(21), pytest.approx(21))
+    assert expected["usd"] > 0
+    table = served("replay", "--since", "1h", "--judge", "safety", "--dry-run")
+    assert "Expected work in all, replay" in table.out
+
+
+def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
+    served: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "TRACEJUDGE_MODELS",
+        '{"default": {"provider": "scripted", "script": "none.jsonl", "model": "strong", '
+        '"price": {"input": 1.0, "output": 2.0}}, "cheap": {"provider": "decisions", "dialect": "openai", '
+        '"base_url": "http://127.0.0.1:9/v1", "model": "cheap", "price": {"input": 0.1, "output": 0.1}}}',
+    )
+    monkeypatch.setenv("TRACEJUDGE_CASCADES", '{"two": {"first": "cheap", "then": "default", "rate": 0.1}}')
+    monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "all", "judges": ["safety"]}]')
+    served("publish", SAMPLES / "summariser.jsonl")
+    ended = served("plan", "--json", "--cascade", "two")
+    assert (ended.code, ended.err) == (0, "")
+    first, then = ended.document["alternatives"][1]["rows"]
+    assert (first["judge_model"], then["judge_model"]) == ("cheap", "strong")
+    assert then["judgements"] == pytest.approx(0.1 * first["judgements"])
+    notes = ended.document["alternatives"][1]["notes"]
+    assert any("strong on a plain sample of" in text and "unless every trace" in text for text in notes), notes
+    assert "there is no [cascades.three]" in served("plan", "--cascade", "three").err

@@ -1,0 +1,58 @@
+"""`tracejudge doctor`: calibrations of earlier versions, and judge models of the judged model's family."""
+
+from msgspec import structs
+from stage_parts import Ground, make_verdict, settings_of
+
+from judges.core.model import ModelSettings
+from judges.registry import catalogue
+from worker.cli.doctor.judge_models import calibrations, families, same_family
+from worker.config.settings import JudgeCalibration, Settings
+from worker.telemetry.finding import ok, warning
+
+DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
+
+
+def test_calibrations_of_earlier_versions_are_named() -> None:
+    present = catalogue()["safety"].for_decisions({}).version
+    known = Settings(models={"cheap": DECIDER})
+    for version in (None, present):
+        given = JudgeCalibration(judge="safety", model="decider", platt=(0.5, 0.0), judge_version=version)
+        found = calibrations(structs.replace(known, calibrations=(given,)))
+        assert found == [ok("calibrations", "1, all for the present versions")], version
+    old = JudgeCalibration(judge="safety", model="decider", judge_version="0" * 32)
+    assert calibrations(structs.replace(known, calibrations=(old,))) == [
+        warning(
+            "calibrations",
+            f"safety by decider was calibrated in version 00000000, and is {present[:8]} now",
+            "`tracejudge calibrate --judge safety --model decider` fits it anew",
+        )
+    ]
+
+
+def test_models_have_families() -> None:
+    for name, expected in (
+        ("gpt-4.1-mini", {"GPT"}),
+        ("openai/o3-mini", {"GPT"}),
+        ("us.anthropic.claude-sonnet-4", {"Claude"}),
+        ("majority(gemini-2.5-flash,Llama-3.1-8B)", {"Gemini", "Llama"}),
+        ("DeepSeek-R1-Distill-Qwen-7B", {"DeepSeek", "Qwen"}),
+        ("o100", set()),
+        ("innova-2", set()),
+        ("decider-1", set()),
+        ("", set()),
+    ):
+        assert families(name) == expected, name
+
+
+def test_a_model_that_judges_its_own_family_is_named(ground: Ground) -> None:
+    judge = ModelSettings(provider="openai", model="gpt-4.1-mini", label="strict")
+    settings = structs.replace(settings_of(ground), models={"default": judge})
+    one = make_verdict(judge_model="strict", model="claude-sonnet-4")
+    ground.send(one, structs.replace(one, evaluation_id="b", model=None))
+    assert same_family(settings, ground.store) == [ok("model families", "no model judges answers of its own family")]
+    ground.send(structs.replace(one, evaluation_id="c", model="gpt-5"))
+    (found,) = same_family(settings, ground.store)
+    assert (found.result, found.what) == (
+        "warning",
+        "strict judges answers of gpt-5: both are of the family GPT (1 of the newest 3 verdicts)",
+    )

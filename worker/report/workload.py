@@ -1,0 +1,533 @@
+"""Expected work of the judges: judgements, calls, tokens and cost, estimated from a sample of the retained traces.
+
+The sample is spread evenly over time, and each of its traces stands for as many as came meanwhile. Tokens are estimated
+from the requests that the judges would send, corrected by what past verdicts of the outbox really took.
+"""
+
+import datetime as dt
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from msgspec import Struct, structs
+
+from judges.agreement.intervals import wilson
+from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
+from judges.core.model import ChatRequest, ModelSettings
+from judges.core.prompt import render
+from judges.core.verdict import Verdict
+from judges.evaluation import prepared
+from judges.request import BYTES_PER_TOKEN, truncate_to_context
+from worker.config.graders import CODE, Graders
+from worker.config.settings import Cascade, Settings
+from worker.judging.reservations import most_tokens
+from worker.monitor.cascades import second_rate
+from worker.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
+from worker.monitor.shares import merged, pass_share
+from worker.queue.ledger import read_outbox_entry
+from worker.selection.sampling import Choice, Sampler, Sampling
+from worker.selection.stream_entry import TraceEntry, read_entry
+from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+
+DEFAULT_SHARE: Final = 0.9
+"""The share of verdicts that pass where the monitor knows none."""
+_SLOTS: Final = 48
+# More are read than used: producers send traces in groups, and the time between groups shows how many there are.
+_READ: Final = 200
+_USED: Final = 50
+# With fewer past verdicts the estimate is better than their mean.
+_LEAST_PAST: Final = 10
+_MILLION: Final = 1_000_000
+# Simulated (statistics of cascades): the width of a cascade's interval, relative to a plain sample of its second model
+# at the same cost, by the share that passes; an uncertain band is about four times as wide, and sends on this share.
+_WIDTHS: Final = ((0.8, 0.95), (0.9, 1.04), (0.95, 1.11))
+_BAND_WIDTH: Final = 4.0
+_BAND_SHARE: Final = 0.36
+
+Pair = tuple[str, str]
+"""A judge and a judge model."""
+
+
+class NoTrafficError(Exception):
+    """There are no traces to estimate from; the text says what to do."""
+
+
+class Work(Struct, frozen=True):
+    """The expected work of one judge and judge model for one service, in the estimate's period.
+
+    Attributes:
+        service: The publishing service.
+        judge: Name of the judge.
+        judge_model: The model that judges.
+        judgements: Evaluations, repeats included.
+        calls: Requests to the judge model.
+        input_tokens: Of all requests.
+        output_tokens: Of all answers.
+        usd: Cost; None where the model has no price.
+        half_width: Half the width of the 95 % interval of the share that passes, in one period.
+    """
+
+    service: str
+    judge: str
+    judge_model: str
+    judgements: float
+    calls: float
+    input_tokens: float
+    output_tokens: float
+    usd: float | None
+    half_width: float | None
+
+
+class Estimate(Struct, frozen=True):
+    """The expected work of one set of rules; ``notes`` say what is assumed."""
+
+    name: str
+    period_s: float
+    traces: float
+    sampled: int
+    judgements: float
+    input_tokens: float
+    output_tokens: float
+    usd: float | None
+    calls_per_s: float
+    peak_calls_per_s: float
+    rows: tuple[Work, ...]
+    notes: tuple[str, ...]
+
+
+class _Sampled(NamedTuple):
+    entry: TraceEntry
+    weight: float
+    hour: int
+
+
+class Past(Struct):
+    """What the judgements of one judge and judge model took, of those that sent a request."""
+
+    count: int = 0
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    probabilities: list[Mapping[str, float]] = []
+
+
+class History(NamedTuple):
+    """The retained traces and past verdicts that estimates use.
+
+    Attributes:
+        traces: The sample.
+        span_s: Length of the time that it covers.
+        past: By judge and judge model.
+        tokens: Input tokens of past judgements, by trace, judge and judge model.
+        shares: Share that passes and design effect, by service, judge and judge model.
+        per_conversation: Traces of one judged conversation.
+    """
+
+    traces: Sequence[_Sampled]
+    span_s: float
+    past: Mapping[Pair, Past]
+    tokens: Mapping[tuple[str, str, str], int]
+    shares: Mapping[tuple[str, str, str], tuple[float, float]]
+    per_conversation: float
+
+    @property
+    def size(self) -> float:
+        """How many traces the sample stands for."""
+        return sum(one.weight for one in self.traces)
+
+
+def read_history(settings: Settings, store: Store, since_s: float, until_s: float) -> History:
+    """Sample the stream and the outbox.
+
+    Raises:
+        NoTrafficError: The stream retains no trace of this time.
+        StoreError: Redis did not answer.
+    """
+    low, high, stream = str(max(0, int(since_s * 1000))), str(int(until_s * 1000)), store.keys.traces
+    first = store.call(lambda client: client.xrange(stream, low, high, count=1))
+    last = store.call(lambda client: client.xrevrange(stream, high, low, count=1))
+    if not first or not last:
+        raise NoTrafficError(
+            "the stream retains no trace of this time; publish traces first, or name an earlier time with --since"
+        )
+    begin, end = (int(found[0][0].partition(b"-")[0]) for found in (first, last))
+    traces = _sample_traces(settings, store, begin, end + 1)
+    if not traces:
+        raise NoTrafficError("the retained entries hold no trace that can be read; see tracejudge invalid")
+    past, tokens = _read_past(store, begin, int(until_s * 1000) + 1)
+    counts = store.call(lambda client: client.hgetall(store.keys.account_all))
+    gathered, *judged = (int(counts.get(b"session:%b" % name, 0)) for name in (b"gathered", b"judged", b"updated"))
+    sessions = {one.entry.trace.session_id for one in traces} - {None}
+    in_session = sum(one.entry.trace.session_id is not None for one in traces)
+    per_conversation = gathered / sum(judged) if gathered and sum(judged) else in_session / max(1, len(sessions))
+    services = {one.entry.trace.service for one in traces}
+    shares = _read_shares(store, services, since_s, until_s)
+    return History(traces, (end + 1 - begin) / 1000, past, tokens, shares, max(1.0, per_conversation))
+
+
+def published_yesterday(store: Store, now_s: float) -> int | None:
+    """Return the traces that arrived yesterday (UTC); None where that day was not counted as a whole."""
+    day = dt.datetime.fromtimestamp(now_s, dt.UTC).date() - dt.timedelta(days=1)
+    before, found = store.hashes(map(store.keys.account, (day - dt.timedelta(days=1), day)))
+    arrived = int(found.get(b"published", 0)) - int(found.get(b"dropped", 0))
+    return arrived if before and arrived > 0 else None
+
+
+def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
+    """Divide a span of milliseconds; empty parts are left out."""
+    bounds = [begin + math.ceil((end - begin) * number / _SLOTS) for number in range(_SLOTS + 1)]
+    return ((low, high) for low, high in pairwise(bounds) if low < high)
+
+
+def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
+    found: list[_Sampled] = []
+    # A short stream is read as a whole: in bursts nearly all of it may be in one part.
+    is_short = store.call(lambda client: client.xlen(store.keys.traces)) <= _SLOTS * _USED
+    most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
+    count = most
+    for low, high in _slots(begin, end):
+        entries: list[Entry] = store.call(
+            lambda client: client.xrange(store.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
+        )
+        if not entries:
+            continue
+        weight, step = 1.0, math.ceil(len(entries) / most_used)
+        if len(entries) == count:
+            covered = int(entries[-1][0].partition(b"-")[0]) + 1 - low
+            weight = (high - low) / covered
+        used = entries[::step]
+        read = (read_entry(entry, settings.max_trace_bytes) for entry in used)
+        found += [
+            _Sampled(one, weight * len(entries) / len(used), (low - begin) // (HOUR_S * 1000))
+            for one in read
+            if isinstance(one, TraceEntry)
+        ]
+        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
+    return found
+
+
+def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], dict[tuple[str, str, str], int]]:
+    past: defaultdict[Pair, Past] = defaultdict(Past)
+    tokens: dict[tuple[str, str, str], int] = {}
+
+    def add(verdict: Verdict) -> None:
+        # Without reported tokens the cost of a call is unknown.
+        if verdict.input_tokens:
+            of_pair = past[verdict.judge, verdict.judge_model]
+            of_pair.count += 1
+            of_pair.calls += verdict.attempts
+            of_pair.input_tokens += verdict.input_tokens
+            of_pair.output_tokens += verdict.output_tokens
+            given = {score.metric: score.probability for score in verdict.scores if score.probability is not None}
+            if given:
+                of_pair.probabilities.append(given)
+            tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
+
+    for low, high in _slots(begin, end):
+        entries = store.call(
+            lambda client: client.xrange(store.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
+        )
+        for entry in filter(None, map(read_outbox_entry, entries)):
+            add(entry.verdict)
+    return past, tokens
+
+
+def _read_shares(
+    store: Store, services: set[str], since_s: float, until_s: float
+) -> dict[tuple[str, str, str], tuple[float, float]]:
+    found: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for series_id, one in read_series(store).items():
+        key = one.service, one.judge, one.judge_model
+        if one.segment or one.service not in services or key in found:
+            continue
+        (buckets,) = read_buckets(store, [series_id], since_s, until_s, fine=False)
+        share = pass_share(merged(bucket.sums for bucket in buckets))
+        if share is not None:
+            found[key] = (share.interval.value, share.design_effect)
+    return found
+
+
+@dataclass
+class _Sum:
+    judgements: float = 0.0
+    calls: float = 0.0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    scored: float = 0.0
+    inverse: float = 0.0
+
+
+@dataclass
+class _Correction:
+    """What past judgements took, and what is estimated of the same and of all."""
+
+    real: float = 0.0
+    estimated: float = 0.0
+    matched: int = 0
+
+
+@dataclass
+class _Totals:
+    """The sums of one set of rules."""
+
+    sums: defaultdict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    corrections: defaultdict[Pair, _Correction] = field(default_factory=lambda: defaultdict(_Correction))
+    hours: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    cascades: dict[Pair, Cascade] = field(default_factory=dict)
+
+
+class _Asked(NamedTuple):
+    calls: int
+    input_tokens: int
+    output_tokens: int
+
+
+class Estimator:
+    """Estimates the work of several sets of rules from one history; requests are built once for each judge and form."""
+
+    def __init__(self, settings: Settings, history: History) -> None:
+        self._history = history
+        self._settings = settings
+        self._models = {model.judge_model: model for model in settings.models.values()}
+        self._asked: dict[tuple[int, str, str], _Asked | None] = {}
+
+    def estimate(
+        self,
+        name: str,
+        graders: Graders,
+        sampler: Sampler,
+        choose: Callable[[TraceEntry], Sampling],
+        *,
+        period_s: float,
+        traces: float | None = None,
+    ) -> Estimate:
+        """Estimate the work of one set of rules.
+
+        Args:
+            name: Of the alternative.
+            graders: Of its settings.
+            sampler: Of its settings.
+            choose: Returns the evaluations of a trace with their probabilities.
+            period_s: The length of time that the figures are for.
+            traces: How many traces come in that time; as many as in the sample unless given.
+        """
+        history, count = self._history, self._history.size
+        scale = (count if traces is None else traces) / count
+        totals = _Totals()
+        notes: set[str] = set()
+        for number, (entry, stands_for, hour) in enumerate(history.traces):
+            chosen, weight = choose(entry), stands_for * scale
+            for choice in chosen.of_session:
+                grader = graders.named(choice.model)
+                of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
+                conversations = weight / history.per_conversation
+                of_pair.judgements += conversations * choice.probability
+                of_pair.scored += conversations
+                of_pair.inverse += conversations / choice.probability
+                if not grader.members and grader != CODE:
+                    pair = choice.judge, grader.judge_model
+                    self._add_conversation(of_pair, conversations * choice.probability, pair, entry)
+                    totals.hours[hour] += conversations * choice.probability
+            for choice in chosen.choices:
+                self._add_judgement(totals, choice, weight, sampler, (number, entry, hour))
+        rows = tuple(
+            self._row(key, one, totals.corrections[key[1:]], notes) for key, one in sorted(totals.sums.items())
+        )
+        rows = self._with_cascades(rows, totals.cascades, notes)
+        calls = sum(row.calls for row in rows)
+        costs = [row.usd for row in rows]
+        whole = [totals.hours.get(hour, 0.0) for hour in range(int(history.span_s // HOUR_S))]
+        # Without a whole hour the busiest one is unknown.
+        peak = max(whole) * len(whole) / sum(whole) if any(whole) else 1.0
+        return Estimate(
+            name,
+            period_s,
+            count * scale,
+            len(history.traces),
+            sum(row.judgements for row in rows),
+            sum(row.input_tokens for row in rows),
+            sum(row.output_tokens for row in rows),
+            None if None in costs else sum(usd for usd in costs if usd is not None),
+            calls / period_s,
+            calls / period_s * peak,
+            rows,
+            tuple(sorted(notes)),
+        )
+
+    def _add_judgement(
+        self,
+        totals: _Totals,
+        choice: Choice,
+        weight: float,
+        sampler: Sampler,
+        place: tuple[int, TraceEntry, int],
+    ) -> None:
+        """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
+        (number, entry, hour), trace, graders = place, place[1].trace, sampler.graders
+        grader = graders.named(choice.model)
+        pair = choice.judge, grader.judge_model
+        of_pair, share, judge = totals.sums[trace.service, *pair], weight * choice.probability, graders.judge(*pair)
+        of_pair.judgements += share
+        asked = None
+        if judge is not None and not grader.members and grader != CODE:
+            asked = self._request(number, judge, grader.judge_model, sampler, entry)
+            if asked is None:
+                # Unscored for lack of an input, or for its length.
+                return
+        of_pair.scored += weight
+        of_pair.inverse += weight / choice.probability
+        if asked is None:
+            return
+        self._add(of_pair, share, pair, asked)
+        totals.hours[hour] += share * asked.calls
+        taken, correction = self._history.tokens.get((trace.trace_id, *pair)), totals.corrections[pair]
+        if taken is not None:
+            correction.real += taken
+            correction.estimated += asked.input_tokens
+            correction.matched += 1
+        rules = sampler.asking(trace, *pair)
+        if repeated := max((rule.repeat for rule in rules), default=0.0):
+            of_pair.judgements += share * repeated
+            self._add(of_pair, share * repeated, pair, asked)
+        if (cascade := self._cascade(pair, [rule.models[0] for rule in rules])) is not None:
+            totals.cascades[pair] = cascade
+            then = choice.judge, self._settings.models[cascade.then].judge_model
+            second = graders.judge(*then)
+            request = second and self._request(number, second, then[1], sampler, entry)
+            if request:
+                share *= self._second_share(pair, cascade)
+                of_then = totals.sums[trace.service, *then]
+                of_then.judgements += share
+                self._add(of_then, share, then, request)
+                totals.hours[hour] += share * request.calls
+
+    def _cascade(self, pair: Pair, models: Iterable[str]) -> Cascade | None:
+        """Return the cascade whose first model judges; None where there is none."""
+        known, names = self._settings.cascades, self._settings.models
+        return next(
+            (known[one] for one in models if one in known and names[known[one].first].judge_model == pair[1]), None
+        )
+
+    def _second_share(self, pair: Pair, cascade: Cascade) -> float:
+        """Return the expected share of second judgings."""
+        if cascade.rate is not None:
+            return cascade.rate
+        past = self._history.past.get(pair, Past()).probabilities
+        return fmean(second_rate(cascade, one, None) for one in past) if past else _BAND_SHARE
+
+    def _with_cascades(
+        self, rows: tuple[Work, ...], cascades: Mapping[Pair, Cascade], notes: set[str]
+    ) -> tuple[Work, ...]:
+        """Set the half-widths of cascades, on the rows of their second models."""
+        found = {(row.service, row.judge, row.judge_model): row for row in rows}
+        for (judge, first), cascade in cascades.items():
+            then = self._settings.models[cascade.then].judge_model
+            for service in {row.service for row in rows}:
+                one, other = found.get((service, judge, first)), found.get((service, judge, then))
+                if one is None or other is None or not other.judgements:
+                    continue
+                paid = other.judgements
+                if one.usd and other.usd:
+                    paid *= 1 + one.usd / other.usd
+                share, effect = self._history.shares.get((service, judge, then), (DEFAULT_SHARE, 1.0))
+                interval = wilson(share, paid / effect)
+                plain = (interval.high - interval.low) / 2
+                width = next((ratio for least, ratio in reversed(_WIDTHS) if share >= least), _WIDTHS[0][1])
+                half = plain * (width if cascade.rate is not None else _BAND_WIDTH)
+                found[service, judge, then] = structs.replace(other, half_width=half)
+                notes.add(
+                    f"{service} {judge}: {then} on a plain sample of {paid:,.0f} traces costs the same, ± {plain:.1%} "
+                    f"against ± {half:.1%}; prefer it unless every trace needs a verdict"
+                )
+        return tuple(found.values())
+
+    def _request(
+        self, number: int, judge: Judge, judge_model: str, sampler: Sampler, entry: TraceEntry
+    ) -> _Asked | None:
+        """Estimate the requests of one judgement; None where no model is asked."""
+        key = number, judge.version, judge_model
+        if key not in self._asked:
+            trace = prepared(judge, entry.trace, sampler.context_tools(entry.trace))
+            model, found = self._models[judge_model], None
+            if judge.missing(trace) is None:
+                truncated = truncate_to_context(judge, trace, model.max_input_tokens)
+                if truncated is not None:
+                    requests = [
+                        ChatRequest(
+                            render(prompt),
+                            judge.name,
+                            prompt.schema or judge.schema,
+                            heuristic=str,
+                            max_output_tokens=judge.output_tokens(truncated.trace, prompt),
+                        )
+                        for prompt in truncated.prompts
+                    ]
+                    tokens = [most_tokens(request, model) for request in requests]
+                    found = _Asked(len(requests), sum(one[0] for one in tokens), sum(one[1] for one in tokens))
+            self._asked[key] = found
+        return self._asked[key]
+
+    def _add(self, of_pair: _Sum, share: float, pair: Pair, asked: _Asked) -> None:
+        past = self._history.past.get(pair, Past())
+        known = past.count >= _LEAST_PAST
+        of_pair.calls += share * (past.calls / past.count if known else asked.calls)
+        of_pair.input_tokens += share * asked.input_tokens
+        of_pair.output_tokens += share * (past.output_tokens / past.count if known else asked.output_tokens)
+
+    def _add_conversation(self, of_pair: _Sum, share: float, pair: Pair, entry: TraceEntry) -> None:
+        """Add the one request that holds a whole conversation."""
+        past = self._history.past.get(pair, Past())
+        tokens = len(entry.payload) * self._history.per_conversation / BYTES_PER_TOKEN
+        of_pair.calls += share
+        of_pair.input_tokens += share * (past.input_tokens / past.count if past.count else tokens)
+        of_pair.output_tokens += share * (past.output_tokens / past.count if past.count else MIN_OUTPUT_TOKENS)
+
+    def _row(self, key: tuple[str, str, str], one: _Sum, correction: _Correction, notes: set[str]) -> Work:
+        service, judge, judge_model = key
+        model: ModelSettings | None = self._models.get(judge_model)
+        ratio, usd = 1.0, None
+        if model is None or model.provider == "lexical":
+            # Judges in code, panels and the built-in model send no request.
+            one.calls = one.input_tokens = one.output_tokens = usd = 0.0
+        elif one.calls:
+            if correction.matched >= _LEAST_PAST:
+                ratio = correction.real / correction.estimated
+            else:
+                notes.add(f"{judge} by {judge_model}: no past verdicts, so tokens are estimated from above")
+        if model is not None and model.price is not None:
+            usd = (one.input_tokens * ratio * model.price.input + one.output_tokens * model.price.output) / _MILLION
+        elif usd is None:
+            notes.add(f"{judge_model} has no price; set price in its [models.NAME] for the cost")
+        share, effect = self._history.shares.get(key, (DEFAULT_SHARE, 1.0))
+        if key not in self._history.shares:
+            notes.add(f"half-widths of {judge} by {judge_model} assume that {DEFAULT_SHARE:.0%} pass")
+        half_width = None
+        if one.inverse:
+            # Kish: as precise as this number of equally weighted judgements.
+            interval = wilson(share, one.scored**2 / one.inverse / effect)
+            half_width = (interval.high - interval.low) / 2
+        return Work(
+            service,
+            judge,
+            judge_model,
+            one.judgements,
+            one.calls,
+            one.input_tokens * ratio,
+            one.output_tokens,
+            usd,
+            half_width,
+        )
+
+
+def day_of(store: Store, history: History, now_s: float, *, is_given: bool) -> tuple[float, str]:
+    """Return how many traces a day has, and where that figure comes from."""
+    yesterday = None if is_given else published_yesterday(store, now_s)
+    if yesterday is not None:
+        return float(yesterday), "traces of yesterday (UTC), by the account"
+    hours = history.span_s / HOUR_S
+    return history.size / history.span_s * DAY_S, f"traces a day, from {hours:,.2g} h of the retained stream"
