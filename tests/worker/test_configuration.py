@@ -288,15 +288,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
-    "cascades": (
-        '{"both": {"first": "first", "then": "default", "rate": 0.1}}',
-        {"both": Cascade(first="first", then="default", rate=0.1)},
-    ),
     "canary_file": (CANARY, CANARY),
-    "calibrations": (
-        '[{"judge": "safety", "model": "d", "threshold": 0.6}]',
-        (JudgeCalibration(judge="safety", model="d", threshold=0.6),),
-    ),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
