@@ -11,8 +11,6 @@ import msgspec
 import pytest
 from cli_parts import Run, labelled, write_lines
 
-from judges.core.decision import Question
-from judges.core.judge import Judge
 from judges.core.prompt import render
 from judges.registry import catalogue, configured
 from tracejudge import Trace
@@ -33,13 +31,6 @@ SERVED = {
 
 def as_json(value: object) -> Any:
     return json.loads(msgspec.json.encode(value))
-
-
-def questions_of(judge: Judge, trace: Trace) -> list[Question] | None:
-    """Return what a model of decisions is asked; None where none can be asked."""
-    if judge.decision_form is None:
-        return None
-    return [question for prompt in judge.for_decisions({}).prompts(trace) for question in prompt.questions]
 
 
 def test_the_catalogue_is_one_document_on_one_line(run: Run) -> None:
@@ -93,7 +84,6 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
         [{"role": message.role, "content": message.content} for message in render(prompt)]
         for prompt in judge.prompts(msgspec.convert(trace, Trace))
     ]
-    questions = questions_of(judge, msgspec.convert(trace, Trace))
     assert (ended.code, ended.err) == (0, "")
     document = ended.document
     questions = document.pop("questions", None)
@@ -112,7 +102,6 @@ def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
         "trace": {"file": "t.jsonl", "line": 2, "trace_id": trace["trace_id"]},
         "requests": requests,
         "schema": judge.schema,
-        **({} if questions is None else {"questions": as_json(questions)}),
     }
 
 
