@@ -246,7 +246,14 @@ class Connections:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        connection = self._reusable(began)
+        connection = None
+        while self._idle and connection is None:
+            # The one that was used last; the others have been idle for longer.
+            last = self._idle.pop()
+            if last.is_open and began - last.used_at < self._keepalive_s:
+                connection = last
+            else:
+                last.close()
         if connection is None:
             connection = await self._connect(loop, min(timeout_s, self._connect_timeout_s))
         waiter = connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), loop)
@@ -271,15 +278,6 @@ class Connections:
         for connection in idle:
             connection.close()
         await self._resolver.close()
-
-    def _reusable(self, now: float) -> _Connection | None:
-        """Return the connection that was used last."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open and now - connection.used_at < self._keepalive_s:
-                return connection
-            connection.close()
-        return None
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> _Connection:
         failed: OSError = OSError("the name has no address")
