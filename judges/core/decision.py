@@ -132,7 +132,7 @@ def read_probabilities(question: Question, values: Sequence[object]) -> Decision
         return Decision(problem="invalid_answer")
     numbers = []
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             return Decision(problem="invalid_answer")
         if not -_SLACK <= value <= 1 + _SLACK:
             return Decision(problem="out_of_range")

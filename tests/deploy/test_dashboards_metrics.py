@@ -10,8 +10,6 @@ from deploy.rules import FOLDER as RULES
 from worker.telemetry.metrics import METRICS
 
 UNUSED = {
-    "tracejudge_cascade_first_share": "the uncorrected part of a cascade's share; docs/reference/metrics.md",
-    "tracejudge_cascade_second_verdicts": "the second judgings behind a cascade's share; docs/reference/metrics.md",
     "tracejudge_quality_corrected_window_seconds": "says what the corrected share is about; docs/statistics.md",
     "tracejudge_verdict_weight_squared_total": "for intervals where no monitor runs: docs/reference/metrics.md",
 }

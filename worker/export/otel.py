@@ -426,17 +426,20 @@ class OtelExporter(ExportConsumer):
             log.warning("otlp export retrying", receiver=self._receiver, seconds=round(wait_s, 1), **said)
         status = f"answers {reply.reason}: {reply.meaning}," if reply.status else "does not answer"
         self.report_blocked(f"receiver {status}")
-        # Short waits between which the entries are kept under delivery.
-        until = time.monotonic() + wait_s
-        while (left_s := until - time.monotonic()) > 0 and not self.stopping.wait(min(left_s, _KEEP_EVERY_S)):
-            self._keep()
-        if self.stopping.is_set():
+        if self._wait(wait_s):
             raise _DeliveryEndedError
 
     def _acknowledge_delivered(self) -> None:
         if self._delivered:
             self.acknowledge(self._delivered)
             self._delivered.clear()
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait, and keep the entries under delivery; True when the exporter was told to stop."""
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0 and not self.stopping.wait(min(left_s, _KEEP_EVERY_S)):
+            self._keep()
+        return self.stopping.is_set()
 
     def _keep(self) -> None:
         """Reset the idle time of the entries under delivery every few seconds, so that no worker claims them.
