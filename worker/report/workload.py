@@ -394,7 +394,11 @@ class Estimator:
         if repeated := max((rule.repeat for rule in rules), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
-        if (cascade := self._cascade(pair, [rule.models[0] for rule in rules])) is not None:
+        known, names = self._settings.cascades, self._settings.models
+        asked_by = [known[rule.models[0]] for rule in rules if rule.models[0] in known]
+        # The cascade whose first model judges, if there is one.
+        cascade = next((one for one in asked_by if names[one.first].judge_model == pair[1]), None)
+        if cascade is not None:
             totals.cascades[pair] = cascade
             then = choice.judge, self._settings.models[cascade.then].judge_model
             second = graders.judge(*then)
@@ -405,13 +409,6 @@ class Estimator:
                 of_then.judgements += share
                 self._add(of_then, share, then, request)
                 totals.hours[hour] += share * request.calls
-
-    def _cascade(self, pair: Pair, models: Iterable[str]) -> Cascade | None:
-        """Return the cascade whose first model judges; None where there is none."""
-        known, names = self._settings.cascades, self._settings.models
-        return next(
-            (known[one] for one in models if one in known and names[known[one].first].judge_model == pair[1]), None
-        )
 
     def _second_share(self, pair: Pair, cascade: Cascade) -> float:
         """Return the expected share of second judgings."""
