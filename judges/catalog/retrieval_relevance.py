@@ -197,18 +197,14 @@ def _rationale(judged: Sequence[_Judged]) -> str:
     for value, singular, plural in ((False, "is not", "are not"), (None, "was left open", "were left open")):
         ones = [one.shown for one in judged if one.relevant is value]
         if ones:
-            said += f"; {_ranks(ones)} {singular if len(ones) == 1 else plural}"
+            # Named by rank, and where spans were judged also by the number of the retrieval.
+            named = []
+            for group, same in groupby(ones, key=lambda one: (one.group, one.span_id)):
+                ranks = [str(one.rank) for one in same]
+                of_span = "" if group[1] is None else f" of retrieval {group[0] + 1}"
+                named.append(f"rank{'s' if len(ranks) > 1 else ''} {_joined(ranks)}{of_span}")
+            said += f"; {_joined(named)} {singular if len(ones) == 1 else plural}"
     return f"{said}."
-
-
-def _ranks(shown: Sequence[Shown]) -> str:
-    """Name documents by rank, and where spans were judged also by the number of the retrieval."""
-    parts = []
-    for group, ones in groupby(shown, key=lambda one: (one.group, one.span_id)):
-        ranks = [str(one.rank) for one in ones]
-        of_span = "" if group[1] is None else f" of retrieval {group[0] + 1}"
-        parts.append(f"rank{'s' if len(ranks) > 1 else ''} {_joined(ranks)}{of_span}")
-    return _joined(parts)
 
 
 def _joined(parts: Sequence[str]) -> str:
