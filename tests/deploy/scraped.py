@@ -36,7 +36,7 @@ MODEL, AWAY = "gpt-4.1-mini", "claude-haiku"
 PANEL = "majority(gpt-4.1-mini,llama)"
 PANEL_REASON = "over_budget"
 """Why panels have no score, and nobody else."""
-_OF_MONITOR = ("quality_", "safety_", "budget_", "judge_canary_", "judge_flip_", "judge_kappa")
+_OF_MONITOR = ("quality_", "safety_", "budget_", "cascade_", "judge_canary_", "judge_flip_", "judge_kappa")
 _SERIES = (
     ("safety", "safety", "prod", MODEL, 0.5),
     ("groundedness", "groundedness", "prod", MODEL, 0.8),
