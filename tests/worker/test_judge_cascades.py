@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import time
 from collections import Counter
 from typing import Any
 
@@ -18,6 +19,7 @@ from worker.config.checks import check_settings
 from worker.config.settings import Cascade, Rule, Settings, SettingsError
 from worker.export.sums import QualitySums
 from worker.monitor.cascades import CascadeWatch, factor_field
+from worker.monitor.safety_watch import SafetyWatch, Watched
 from worker.monitor.series import HOUR_S, read_buckets, read_series
 from worker.monitor.shares import merged
 from worker.queue.ledger import Ledger, read_outbox_entry
@@ -167,6 +169,41 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(ground: Ground, desk: De
     assert factors == {factor_field("both", "safety", version).encode(): factor}
     mean = sum(min(1, max(RATE / 4, float(factor) * rate / 2 / RATE)) for rate in rates.values()) / len(rates)
     assert mean == pytest.approx(RATE, rel=0.03)
+
+
+def test_second_verdicts_raise_no_safety_incident(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.store.make_group(ground.keys.verdicts, "monitor")
+    direct = Rule(name="direct", judges=("safety",), model="strong", rate=0.25)
+    for number, rules in enumerate((SETTINGS["rules"], (*SETTINGS["rules"], direct))):
+        worker = open_desk(desk, rules=rules)
+        worker.models["strong"]._steps = itertools.cycle([NO])
+        worker.run(*choose(ground, 200, **(SETTINGS | {"rules": rules}), first=200 * number))
+        while ground.batches():
+            worker.sweep()
+        gauges(ground, worker.settings)
+        metrics, counted = Metrics(worker.settings), Counter[str]()
+        watch = SafetyWatch(ground.store, worker.settings, metrics, clock=lambda: time.time() + 600)
+
+        def count(one: Watched, bucket: int, confirmed: int, unanswered: int, judgements: int) -> None:
+            counted.update({"failures": unanswered, "judgements": judgements})  # noqa: B023
+
+        monkeypatch.setattr(Watched, "count", count)
+        watch.run_due()
+        (family,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_safety_incident")
+        assert {sample.labels["judge_model"] for sample in family.samples} == {"cheap", "strong"} - (
+            set() if number else {"strong"}
+        )
+        ordinary = [
+            one
+            for one in verdicts(ground, "cheap") + verdicts(ground, "strong")
+            if not (one.details.get("cascade") or {}).get("first")  # type: ignore[attr-defined]
+        ]
+        assert any(one.judge_model == "strong" for one in ordinary) is bool(number)
+        failures = sum(not one.scores[0].passed for one in ordinary)
+        assert counted == {"failures": failures, "judgements": len(ordinary)}, number
+        ground.client.delete(*ground.client.keys(f"{ground.prefix}:quality:*:safety"))
 
 
 def test_a_verdict_that_is_written_twice_has_one_second_judging(

@@ -5,6 +5,7 @@ import itertools
 import random
 import time
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from judging_parts import MODEL, YES, Desk, Desks, choose, shown
 from stage_parts import Ground, make_traces
 from structlog.testing import capture_logs
 
-from judges.core.model import ModelSettings
+from judges.core.decision import Decision
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.config.checks import check_settings
@@ -22,7 +24,7 @@ from worker.config.graders import Graders
 from worker.config.settings import Monitor, Rule, Settings, SettingsError
 from worker.export.sums import QualitySums
 from worker.judging.second_judging import Repeats
-from worker.monitor.counts import counted_until
+from worker.monitor.counts import counted_until, read_counts
 from worker.monitor.failing import read_examples
 from worker.monitor.repeats import RepeatsWatch
 from worker.monitor.safety_watch import SafetyWatch, Watched
@@ -263,3 +265,54 @@ def test_from_a_trace_to_the_page(ground: Ground, desk: Desks, *, confirms: bool
         assert (ratio > 0) is flips, second
         assert ratio < upper < 0.5
         assert kappa == pytest.approx(1.0) if not flips else kappa == pytest.approx(0.0)
+
+
+class Decider:
+    """A model that decides: odd traces pass, and all others fail."""
+
+    settings = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        fails = any(f"It is {number}." in request.messages[-1].content for number in range(0, 40, 2))
+        found = (Decision((0.1 if fails else 0.9,)),)
+        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=found)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("first", ["decider", "default"])
+def test_a_model_of_another_form_confirms_failures(ground: Ground, desk: Desks, first: str) -> None:
+    models = {"default": MODEL, "decider": Decider.settings}
+    second = "default" if first == "decider" else "decider"
+    rules = (Rule(name="all", judges=("safety",), model=first, second_model=second, repeat=1.0),)
+
+    def bad(request: Any) -> str:
+        return NO if shown(request) in {f"It is {number}." for number in range(0, 40, 2)} else YES
+
+    worker = desk(bad, models=models, rules=rules)
+    worker.models["decider"] = Decider()  # type: ignore[assignment]
+    worker.run(*choose(ground, 40, models=models, rules=rules))
+    while ground.batches():
+        worker.sweep()
+    found = [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")]
+    graders = Graders(worker.settings, configured({}))
+    names = {one: worker.settings.models[one].judge_model for one in models}
+    assert len(found) == 120
+    for one in found:
+        assert (one.outcome, one.judge_version) == ("scored", graders.version("safety", one.judge_model)), one.reason
+    assert len({one.judge_version for one in found}) == 2
+    metrics = monitored(ground, worker)
+    labels = {"judge": "safety", "version": graders.version("safety", names[first])[:8], "judge_model": names[first]}
+    series = {**labels, "service": "shop", "environment": "", "metric": "safety"}
+    assert metrics.registry.get_sample_value("tracejudge_safety_incident", series) == 1.0
+    for model in names.values():
+        pair = {**labels, "second_model": model}
+        assert metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", pair) == 0.0, model
+    (info,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_safety_incident_info")
+    assert [len(sample.labels["examples"].split()) for sample in info.samples] == [3], "confirmed ones are found"
+    today = dt.datetime.now(dt.UTC).date()
+    words = Counter[str]()
+    for (_, _, word), number in read_counts(ground.store, "safety", [today, today - dt.timedelta(1)]).items():
+        words[word] += number
+    assert words == {"failed": 20, "confirmed": 20}

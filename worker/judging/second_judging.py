@@ -53,7 +53,9 @@ class Repeats:
         if not (is_drawn or is_failure):
             return []
         ended_at = verdict.started_at + verdict.duration_s
-        first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure)
+        first = First(
+            evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version
+        )
         graders, found = self._sampler.graders, []
         seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
         others = [
@@ -68,6 +70,7 @@ class Repeats:
             again = structs.replace(
                 evaluation,
                 id=repeat_id(evaluation.id, grader.judge_model),
+                version=graders.version(evaluation.judge, grader.judge_model),
                 # A failure is repeated for certain.
                 probability=evaluation.probability * (1.0 if of_grader.is_failure else share),
                 origin="repeat",

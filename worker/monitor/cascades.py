@@ -80,7 +80,7 @@ class CascadeSums(NamedTuple):
 
     @property
     def waiting(self) -> float:
-        """Second judgings that have not ended."""
+        """Second judgings that have no verdict: those that have not ended, and dead letters."""
         return max(0.0, self.chosen - self.second - self.no_score)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from worker.monitor.repeats import first_of
+from worker.monitor.repeats import first_of, series_of_first
 from worker.monitor.series import Series, series_of
 from worker.queue.ledger import read_outbox_entry
 from worker.storage.client import Store
@@ -44,9 +44,8 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
                 continue
             verdict = entry.verdict
             first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
-            judge_model = verdict.judge_model if first is None else first.judge_model
-            ours = (msgspec.structs.replace(one, judge_model=judge_model) for one in series_of(verdict, segments))
-            if series not in ours:
+            known = series_of(verdict, segments)
+            if series not in (known if first is None else (series_of_first(one, first) for one in known)):
                 continue
             if first is not None and first.is_failure and first.passed.get(series.metric) is False:
                 found["cleared" if passed.get(series.metric) else "confirmed"].append(verdict.trace_id)

@@ -11,7 +11,7 @@ from judges.core.verdict import Verdict
 from worker.monitor.corrected import Confusion, flips
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.gauges import GaugeTable, Sample
-from worker.monitor.series import COARSE_DAYS, series_of
+from worker.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of
 from worker.queue.batch import First
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
@@ -31,6 +31,12 @@ def first_of(verdict: Verdict) -> First | None:
         return None
 
 
+def series_of_first(series: Series, first: First) -> Series:
+    """Return the series of the first verdict, from that of its repeat by whichever model."""
+    version = first.version[:VERSION_DIGITS] or series.version
+    return msgspec.structs.replace(series, judge_model=first.judge_model, version=version)
+
+
 def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
     """Count the pair of a repeat that was drawn at random: whether all metrics passed, first and second."""
     first = first_of(verdict)
@@ -38,7 +44,7 @@ def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
         return
     passes = all(first.passed.values()), all(score.passed for score in verdict.scores if score.passed is not None)
     for series in list(series_of(verdict, ()))[:1]:
-        labels = (verdict.judge, series.version, first.judge_model, verdict.judge_model)
+        labels = (verdict.judge, series_of_first(series, first).version, first.judge_model, verdict.judge_model)
         yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
 
 

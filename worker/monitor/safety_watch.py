@@ -24,7 +24,8 @@ from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.monitor.gauges import GaugeTable, Sample
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
-from worker.monitor.repeats import first_of
+from worker.monitor.cascades import step_of
+from worker.monitor.repeats import first_of, series_of_first
 from worker.monitor.series import (
     DAY_S,
     FINE_DAYS,
@@ -44,6 +45,7 @@ log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
 _EVERY_S: Final = 60.0
 _HISTORY_DAYS: Final = 28
+_AN_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _PATIENCE: Final = 6
 """Buckets after which a failure without a second judging counts as a single one."""
 _LATE_S: Final = (_PATIENCE - 1) * FIVE_MINUTES_S
@@ -54,6 +56,7 @@ _CORRELATION: Final = 0.5
 _ENOUGH: Final = 10.0
 """Confirmed errors that the declared rate explains, from which on only the series' own failures count."""
 _WORDS: Final = ("failed", "confirmed", "cleared")
+_OF_CASCADE: Final = "cascade"
 
 
 def count_safety(
@@ -62,6 +65,7 @@ def count_safety(
     """Count a failure of live traffic, and its second judging.
 
     A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+    Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
 
     Args:
         judges: The safety judges.
@@ -73,12 +77,16 @@ def count_safety(
         return
     passed = {score.metric: score.passed for score in verdict.scores}
     bucket, first = str(int(at // FIVE_MINUTES_S)), first_of(verdict)
+    step = step_of(verdict)
     for series in series_of(verdict, ()):
-        if verdict.origin == "live" and verdict.weight > 0 and passed.get(series.metric) is False:
+        if step is not None and step.first:
+            if passed.get(series.metric) is not None and is_listed(series.id):
+                yield Increment(_KIND, at, (series.id, bucket, _OF_CASCADE))
+        elif verdict.origin == "live" and verdict.weight > 0 and passed.get(series.metric) is False:
             if is_listed(series.id):
                 yield Increment(_KIND, at, (series.id, bucket, "failed"))
         elif first is not None and first.is_failure and first.passed.get(series.metric) is False:
-            of_first = msgspec.structs.replace(series, judge_model=first.judge_model)
+            of_first = series_of_first(series, first)
             word = "cleared" if passed.get(series.metric) else "confirmed"
             if at - first.ended_at <= _LATE_S and is_listed(of_first.id):
                 yield Increment(_KIND, at, (of_first.id, bucket, word))
@@ -151,7 +159,7 @@ class SafetyWatch:
         self._error = settings.monitor.judge_error
         graders = Graders(settings, configured(settings.judges))
         # The panel of these judge models decides, as their verdicts alone do not.
-        self._outvoted = graders.outvoted
+        outvoted = graders.outvoted
         # Where no rule names a second model, failures do not wait for anybody.
         self._confirmed = {
             (judge, settings.models[name].judge_model)
@@ -159,7 +167,19 @@ class SafetyWatch:
             if rule.second_model is not None
             for judge in rule.judges
             for name in graders.models_of(rule, judge)
-        } - self._outvoted
+        } - outvoted
+        # All verdicts of these are left out.
+        self._unwatched = outvoted | {
+            (judge, settings.models[cascade.then].judge_model)
+            for cascade in settings.cascades.values()
+            for judge in settings.monitor.safety
+        } - {
+            (judge, settings.models[name].judge_model)
+            for rule in settings.rules
+            for judge in rule.judges
+            if judge not in graders.code
+            for name in graders.models_of(rule, judge)
+        }
         self._clock = clock
         self._next_look = 0.0
         self._metrics = metrics
@@ -178,7 +198,7 @@ class SafetyWatch:
         series = {
             name: one
             for name, one in known.items()
-            if one.judge in self._judges and not one.segment and (one.judge, one.judge_model) not in self._outvoted
+            if one.judge in self._judges and not one.segment and (one.judge, one.judge_model) not in self._unwatched
         }
         watched = self._step(series, now) if series else {}
         self._next_look = now + _EVERY_S
@@ -223,7 +243,8 @@ class SafetyWatch:
             for number in range(max(first, one.done + 1), last + 1):
                 failed, confirmed, cleared = (counts[series_id, str(number), word] for word in _WORDS)
                 unanswered = one.wait(number, failed, confirmed + cleared, patience)
-                change = one.count(number, confirmed, unanswered, judged.get(number, 0))
+                judgements = judged.get(number, 0) - counts[series_id, str(number), _OF_CASCADE]
+                change = one.count(number, confirmed, unanswered, max(0, judgements))
                 if change is not None:
                     changes.append((series_id, change))
             one.done = last
@@ -259,12 +280,16 @@ class SafetyWatch:
         since = until - _HISTORY_DAYS * DAY_S
         last = int(until // FIVE_MINUTES_S)
         failures: dict[tuple[str, str], int] = defaultdict(int)
-        for (series_id, bucket, word), number in read_counts(self._store, _KIND, _days(since, until)).items():
-            if series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
+        of_cascades: dict[tuple[str, int], int] = defaultdict(int)
+        for (series_id, bucket, word), number in read_counts(self._store, _KIND, _days(since, now)).items():
+            if word == _OF_CASCADE:
+                of_cascades[series_id, int(bucket) // _AN_HOUR * _AN_HOUR] += number
+            elif series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
                 failures[series_id, word] += number
         found = read_buckets(self._store, list(watched), since, now, fine=False)
         for (series_id, one), buckets in zip(watched.items(), found, strict=True):
-            hours = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
+            begins = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
+            hours = {first: max(0, number - of_cascades[series_id, first]) for first, number in begins.items()}
             judgements = sum(number for first, number in hours.items() if first < last and not one.is_masked(first))
             span_s = now - buckets[0].begins_at if buckets else HOUR_S
             rates = partial(

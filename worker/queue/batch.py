@@ -64,6 +64,7 @@ class First(Struct, frozen=True):
         passed: Whether each metric with a pass rule passed.
         is_drawn: Whether the rules' `repeat` chose it, so that it counts for the flip ratio.
         is_failure: Whether it is a failure of a safety judge, which the repeat confirms or not.
+        version: The version of the judge for its judge model; older workers do not write it.
     """
 
     id: str
@@ -72,6 +73,7 @@ class First(Struct, frozen=True):
     passed: dict[str, bool]
     is_drawn: bool
     is_failure: bool
+    version: str = ""
 
 
 class CascadeStep(Struct, frozen=True, omit_defaults=True):
