@@ -171,9 +171,7 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(ground: Ground, desk: De
     assert mean == pytest.approx(RATE, rel=0.03)
 
 
-def test_second_verdicts_raise_no_safety_incident(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_verdicts_raise_no_safety_incident(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
     ground.store.make_group(ground.keys.verdicts, "monitor")
     direct = Rule(name="direct", judges=("safety",), model="strong", rate=0.25)
     for number, rules in enumerate((SETTINGS["rules"], (*SETTINGS["rules"], direct))):
@@ -186,8 +184,8 @@ def test_second_verdicts_raise_no_safety_incident(
         metrics, counted = Metrics(worker.settings), Counter[str]()
         watch = SafetyWatch(ground.store, worker.settings, metrics, clock=lambda: time.time() + 600)
 
-        def count(one: Watched, bucket: int, confirmed: int, unanswered: int, judgements: int) -> None:
-            counted.update({"failures": unanswered, "judgements": judgements})  # noqa: B023
+        def count(*arguments: Any, found: Counter[str] = counted) -> None:
+            found.update(dict(zip(("failures", "judgements"), arguments[3:], strict=True)))
 
         monkeypatch.setattr(Watched, "count", count)
         watch.run_due()

@@ -53,9 +53,7 @@ class Repeats:
         if not (is_drawn or is_failure):
             return []
         ended_at = verdict.started_at + verdict.duration_s
-        first = First(
-            evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version
-        )
+        first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
         graders, found = self._sampler.graders, []
         seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
         others = [

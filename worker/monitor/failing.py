@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Final, Literal, NamedTuple
 
-import msgspec
-
 from worker.monitor.repeats import first_of, series_of_first
 from worker.monitor.series import Series, series_of
 from worker.queue.ledger import read_outbox_entry
