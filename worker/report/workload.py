@@ -417,11 +417,7 @@ class Estimator:
             return
         self._add(of_pair, share, pair, asked)
         totals.hours[hour] += share * asked.calls
-        taken, correction = self._history.tokens.get((trace.trace_id, *pair)), totals.corrections[pair]
-        if taken is not None:
-            correction.real += taken
-            correction.estimated += asked.input_tokens
-            correction.matched += 1
+        self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
         rules = sampler.asking(trace, *pair)
         if repeated := max((rule.repeat for rule in rules), default=0.0):
             of_pair.judgements += share * repeated
@@ -440,7 +436,16 @@ class Estimator:
                 of_then = totals.sums[trace.service, *then]
                 of_then.judgements += share
                 self._add(of_then, share, then, request)
+                self._correct(totals.corrections[then], (trace.trace_id, *then), request)
                 totals.hours[hour] += share * request.calls
+
+    def _correct(self, correction: _Correction, judgement: tuple[str, str, str], asked: _Asked) -> None:
+        """Compare the estimate of a judgement with what it took."""
+        taken = self._history.tokens.get(judgement)
+        if taken is not None:
+            correction.real += taken
+            correction.estimated += asked.input_tokens
+            correction.matched += 1
 
     def _share(self, service: str, judge: str, judge_model: str) -> float:
         return self._history.shares.get((service, judge, judge_model), (DEFAULT_SHARE, 1.0))[0]
@@ -460,7 +465,8 @@ class Estimator:
         for (judge, first), cascade in totals.cascades.items():
             then = self._settings.models[cascade.then].judge_model
             if len(self._history.past.get((judge, first), Past()).probabilities) < _LEAST_PAST:
-                notes.add(f"{judge} by {first}: no past probabilities; those of a calibrated model of medium accuracy")
+                assumed = "those of a calibrated model with sensitivity .85 and specificity .80 are assumed"
+                notes.add(f"{judge} by {first}: no past probabilities, so {assumed}")
             for service in {row.service for row in rows}:
                 one, other = found.get((service, judge, first)), found.get((service, judge, then))
                 of_first = totals.sums.get((service, judge, first))
