@@ -1,19 +1,24 @@
 """The plan of a day's judging is near to what then happens."""
 
+import itertools
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import msgspec
+from support.decision_endpoint import Asked, DecisionEndpoint
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline
 from support.replies import Call, Reply, Usage, answers
 
 import tracejudge
-from judges.core.model import ModelSettings, Price
+from judges.core.model import ModelSettings
 from judges.registry import configured
 from worker.cli.demo import rules
 from worker.cli.demo.sample_traffic import Traffic, load_samples, make_plan
 from worker.config.graders import Graders
-from worker.config.settings import Settings
+from worker.config.settings import Cascade, Rule, Settings
 from worker.monitor.series import DAY_S
 from worker.report.workload import Estimator, read_history
 from worker.selection.sampling import Sampler
@@ -22,44 +27,85 @@ SECONDS = 40
 
 
 def test_a_plan_is_within_five_percent_of_what_then_happens(pipeline: Pipeline) -> None:
-    """The first half of the demo's traffic is planned from, and the second half is judged and compared."""
-
-    def reply(call: Call) -> Reply:
-        size = sum(len(message["content"]) for message in call.body["messages"])
-        return replace(answers('{"rationale": "so", "result": "yes"}'), usage=Usage(size // 4, 20 + size % 7))
-
     with ChatEndpoint(reply) as endpoint:
-        model = {"base_url": endpoint.base_url, "model": "judge", "price": {"input": 0.4, "output": 1.6}}
-        pipeline.worker(models={"default": model}, rules=rules())
-        traffic = Traffic(make_plan(load_samples(), SECONDS), time.time())
-        tracejudge.init(service="tests", redis_url=pipeline.redis_url, prefix=pipeline.prefix)
-        try:
-            traffic.publish_due(SECONDS / 2)
-            assert tracejudge.flush(60)
-            first = traffic.published
-            pipeline.settled(first)
-            chat = ModelSettings(model="judge", base_url=endpoint.base_url, price=Price(input=0.4, output=1.6))
-            settings = Settings(models={"default": chat}, rules=rules())
-            before = pipeline.outbox()
-            plan_of = len(make_plan(load_samples(), SECONDS)) - first
-            now_s = pipeline.store.now_ms() / 1000
-            graders = Graders(settings, configured(settings.judges))
-            sampler = Sampler(settings, graders)
-            history = read_history(settings, pipeline.store, now_s - DAY_S, now_s + 1)
-            found = Estimator(settings, history).estimate(
-                "test",
-                graders,
-                sampler,
-                lambda entry: sampler.probabilities(entry.trace),
-                period_s=DAY_S,
-                traces=plan_of,
-            )
-            traffic.publish_due(SECONDS)
-            assert tracejudge.flush(60)
-            pipeline.settled(first + plan_of)
-        finally:
-            tracejudge.shutdown()
-        after = [one.verdict for one in pipeline.outbox()[len(before) :]]
+        models = {"default": chat(endpoint)}
+        compare(pipeline, models, rules(), {})
+
+
+def test_plans_of_decision_models_and_cascades_are_within_five_percent(pipeline: Pipeline) -> None:
+    turns = itertools.count()
+    with ChatEndpoint(reply) as endpoint, DecisionEndpoint() as decisions:
+
+        def answer(asked: Asked) -> Sequence[float]:
+            # Three of five are in the band of the cascade.
+            given = (0.9, 0.5, 0.3, 0.95, 0.7)[next(turns) % 5]
+            count = len(asked.options)
+            return [given, *[(1 - given) / (count - 1)] * (count - 1)] if count else [given]
+
+        def use(found: dict[str, Any]) -> None:
+            size = len(msgspec.json.encode(decisions.bodies[-1]))
+            found["usage"] = {"input_tokens": size // 4, "output_tokens": 2}
+
+        decisions.answer, decisions.change = answer, use
+        cheap = {"provider": "decisions", "base_url": decisions.base_url, "price": {"input": 0.1, "output": 0.1}}
+        models = {
+            "default": chat(endpoint),
+            "cheap": {**cheap, "model": "cheap"},
+            "decider": {**cheap, "model": "decider", "max_questions": 2},
+        }
+        judged = (
+            Rule(name="decided", judges=("groundedness", "facts_grounding"), model="decider"),
+            Rule(name="checked", judges=("safety",), model="checked"),
+        )
+        compare(pipeline, models, judged, {"checked": {"first": "cheap", "then": "default", "uncertain": [0.2, 0.8]}})
+
+
+def reply(call: Call) -> Reply:
+    size = sum(len(message["content"]) for message in call.body["messages"])
+    return replace(answers('{"rationale": "so", "result": "yes"}'), usage=Usage(size // 4, 20 + size % 7))
+
+
+def chat(endpoint: ChatEndpoint) -> dict[str, Any]:
+    return {"base_url": endpoint.base_url, "model": "judge", "price": {"input": 0.4, "output": 1.6}}
+
+
+def compare(
+    pipeline: Pipeline, models: Mapping[str, Any], judged: tuple[Rule, ...], cascades: Mapping[str, Any]
+) -> None:
+    """Plan from the first half of the demo's traffic, judge the second half, and compare."""
+    pipeline.worker(models=models, rules=judged, cascades=cascades)
+    traffic = Traffic(make_plan(load_samples(), SECONDS), time.time())
+    tracejudge.init(service="tests", redis_url=pipeline.redis_url, prefix=pipeline.prefix)
+    try:
+        traffic.publish_due(SECONDS / 2)
+        assert tracejudge.flush(60)
+        first = traffic.published
+        pipeline.settled(first)
+        settings = Settings(
+            models=msgspec.convert(models, dict[str, ModelSettings]),
+            rules=judged,
+            cascades=msgspec.convert(cascades, dict[str, Cascade]),
+        )
+        before = pipeline.outbox()
+        plan_of = len(make_plan(load_samples(), SECONDS)) - first
+        now_s = pipeline.store.now_ms() / 1000
+        graders = Graders(settings, configured(settings.judges))
+        sampler = Sampler(settings, graders)
+        history = read_history(settings, pipeline.store, now_s - DAY_S, now_s + 1)
+        found = Estimator(settings, history).estimate(
+            "test",
+            graders,
+            sampler,
+            lambda entry: sampler.probabilities(entry.trace),
+            period_s=DAY_S,
+            traces=plan_of,
+        )
+        traffic.publish_due(SECONDS)
+        assert tracejudge.flush(60)
+        pipeline.settled(first + plan_of)
+    finally:
+        tracejudge.shutdown()
+    after = [one.verdict for one in pipeline.outbox()[len(before) :]]
     real = {
         "judgements": len(after),
         "input_tokens": sum(verdict.input_tokens for verdict in after),
@@ -67,4 +113,10 @@ def test_a_plan_is_within_five_percent_of_what_then_happens(pipeline: Pipeline) 
         "usd": sum(verdict.cost_usd or 0.0 for verdict in after),
     }
     errors = {name: getattr(found, name) / expected - 1 for name, expected in real.items()}
+    errors["calls"] = found.calls_per_s * DAY_S / sum(verdict.attempts for verdict in after) - 1
+    by_model = {row.judge_model: 0.0 for row in found.rows}
+    for row in found.rows:
+        by_model[row.judge_model] += row.judgements
+    for judge_model, planned in by_model.items():
+        errors[judge_model] = planned / sum(verdict.judge_model == judge_model for verdict in after) - 1
     assert max(map(abs, errors.values())) < 0.05, errors

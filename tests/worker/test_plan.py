@@ -1,14 +1,31 @@
 """The estimate of a day's judging: probabilities in place of draws, scaled to the day."""
 
+import math
+import re
+from pathlib import Path
+from statistics import fmean
+
 import pytest
+from msgspec import structs
 from stage_parts import Ground, make_traces
 
-from judges.core.model import ModelSettings, Price
+from judges.core.decision import Question
+from judges.core.model import ChatRequest, ModelSettings, Price
+from judges.core.prompt import Message
 from judges.registry import configured
+from judges.request import BYTES_PER_TOKEN
 from worker.config.graders import Graders
-from worker.config.settings import Rule, Settings
+from worker.config.settings import Cascade, Rule, Settings
+from worker.judging.reservations import most_tokens
 from worker.monitor.series import DAY_S
-from worker.report.workload import Estimate, Estimator, NoTrafficError, read_history
+from worker.report.workload import (
+    Estimate,
+    Estimator,
+    NoTrafficError,
+    assumed_probabilities,
+    read_history,
+    second_judgings,
+)
 from worker.selection.sampling import Sampler
 from worker.storage.client import Store
 
@@ -43,3 +60,55 @@ def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(
 def test_without_traces_there_is_nothing_to_plan_from(ground: Ground) -> None:
     with pytest.raises(NoTrafficError, match="publish traces first"):
         estimated(Settings(), ground.store, traces=1)
+
+
+def test_requests_to_decision_models_hold_their_questions(ground: Ground) -> None:
+    rules = ["Answer in one sentence.", "Name the source.", "Never promise a refund.", "Be polite.", "Use metres." * 90]
+    for trace in make_traces(range(20)):
+        ground.add(structs.replace(trace, guidelines=rules))
+    decider = ModelSettings(provider="decisions", base_url="http://127.0.0.1:9/v1", model="decider")
+    found = {}
+    for limit in (None, 2):
+        settings = Settings(
+            models={"default": structs.replace(decider, max_questions=limit)},
+            rules=(Rule(name="all", judges=("guidelines",)),),
+        )
+        (found[limit],) = estimated(settings, ground.store, traces=20).rows
+    assert (found[None].calls, found[2].calls) == (pytest.approx(20), pytest.approx(60))
+    text = sum(map(len, rules)) / BYTES_PER_TOKEN
+    assert found[None].input_tokens > 20 * text, found
+    # The material is in each of the three requests.
+    assert found[2].input_tokens > found[None].input_tokens + 2 * 20 * 50, found
+
+
+def test_reservations_count_questions_and_for_classifiers_the_pairs_alone() -> None:
+    asked = tuple(Question("predicate", "Is it polite? " * 100, pair=("é" * 500, "claim")) for _ in range(3))
+    request = ChatRequest((Message("user", "m" * 4000),), "judge", {}, heuristic=str, questions=asked)
+    for provider, chars in (("decisions", 4000 + 3 * 1400), ("classifier", 3 * (2 * 500 + 5))):
+        tokens, _ = most_tokens(request, ModelSettings(provider=provider))
+        assert chars / BYTES_PER_TOKEN <= tokens < 1.2 * chars / BYTES_PER_TOKEN, (provider, tokens)
+
+
+def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
+    """Compare the formula with the table of docs/cascades.md, and with the least width that a design can reach."""
+    table = (Path(__file__).parents[2] / "docs" / "cascades.md").read_text()
+    rows = re.findall(r"^\| \.8 · \.9 · \.95 \| (.*?) \| .*? \| (.*?) \|$", table, re.MULTILINE)
+    designs = {"band .2 to .8": Cascade("first", "then", uncertain=(0.2, 0.8), audit=0.02)}
+    designs |= {str(rate): Cascade("first", "then", rate=rate) for rate in (0.05, 0.1, 0.2)}
+    compared = 0
+    for name, widths in rows:
+        cascade = designs.get(name.partition(",")[0])
+        for good, simulated in zip((0.8, 0.9, 0.95), map(float, widths.split(" · ")), strict=True):
+            if cascade is None:
+                continue
+            share, compared = 0.05 + 0.9 * good, compared + 1
+            probabilities = assumed_probabilities(share)
+            rate, variance = second_judgings(cascade, probabilities)
+            plain = share * (1 - share) * (1 / (rate + 1 / 12) - 1)
+            assert math.sqrt(variance / plain) == pytest.approx(simulated, rel=0.05), (name, good)
+            if cascade.rate is not None:
+                # Godambe and Joshi, 1965: no unbiased estimator has a smaller expected variance at this mean rate.
+                variances = [one[""] * (1 - one[""]) for one in probabilities]
+                least = fmean(map(math.sqrt, variances)) ** 2 / rate - fmean(variances)
+                assert variance <= 1.01 * least, (name, good)
+    assert compared == 12, rows

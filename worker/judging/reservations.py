@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -24,6 +25,7 @@ from judges.core.model import (
     ModelUnavailableError,
     OverBudgetError,
 )
+from judges.core.prompt import Message
 from judges.request import BYTES_PER_TOKEN
 from tracejudge import Trace
 from worker.config.settings import NANO, Budget, Rule, Settings
@@ -236,7 +238,13 @@ def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int
 
     Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
     """
-    size = size_bytes(request.messages) + sum(len(str(tool)) for tool in request.tools)
+    # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
+    pairs = settings.provider == "classifier"
+    asked = [
+        Message("user", "".join(one.pair or () if pairs else (one.instructions, *chain.from_iterable(one.options))))
+        for one in request.questions
+    ]
+    size = size_bytes(asked if pairs else (*request.messages, *asked)) + sum(len(str(tool)) for tool in request.tools)
     answer = request.max_output_tokens or _DEFAULT_OUTPUT_TOKENS
     output = settings.max_output_tokens or answer + (settings.thinking_tokens or 0)
     return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor

@@ -128,6 +128,11 @@ def second_rate(cascade: Cascade, probabilities: Mapping[str, float], factor: fl
     return min(1.0, max(rate / 4, factor * uncertainty(probabilities)))
 
 
+def spread_place(probabilities: Mapping[str, float]) -> int:
+    """Return the bin of the uncertainty."""
+    return min(_BINS - 1, int(2 * _BINS * uncertainty(probabilities)))
+
+
 def fitted_factor(rate: float, spread: Mapping[int, float]) -> float:
     """Return the factor by which the mean probability of a second judging is the rate.
 
@@ -193,7 +198,7 @@ def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
             for metric, g in given.items()
         }
         if given:
-            place = min(_BINS - 1, int(2 * _BINS * uncertainty(given)))
+            place = spread_place(given)
             of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
             yield Increment(_SPREAD_KIND, at, (*of_cascade, str(place)), keep_days=_KEEP_DAYS)
     hour, environment = str(int(at // HOUR_S)), verdict.environment or ""

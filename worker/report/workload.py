@@ -6,11 +6,11 @@ from the requests that the judges would send, corrected by what past verdicts of
 
 import datetime as dt
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
@@ -25,7 +25,7 @@ from judges.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.config.graders import CODE, Graders
 from worker.config.settings import Cascade, Settings
 from worker.judging.reservations import most_tokens
-from worker.monitor.cascades import second_rate
+from worker.monitor.cascades import fitted_factor, second_rate, spread_place
 from worker.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.monitor.shares import merged, pass_share
 from worker.queue.ledger import read_outbox_entry
@@ -42,11 +42,8 @@ _USED: Final = 50
 # With fewer past verdicts the estimate is better than their mean.
 _LEAST_PAST: Final = 10
 _MILLION: Final = 1_000_000
-# Simulated (statistics of cascades): the width of a cascade's interval, relative to a plain sample of its second model
-# at the same cost, by the share that passes; an uncertain band is about four times as wide, and sends on this share.
-_WIDTHS: Final = ((0.8, 0.95), (0.9, 1.04), (0.95, 1.11))
-_BAND_WIDTH: Final = 4.0
-_BAND_SHARE: Final = 0.36
+# How many probabilities stand for a first model without past verdicts.
+_ASSUMED: Final = 1000
 
 Pair = tuple[str, str]
 """A judge and a judge model."""
@@ -281,6 +278,40 @@ class _Totals:
     cascades: dict[Pair, Cascade] = field(default_factory=dict)
 
 
+def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
+    """Return the probabilities of a calibrated first model, for the share that the second model passes.
+
+    The first model has sensitivity .85 and specificity .80, the second .95 and .95 (docs/cascades.md).
+    """
+    scores = NormalDist()
+    distance = scores.inv_cdf(0.85) + scores.inv_cdf(0.80)
+    # The second model also passes 5 % of the bad ones.
+    good = min(_ASSUMED - 1, max(1, round((share - 0.05) / 0.9 * _ASSUMED)))
+    found: list[Mapping[str, float]] = []
+    for count, mean in ((good, distance), (_ASSUMED - good, 0.0)):
+        for number in range(count):
+            score = mean + scores.inv_cdf((number + 0.5) / count)
+            odds = good / (_ASSUMED - good) * math.exp(distance * score - distance**2 / 2)
+            found.append({"": 0.05 + 0.9 * odds / (1 + odds)})
+    return found
+
+
+def second_judgings(cascade: Cascade, probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Return the mean probability π of a second judging, and what the choice adds to the variance of one trace.
+
+    This is the mean of (1 - π)/π·g(1 - g), of the metric where it is largest: g is assumed to be calibrated.
+    """
+    factor = None
+    if cascade.rate is not None:
+        factor = fitted_factor(cascade.rate, Counter(map(spread_place, probabilities)))
+    rates = [second_rate(cascade, given, factor) for given in probabilities]
+    variances: defaultdict[str, list[float]] = defaultdict(list)
+    for rate, given in zip(rates, probabilities, strict=True):
+        for metric, g in given.items():
+            variances[metric].append((1 - rate) / rate * g * (1 - g))
+    return fmean(rates), max(map(fmean, variances.values()))
+
+
 class _Asked(NamedTuple):
     calls: int
     input_tokens: int
@@ -295,6 +326,7 @@ class Estimator:
         self._settings = settings
         self._models = {model.judge_model: model for model in settings.models.values()}
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
+        self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
 
     def estimate(
         self,
@@ -338,7 +370,7 @@ class Estimator:
         rows = tuple(
             self._row(key, one, totals.corrections[key[1:]], notes) for key, one in sorted(totals.sums.items())
         )
-        rows = self._with_cascades(rows, totals.cascades, notes)
+        rows = self._with_cascades(rows, totals, notes)
         calls = sum(row.calls for row in rows)
         costs = [row.usd for row in rows]
         whole = [totals.hours.get(hour, 0.0) for hour in range(int(history.span_s // HOUR_S))]
@@ -385,11 +417,7 @@ class Estimator:
             return
         self._add(of_pair, share, pair, asked)
         totals.hours[hour] += share * asked.calls
-        taken, correction = self._history.tokens.get((trace.trace_id, *pair)), totals.corrections[pair]
-        if taken is not None:
-            correction.real += taken
-            correction.estimated += asked.input_tokens
-            correction.matched += 1
+        self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
         rules = sampler.asking(trace, *pair)
         if repeated := max((rule.repeat for rule in rules), default=0.0):
             of_pair.judgements += share * repeated
@@ -404,42 +432,73 @@ class Estimator:
             second = graders.judge(*then)
             request = second and self._request(number, second, then[1], sampler, entry)
             if request:
-                share *= self._second_share(pair, cascade)
+                share *= self._second_judgings(pair, cascade, self._share(trace.service, *then))[0]
                 of_then = totals.sums[trace.service, *then]
                 of_then.judgements += share
                 self._add(of_then, share, then, request)
+                self._correct(totals.corrections[then], (trace.trace_id, *then), request)
                 totals.hours[hour] += share * request.calls
 
-    def _second_share(self, pair: Pair, cascade: Cascade) -> float:
-        """Return the expected share of second judgings."""
-        if cascade.rate is not None:
-            return cascade.rate
-        past = self._history.past.get(pair, Past()).probabilities
-        return fmean(second_rate(cascade, one, None) for one in past) if past else _BAND_SHARE
+    def _correct(self, correction: _Correction, judgement: tuple[str, str, str], asked: _Asked) -> None:
+        """Compare the estimate of a judgement with what it took."""
+        taken = self._history.tokens.get(judgement)
+        if taken is not None:
+            correction.real += taken
+            correction.estimated += asked.input_tokens
+            correction.matched += 1
 
-    def _with_cascades(
-        self, rows: tuple[Work, ...], cascades: Mapping[Pair, Cascade], notes: set[str]
-    ) -> tuple[Work, ...]:
+    def _share(self, service: str, judge: str, judge_model: str) -> float:
+        return self._history.shares.get((service, judge, judge_model), (DEFAULT_SHARE, 1.0))[0]
+
+    def _second_judgings(self, pair: Pair, cascade: Cascade, share: float) -> tuple[float, float]:
+        """Return ``second_judgings`` by past probabilities; without them by those that fit the share."""
+        key = pair, cascade, share
+        if key not in self._second:
+            past = self._history.past.get(pair, Past()).probabilities
+            known = past if len(past) >= _LEAST_PAST else assumed_probabilities(share)
+            self._second[key] = second_judgings(cascade, known)
+        return self._second[key]
+
+    def _with_cascades(self, rows: tuple[Work, ...], totals: _Totals, notes: set[str]) -> tuple[Work, ...]:
         """Set the half-widths of cascades, on the rows of their second models."""
         found = {(row.service, row.judge, row.judge_model): row for row in rows}
-        for (judge, first), cascade in cascades.items():
+        for (judge, first), cascade in totals.cascades.items():
             then = self._settings.models[cascade.then].judge_model
+            if len(self._history.past.get((judge, first), Past()).probabilities) < _LEAST_PAST:
+                assumed = "those of a calibrated model with sensitivity .85 and specificity .80 are assumed"
+                notes.add(f"{judge} by {first}: no past probabilities, so {assumed}")
             for service in {row.service for row in rows}:
                 one, other = found.get((service, judge, first)), found.get((service, judge, then))
-                if one is None or other is None or not other.judgements:
+                of_first = totals.sums.get((service, judge, first))
+                if one is None or other is None or of_first is None or not other.judgements:
                     continue
-                paid = other.judgements
-                if one.usd and other.usd:
-                    paid *= 1 + one.usd / other.usd
-                share, effect = self._history.shares.get((service, judge, then), (DEFAULT_SHARE, 1.0))
-                interval = wilson(share, paid / effect)
-                plain = (interval.high - interval.low) / 2
-                width = next((ratio for least, ratio in reversed(_WIDTHS) if share >= least), _WIDTHS[0][1])
-                half = plain * (width if cascade.rate is not None else _BAND_WIDTH)
+                share = self._share(service, judge, then)
+                # Not 0 or 1, which have no variance by themselves.
+                middle = (share * other.judgements + 1) / (other.judgements + 2)
+                spread = middle * (1 - middle)
+                # Σ w = scored and Σ w² = inverse, where w is the weight of a first verdict.
+                variance = self._second_judgings((judge, first), cascade, share)[1] * of_first.inverse
+                variance += (of_first.inverse - of_first.scored) * spread
+                half = 0.0
+                if variance > 0:
+                    interval = wilson(share, spread * of_first.scored**2 / variance)
+                    half = (interval.high - interval.low) / 2
                 found[service, judge, then] = structs.replace(other, half_width=half)
+                if one.usd is None or not other.usd:
+                    # What the same money buys is not known.
+                    continue
+                paid = min(of_first.scored, other.judgements * (1 + one.usd / other.usd))
+                plain = 0.0
+                if paid < of_first.scored:
+                    # Of the traces of one period, as the interval of the cascade.
+                    interval = wilson(share, paid / (1 - paid / of_first.scored))
+                    plain = (interval.high - interval.low) / 2
+                advice = "the cascade is narrower"
+                if plain <= half:
+                    advice = "prefer the plain sample unless every trace needs a verdict"
                 notes.add(
-                    f"{service} {judge}: {then} on a plain sample of {paid:,.0f} traces costs the same, ± {plain:.1%} "
-                    f"against ± {half:.1%}; prefer it unless every trace needs a verdict"
+                    f"{service} {judge}: {then} on a plain sample of {paid:,.0f} traces costs no more, ± {plain:.2%} "
+                    f"against ± {half:.2%}: {advice}"
                 )
         return tuple(found.values())
 
@@ -454,6 +513,7 @@ class Estimator:
             if judge.missing(trace) is None:
                 truncated = truncate_to_context(judge, trace, model.max_input_tokens)
                 if truncated is not None:
+                    limit = model.question_limit
                     requests = [
                         ChatRequest(
                             render(prompt),
@@ -461,8 +521,10 @@ class Estimator:
                             prompt.schema or judge.schema,
                             heuristic=str,
                             max_output_tokens=judge.output_tokens(truncated.trace, prompt),
+                            questions=prompt.questions[place : place + limit],
                         )
                         for prompt in truncated.prompts
+                        for place in range(0, max(1, len(prompt.questions)), limit)
                     ]
                     tokens = [most_tokens(request, model) for request in requests]
                     found = _Asked(len(requests), sum(one[0] for one in tokens), sum(one[1] for one in tokens))

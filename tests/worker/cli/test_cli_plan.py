@@ -1,5 +1,7 @@
 """`tracejudge plan`: alternatives side by side, and what to do where there is nothing to plan from."""
 
+import json
+
 import pytest
 from cli_parts import SAMPLES, Run
 
@@ -49,20 +51,29 @@ def test_a_dry_run_of_a_replay_estimates_its_work(served: Run, monkeypatch: pyte
 def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
     served: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "TRACEJUDGE_MODELS",
-        '{"default": {"provider": "scripted", "script": "none.jsonl", "model": "strong", '
-        '"price": {"input": 1.0, "output": 2.0}}, "cheap": {"provider": "decisions", "dialect": "openai", '
-        '"base_url": "http://127.0.0.1:9/v1", "model": "cheap", "price": {"input": 0.1, "output": 0.1}}}',
-    )
+    served("publish", SAMPLES / "summariser.jsonl")
     monkeypatch.setenv("TRACEJUDGE_CASCADES", '{"two": {"first": "cheap", "then": "default", "rate": 0.1}}')
     monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "all", "judges": ["safety"]}]')
-    served("publish", SAMPLES / "summariser.jsonl")
-    ended = served("plan", "--json", "--cascade", "two")
-    assert (ended.code, ended.err) == (0, "")
-    first, then = ended.document["alternatives"][1]["rows"]
-    assert (first["judge_model"], then["judge_model"]) == ("cheap", "strong")
-    assert then["judgements"] == pytest.approx(0.1 * first["judgements"])
-    notes = ended.document["alternatives"][1]["notes"]
-    assert any("strong on a plain sample of" in text and "unless every trace" in text for text in notes), notes
+    strong = {"provider": "scripted", "script": "none.jsonl", "model": "strong"}
+    cheap = {"provider": "decisions", "dialect": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "cheap"}
+    cases = (
+        (1.0, "prefer the plain sample unless every trace"),
+        (0.01, "the cascade is narrower"),
+        (None, None),
+    )
+    for price, advice in cases:
+        # Without the price of the first model nothing is known of the same cost.
+        prices = {} if price is None else {"price": {"input": price, "output": price}}
+        models = {"default": {**strong, "price": {"input": 10.0, "output": 10.0}}, "cheap": {**cheap, **prices}}
+        monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
+        ended = served("plan", "--json", "--cascade", "two")
+        assert (ended.code, ended.err) == (0, ""), price
+        first, then = ended.document["alternatives"][1]["rows"]
+        assert (first["judge_model"], then["judge_model"]) == ("cheap", "strong")
+        assert then["judgements"] == pytest.approx(0.1 * first["judgements"], rel=0.02)
+        assert then["half_width"] > 0
+        notes = ended.document["alternatives"][1]["notes"]
+        assert any("sensitivity .85" in text for text in notes), notes
+        beside = [text for text in notes if "on a plain sample of" in text]
+        assert [advice in text for text in beside] == [True] * (advice is not None), (price, notes)
     assert "there is no [cascades.three]" in served("plan", "--cascade", "three").err
