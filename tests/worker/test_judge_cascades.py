@@ -33,6 +33,7 @@ SETTINGS: dict[str, Any] = {
     "models": {"default": MODEL, "cheap": CHEAP, "strong": STRONG},
     "cascades": {"both": Cascade("cheap", "strong", rate=RATE)},
     "rules": (Rule(name="all", judges=("safety",), model="both", rate=0.5),),
+    "sampling_key": "key of the test",
 }
 
 
@@ -125,7 +126,7 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(ground: Ground, desk: De
         assert one.weight == 2.0
         # Before there is history the factor is twice the rate.
         rate = rates[place_of(one)] = min(1.0, max(RATE / 4, 2 * RATE * math.sqrt(g * (1 - g))))
-        is_chosen = position(f"both:{one.evaluation_id}", "cascade") < rate
+        is_chosen = position(f"cascade:both:{one.evaluation_id}", "key of the test") < rate
         step = one.details["cascade"]
         assert isinstance(step, dict)
         assert (step["name"], step["rate"], step["is_chosen"]) == ("both", pytest.approx(rate), is_chosen)
@@ -248,3 +249,9 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
             check_settings(Settings(models=models, cascades=cascades, rules=rules), {}, needs_rules=True)
         assert wanted in str(caught.value), wanted
     check_settings(Settings(models=models, cascades=SETTINGS["cascades"], rules=(rule,)), {}, needs_rules=True)
+    # A judge with a model of its own needs no form for the second model.
+    judges = {"conversation_safety": {"model": "strong"}}
+    models["decider"] = msgspec.structs.replace(CHEAP, model="decider")
+    then = {"both": Cascade("cheap", "decider", rate=0.1)}
+    own = msgspec.structs.replace(rule, judges=("safety", "conversation_safety"))
+    check_settings(Settings(models=models, cascades=then, rules=(own,), judges=judges), {}, needs_rules=True)
