@@ -45,12 +45,15 @@ def _rates(cascade: Cascade, g: np.ndarray, before: np.ndarray) -> np.ndarray:
         low, high = cascade.uncertain
         return np.where((low <= g) & (g <= high), 1.0, cascade.audit)
     rate = cascade.rate or 0.0
-    places = np.minimum(_BINS - 1, 2 * _BINS * np.sqrt(before * (1 - before))).astype(int)
-    factor = fitted_factor(rate, dict(enumerate(np.bincount(places, minlength=_BINS).tolist())))
-    found = np.clip(factor * np.sqrt(g * (1 - g)), rate / 4, 1.0)
+    uncertain = np.sqrt(before * (1 - before))
+    places = np.minimum(_BINS - 1, 2 * _BINS * uncertain).astype(int)
+    numbers, sums = np.bincount(places), np.bincount(places, uncertain)
+    found = numbers > 0
+    factor = fitted_factor(rate, list(zip(sums[found] / numbers[found], numbers[found], strict=True)))
+    rates = np.clip(factor * np.sqrt(g * (1 - g)), rate / 4, 1.0)
     # The formula of the product, at one trace.
-    assert abs(found[0] - second_rate(cascade, {"metric": float(g[0])}, factor)) < 1e-12
-    return found
+    assert abs(rates[0] - second_rate(cascade, {"metric": float(g[0])}, factor)) < 1e-12
+    return rates
 
 
 def simulate(seed: int, share: float, cascade: Cascade, runs: int, *, sampled: float = 1.0) -> Found:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.monitor.cascade_runs import BAND, SHARES, simulate
 from worker.config.settings import Cascade
-from worker.monitor.cascades import CascadeSums, estimate, fitted_factor, second_rate
+from worker.monitor.cascades import CascadeSums, estimate, fitted_factor, second_rate, uncertainty
 
 TWENTY = Cascade("first", "second", rate=0.2)
 
@@ -33,13 +33,13 @@ def test_coverage_over_two_thousand_days() -> None:
 
 
 def test_second_judgings_are_as_probable_as_configured() -> None:
-    spread = {0: 500.0, 20: 300.0, 49: 200.0}
-    for rate in (0.01, 0.05, 0.5, 1.0):
-        factor = fitted_factor(rate, spread)
-        mean = sum(
-            number * min(1, max(rate / 4, factor * (place + 0.5) / 100)) for place, number in spread.items()
-        ) / sum(spread.values())
-        assert mean == pytest.approx(rate, rel=1e-6), rate
+    # A usual model; one that is always sure; one that is sure but for two traces in a hundred.
+    for given in ({0.995: 500, 0.9: 300, 0.5: 200}, {1.0: 600, 0.0: 400}, {1.0: 980, 0.99: 20}):
+        for rate in (0.01, 0.05, 0.5, 1.0):
+            spread = [(uncertainty({"a": g}), number) for g, number in given.items()]
+            of_rate, factor = Cascade("first", "second", rate=rate), fitted_factor(rate, spread)
+            mean = sum(second_rate(of_rate, {"a": g}, factor) * number for g, number in given.items()) / 1000
+            assert mean == pytest.approx(rate, rel=1e-6), (given, rate)
     cascade = Cascade("first", "second", rate=0.04)
     cases = (({"a": 0.5}, 0.2, 0.1), ({"a": 1.0}, 0.2, 0.01), ({"a": 1.0, "b": 0.1}, 0.2, 0.06), ({"a": 0.5}, 9.0, 1.0))
     for given, factor, wanted in cases:

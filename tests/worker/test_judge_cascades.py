@@ -15,6 +15,7 @@ from stage_parts import Ground
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Verdict
+from worker.cli.tail import _line, _newest
 from worker.config.checks import check_settings
 from worker.config.settings import Cascade, Rule, Settings, SettingsError
 from worker.export.sums import QualitySums
@@ -35,6 +36,7 @@ SETTINGS: dict[str, Any] = {
     "models": {"default": MODEL, "cheap": CHEAP, "strong": STRONG},
     "cascades": {"both": Cascade("cheap", "strong", rate=RATE)},
     "rules": (Rule(name="all", judges=("safety",), model="both", rate=0.5),),
+    "sampling_key": "key of the test",
 }
 
 
@@ -127,7 +129,7 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(ground: Ground, desk: De
         assert one.weight == 2.0
         # Before there is history the factor is twice the rate.
         rate = rates[place_of(one)] = min(1.0, max(RATE / 4, 2 * RATE * math.sqrt(g * (1 - g))))
-        is_chosen = position(f"both:{one.evaluation_id}", "cascade") < rate
+        is_chosen = position(f"cascade:both:{one.evaluation_id}", "key of the test") < rate
         step = one.details["cascade"]
         assert isinstance(step, dict)
         assert (step["name"], step["rate"], step["is_chosen"]) == ("both", pytest.approx(rate), is_chosen)
@@ -232,6 +234,9 @@ def test_first_verdicts_stand_while_the_second_model_is_away(ground: Ground, des
     worker.models["strong"]._steps = itertools.cycle([failing(*range(100))])
     worker.run(*choose(ground, 100, **SETTINGS))
     waiting = ground.batches()
+    marked = [one.verdict.trace_id for one in _newest(ground.store, 1000, None)[0] if "missing" in _line(one)]
+    chosen = [one.trace_id for one in verdicts(ground, "cheap") if one.details["cascade"]["is_chosen"]]  # type: ignore[index]
+    assert marked == chosen, "first verdicts without their second one are marked"
     assert {one.v for one in waiting.values()} == {4}, "workers that do not know cascades leave them alone"
     worker.sweep()
     found = gauges(ground, worker.settings)
@@ -245,6 +250,7 @@ def test_first_verdicts_stand_while_the_second_model_is_away(ground: Ground, des
     while ground.batches():
         worker.sweep()
     assert len(verdicts(ground, "strong")) == len(waiting)
+    assert not any("missing" in _line(one) for one in _newest(ground.store, 1000, None)[0])
 
 
 def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
@@ -283,3 +289,9 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
             check_settings(Settings(models=models, cascades=cascades, rules=rules), {}, needs_rules=True)
         assert wanted in str(caught.value), wanted
     check_settings(Settings(models=models, cascades=SETTINGS["cascades"], rules=(rule,)), {}, needs_rules=True)
+    # A judge with a model of its own needs no form for the second model.
+    judges = {"user_frustration": {"model": "strong"}}
+    models["decider"] = msgspec.structs.replace(CHEAP, model="decider")
+    then = {"both": Cascade("cheap", "decider", rate=0.1)}
+    own = msgspec.structs.replace(rule, judges=("safety", "user_frustration"))
+    check_settings(Settings(models=models, cascades=then, rules=(own,), judges=judges), {}, needs_rules=True)

@@ -103,7 +103,9 @@ def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float
     sampler = Sampler(settings, graders)
     for rule in settings.rules:
         for judge in rule.judges:
-            second = [settings.cascades[one].then for one in rule.models if one in settings.cascades]
+            # As judging does: a judge with a model of its own has no second judgings.
+            alone = judge in graders.own or judge in graders.code
+            second = [settings.cascades[one].then for one in rule.models if one in settings.cascades and not alone]
             for model in (*graders.of(rule, judge), *second):
                 if graders.judge(judge, graders.named(model).judge_model) is None:
                     raise click.UsageError(f"{model!r} cannot be asked for {judge}: name a model that writes text")

@@ -16,6 +16,7 @@ from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
 from worker.config.settings import Settings
+from worker.monitor.cascades import step_of
 from worker.monitor.series import read_series
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store
@@ -56,6 +57,7 @@ def command(
     """Follow verdicts until Ctrl-C; with --no-follow print the last N, or as many as there are, and end.
 
     With --json each line is a verdict; its `dead` is true for an evaluation that was given up and may be retried.
+    Of the last N, first verdicts of cascades whose chosen second verdict is not there are marked.
 
     Exit code 0 on success, 1 if --no-follow finds no verdict, 2 on wrong usage.
     """
@@ -119,7 +121,20 @@ def _newest(store: Store, last: int, wanted: Callable[[Verdict], bool] | None) -
     # A rare verdict among millions must not make Redis return the whole outbox.
     searched = _SEARCHED if last and wanted else max(1, last)
     newest = store.call(lambda client: client.xrevrange(store.keys.verdicts, count=searched))
-    found = list(itertools.islice(_readable(newest, wanted), last))
+    found, answered = list[OutboxEntry](), set[str]()
+    for entry in _readable(newest, None):
+        if len(found) == last:
+            break
+        # A second verdict of a cascade is newer than the first one.
+        verdict, step = entry.verdict, step_of(entry.verdict)
+        if step is not None and step.first and verdict.outcome == "scored":
+            answered.add(step.first)
+        elif step is not None and step.is_chosen and not step.first and verdict.evaluation_id not in answered:
+            marked = {**msgspec.to_builtins(step), "second": "missing"}
+            verdict = msgspec.structs.replace(verdict, details={**verdict.details, "cascade": marked})
+            entry = entry._replace(verdict=verdict)  # noqa: PLW2901
+        if wanted is None or wanted(verdict):
+            found.append(entry)
     return found[::-1], newest[0][0] if newest else b"0"
 
 
@@ -157,4 +172,7 @@ def _line(entry: OutboxEntry) -> str:
         trace += f" [dim]session[/dim] {plain(verdict.session_id or '-')}"
     if "session" in verdict.details or verdict.origin != "live":
         trace += f" [dim]{verdict.origin}[/dim]"
+    cascade = verdict.details.get("cascade")
+    if isinstance(cascade, dict) and cascade.get("second") == "missing":
+        result += " [yellow]second verdict missing[/yellow]"
     return f"{trace} {verdict.judge} [dim]by {plain(verdict.judge_model)}[/dim]: {result} [dim]{why}[/dim]"

@@ -329,10 +329,12 @@ def _check_cascade_of(settings: Settings, rule: Rule, name: str, here: str) -> N
 
 def _check_forms(settings: Settings, rule: Rule, here: str, judges: Mapping[str, Judge]) -> None:
     """Check that the judges have a form for models that answer typed questions."""
-    second = [settings.cascades[name].then for name in rule.models if name in settings.cascades]
-    second += [] if rule.second_model is None else [rule.second_model]
+    then = [settings.cascades[name].then for name in rule.models if name in settings.cascades]
+    second = () if rule.second_model is None else (rule.second_model,)
     for judge in filter(None, map(judges.get, rule.judges)):
-        for name in (*models_of_judge(settings, rule, judge.name), *second):
+        # A judge with a model of its own is judged as without the cascade.
+        of_cascade = () if "model" in settings.judges.get(judge.name, {}) else then
+        for name in (*models_of_judge(settings, rule, judge.name), *of_cascade, *second):
             try:
                 judge_for(settings, judge, settings.models[name])
             except ValueError as error:

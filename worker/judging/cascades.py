@@ -23,8 +23,6 @@ from worker.selection.sampling import Sampler, position
 from worker.storage.client import Store, StoreError
 
 log = structlog.get_logger("tracejudge.judging")
-# Of its own, so that second judgings are drawn independently of sampling and repeats.
-_KEY: Final = "cascade"
 _READ_EVERY_S: Final = 60.0
 _VERSION_BYTES: Final = 4
 
@@ -111,7 +109,8 @@ class Cascades:
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))
         rate = second_rate(self._settings.cascades[pair.cascade], given, factor)
-        is_chosen = position(f"{pair.cascade}:{evaluation.id}", _KEY) < rate
+        # The salt makes the choice independent of sampling, of repeats and of other cascades.
+        is_chosen = position(f"cascade:{pair.cascade}:{evaluation.id}", self._settings.sampling_key) < rate
         step = CascadeStep(pair.cascade, pair.version, rate, is_chosen)
         marked = structs.replace(verdict, details={**verdict.details, "cascade": msgspec.to_builtins(step)})
         if not is_chosen:

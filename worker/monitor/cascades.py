@@ -14,7 +14,7 @@ import datetime as dt
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -30,13 +30,15 @@ from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _KIND: Final = "cascades"
-_SPREAD_KIND: Final = "cascade_spread"
+_UNCERTAINTY_KIND: Final = "cascade_uncertainty"
 _KEEP_DAYS: Final = 3
 _EVERY_S: Final = 60.0
 _HOURS: Final = 24
 _UNIT: Final = 10**6
 """Sums are counted in whole parts of this size."""
 _BINS: Final = 50
+_LEAST_UNCERTAINTY: Final = 0.005
+"""Of probabilities of exactly 0 or 1, which models that round return: without it no factor would raise their rate."""
 _START_FACTOR: Final = 2.0
 _ENOUGH_VERDICTS: Final = 200
 _ENOUGH_SECOND: Final = 30
@@ -108,8 +110,8 @@ def estimate(sums: CascadeSums) -> Interval | None:
 
 
 def uncertainty(probabilities: Mapping[str, float]) -> float:
-    """Return the standard deviation of the least certain metric, 0..0.5."""
-    return max(math.sqrt(g * (1 - g)) for g in probabilities.values())
+    """Return the standard deviation of the least certain metric, 0.005..0.5."""
+    return max(_LEAST_UNCERTAINTY, *(math.sqrt(g * (1 - g)) for g in probabilities.values()))
 
 
 def second_rate(cascade: Cascade, probabilities: Mapping[str, float], factor: float | None) -> float:
@@ -128,23 +130,17 @@ def second_rate(cascade: Cascade, probabilities: Mapping[str, float], factor: fl
     return min(1.0, max(rate / 4, factor * uncertainty(probabilities)))
 
 
-def spread_place(probabilities: Mapping[str, float]) -> int:
-    """Return the bin of the uncertainty."""
-    return min(_BINS - 1, int(2 * _BINS * uncertainty(probabilities)))
-
-
-def fitted_factor(rate: float, spread: Mapping[int, float]) -> float:
+def fitted_factor(rate: float, spread: Collection[tuple[float, float]]) -> float:
     """Return the factor by which the mean probability of a second judging is the rate.
 
     Args:
         rate: The rate of the cascade.
-        spread: How many first verdicts had an uncertainty in each of 50 bins.
+        spread: Uncertainties, each with its number of first verdicts.
     """
-    total, (low, high) = sum(spread.values()), (0.0, 4 * _BINS * rate + 1)
-    middles = {(place + 0.5) / (2 * _BINS): number for place, number in spread.items()}
+    total, (low, high) = sum(number for _, number in spread), (0.0, 1 / _LEAST_UNCERTAINTY)
     for _ in range(50):
         factor = (low + high) / 2
-        mean = sum(number * min(1.0, max(rate / 4, factor * each)) for each, number in middles.items()) / total
+        mean = sum(number * min(1.0, max(rate / 4, factor * each)) for each, number in spread) / total
         low, high = (factor, high) if mean < rate else (low, factor)
     return high
 
@@ -198,9 +194,11 @@ def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
             for metric, g in given.items()
         }
         if given:
-            place = spread_place(given)
+            uncertain = uncertainty(given)
             of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
-            yield Increment(_SPREAD_KIND, at, (*of_cascade, str(place)), keep_days=_KEEP_DAYS)
+            in_bin = (*of_cascade, str(min(_BINS - 1, int(2 * _BINS * uncertain))))
+            for name, amount in (("number", 1), ("sum", round(uncertain * _UNIT))):
+                yield Increment(_UNCERTAINTY_KIND, at, (*in_bin, name), amount, _KEEP_DAYS)
     hour, environment = str(int(at // HOUR_S)), verdict.environment or ""
     for metric, of_metric in sums.items():
         for name, amount in of_metric._asdict().items():
@@ -274,15 +272,19 @@ class CascadeWatch:
         self._gauges.show(())
 
     def _fit(self, now: float) -> None:
-        spreads: defaultdict[tuple[str, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        for (_, *of_cascade, place), number in _read(self._store, _SPREAD_KIND, now).items():
-            spreads[tuple(of_cascade)][int(place)] += number
+        bins: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: {"number": 0, "sum": 0})
+        for (_, *in_bin, name), amount in _read(self._store, _UNCERTAINTY_KIND, now).items():
+            bins[tuple(in_bin)][name] += amount
+        spreads: defaultdict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
+        for (*of_cascade, _), one in bins.items():
+            if one["number"]:
+                spreads[tuple(of_cascade)].append((one["sum"] / one["number"] / _UNIT, one["number"]))
         factors: dict[Any, float] = {
             factor_field(name, judge, version): fitted_factor(rate, spread)
             for (name, judge, version), spread in spreads.items()
             if name in self._cascades
             and (rate := self._cascades[name].rate) is not None
-            and sum(spread.values()) >= _ENOUGH_VERDICTS
+            and sum(number for _, number in spread) >= _ENOUGH_VERDICTS
         }
         key = self._store.keys.cascades
         if factors:

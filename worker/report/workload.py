@@ -25,7 +25,7 @@ from judges.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.config.graders import CODE, Graders
 from worker.config.settings import Cascade, Settings
 from worker.judging.reservations import most_tokens
-from worker.monitor.cascades import fitted_factor, second_rate, spread_place
+from worker.monitor.cascades import fitted_factor, second_rate, uncertainty
 from worker.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.monitor.shares import merged, pass_share
 from worker.queue.ledger import read_outbox_entry
@@ -303,7 +303,7 @@ def second_judgings(cascade: Cascade, probabilities: Sequence[Mapping[str, float
     """
     factor = None
     if cascade.rate is not None:
-        factor = fitted_factor(cascade.rate, Counter(map(spread_place, probabilities)))
+        factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items())
     rates = [second_rate(cascade, given, factor) for given in probabilities]
     variances: defaultdict[str, list[float]] = defaultdict(list)
     for rate, given in zip(rates, probabilities, strict=True):
