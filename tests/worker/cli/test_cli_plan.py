@@ -57,7 +57,7 @@ def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
     strong = {"provider": "scripted", "script": "none.jsonl", "model": "strong"}
     cheap = {"provider": "decisions", "dialect": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "cheap"}
     cases = (
-        (1.0, "prefer the plain sample unless every trace"),
+        (5.0, "prefer the plain sample unless every trace"),
         (0.01, "the cascade is narrower"),
         (None, None),
     )
