@@ -223,7 +223,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
     assert spending(rich, ground.store)[0].what == "no limit of a budget is reached"
     small = Purse(ground, 1)
     assert not small.reserve(9, 1000)
-    assert spending(rich, ground.store)[0].what.endswith("is reached; 1 calls were refused so far")
+    assert spending(rich, ground.store)[0].what.endswith("is reached; 1 call was refused so far")
     rates = json.loads(ground.client.get(ground.keys.rates))
     assert rates == {"factors": {"cut": MIN_FACTOR}}
     assert 0 < ground.client.ttl(ground.keys.rates) <= 3600

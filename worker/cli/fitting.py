@@ -213,8 +213,9 @@ def as_toml(one: JudgeCalibration) -> str:
     # The default is left out of the struct's encoding.
     values.setdefault("threshold", one.threshold)
     names = list(dict.fromkeys((*names[:3], "threshold", *names[3:], "judge_version")))
-    # A JSON string, number or list of numbers is one of TOML as well.
-    return "\n".join(["[[calibrations]]", *(f"{name} = {json.dumps(values[name])}" for name in names)]) + "\n"
+    # A JSON string, number or list of numbers is one of TOML as well, except that TOML refuses surrogate pairs.
+    lines = (f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names)
+    return "\n".join(["[[calibrations]]", *lines]) + "\n"
 
 
 def append(path: Path, block: str) -> None:
@@ -224,22 +225,23 @@ def append(path: Path, block: str) -> None:
         SettingsError: They do not; the file is as before.
     """
     path = path.resolve()
+    changed: Path | None = None
     try:
         text = path.read_text(encoding="utf-8")
         # Beside the file, since the settings name files relative to it.
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".toml", delete=False) as file:
+            changed = Path(file.name)
             file.write(text + "\n" * (not text.endswith("\n")) + "\n" * bool(text) + block)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be written: {error}; name a configuration file") from error
-    changed = Path(file.name)
-    try:
         load(os.environ, str(changed))
         shutil.copymode(path, changed)
         changed.replace(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be written: {error}; name a configuration file") from error
     except SettingsError as error:
         raise SettingsError(f"{str(error).replace(str(changed), str(path))}; the calibration is not written") from error
     finally:
-        changed.unlink(missing_ok=True)
+        if changed is not None:
+            changed.unlink(missing_ok=True)
 
 
 def named(value: object) -> Any:

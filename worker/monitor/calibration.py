@@ -182,8 +182,13 @@ def fit_calibration(
     if len({found.apply(row.probability) for row in rows}) == 1 or (found.platt is not None and found.platt[0] <= 0):
         raise ValueError("the labels do not follow the probabilities: no rising map fits them")
     # By the rounded map, as it will be applied.
-    placed = threshold([row._replace(probability=found.apply(row.probability)) for row in rows], precision)
-    found = msgspec.structs.replace(found, threshold=round(placed.value.value, _DIGITS), judge_version=version)
+    corrected = [row._replace(probability=found.apply(row.probability)) for row in rows]
+    placed = threshold(corrected, precision)
+    value = round(placed.value.value, _DIGITS)
+    # A threshold may lie just above a probability that many traces share.
+    if any((row.probability >= value) != (row.probability >= placed.value.value) for row in corrected):
+        value = placed.value.value
+    found = msgspec.structs.replace(found, threshold=value, judge_version=version)
     return Fitted(len(rows), effective(rows), reliability(rows), found, placed)
 
 

@@ -9,7 +9,7 @@ Sample = tuple[Gauge, tuple[str, ...], float]
 
 
 class GaugeTable:
-    """The label sets of some gauges; each gauge belongs to one table."""
+    """The label sets of some gauges; a label set of a gauge belongs to one table."""
 
     def __init__(self) -> None:
         self._shown: set[tuple[Gauge, tuple[str, ...]]] = set()

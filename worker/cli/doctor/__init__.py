@@ -27,7 +27,7 @@ from worker.accounting import read_account
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.judge_models import calibrations, same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
-from worker.cli.options import JSON, OUT, REDIS, print_json
+from worker.cli.options import JSON, OUT, REDIS, amount, print_json
 from worker.config.canary_file import Canary
 from worker.config.graders import Graders
 from worker.config.loading import config_path, load, unconfigured
@@ -159,12 +159,12 @@ def spending(settings: Settings, store: Store) -> Sequence[Finding]:
         for limit, spent, most in state.by_limit(settings.budgets[name]):
             # What is settled stops short of the limit by up to the largest reservation.
             if spent >= _NEARLY * most:
-                what = f"{name} has spent {spent / most:.0%} of {limit}, and has refused {state.refused:,} calls so far"
+                what = f"{name} has spent {spent / most:.0%} of {limit}, and has refused {amount(state.refused, 'call')} so far"
                 findings.append(
                     warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
                 )
     # A call is refused below a limit where what is left is less than its reservation.
-    so_far = f"; {refused:,} calls were refused so far" if refused else ""
+    so_far = f"; {amount(refused, 'call')} {'was' if refused == 1 else 'were'} refused so far" if refused else ""
     return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]
 
 
