@@ -290,8 +290,14 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
         assert wanted in str(caught.value), wanted
     check_settings(Settings(models=models, cascades=SETTINGS["cascades"], rules=(rule,)), {}, needs_rules=True)
     # A judge with a model of its own needs no form for the second model.
-    judges = {"user_frustration": {"model": "strong"}}
+    judges = {
+        "kind": {
+            "instructions": "How kind is {{ outputs }}?",
+            "result": {"number": [0, 1], "pass_at": 0.5},
+            "model": "strong",
+        }
+    }
     models["decider"] = msgspec.structs.replace(CHEAP, model="decider")
     then = {"both": Cascade("cheap", "decider", rate=0.1)}
-    own = msgspec.structs.replace(rule, judges=("safety", "user_frustration"))
+    own = msgspec.structs.replace(rule, judges=("safety", "kind"))
     check_settings(Settings(models=models, cascades=then, rules=(own,), judges=judges), {}, needs_rules=True)
