@@ -159,7 +159,8 @@ def spending(settings: Settings, store: Store) -> Sequence[Finding]:
         for limit, spent, most in state.by_limit(settings.budgets[name]):
             # What is settled stops short of the limit by up to the largest reservation.
             if spent >= _NEARLY * most:
-                what = f"{name} has spent {spent / most:.0%} of {limit}, and has refused {amount(state.refused, 'call')} so far"
+                calls = amount(state.refused, "call")
+                what = f"{name} has spent {spent / most:.0%} of {limit}, and has refused {calls} so far"
                 findings.append(
                     warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
                 )
