@@ -8,7 +8,7 @@ The stub of the package ``judges`` and the charts of docs/statistics.md are writ
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
+from worker.config.receivers import KINDS
 from worker.config.settings import (
     Budget,
     Cascade,
@@ -207,7 +208,7 @@ def _metrics() -> str:
 
 def _configuration() -> str:
     parts = [_NOTE, "# Configuration\n", _PRECEDENCE]
-    for title, struct in (
+    sections: Sequence[tuple[str, type[Struct]]] = (
         ("Top level", Settings),
         ("`[models.NAME]`", ModelSettings),
         ("`[[calibrations]]`", JudgeCalibration),
@@ -215,11 +216,13 @@ def _configuration() -> str:
         ("`where` of a rule", Where),
         ("`[cascades.NAME]`", Cascade),
         ("`[budgets.NAME]`", Budget),
+        *((f'`[receivers.NAME]` with `kind = "{kind}"`', struct) for kind, struct in KINDS.items()),
         ("`[monitor]`", Monitor),
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),
         ("`[gateway.tokens.NAME]`", Token),
-    ):
+    )
+    for title, struct in sections:
         parts.append(f"## {title}\n")
         parts += ["| key | default | what |", "| --- | --- | --- |"]
         parts += [f"| `{name}` | {default} | {text} |" for name, default, text in _fields(struct)]
@@ -228,7 +231,9 @@ def _configuration() -> str:
 
 
 def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
-    described = dict(_ATTRIBUTE.findall(inspect.getdoc(struct) or ""))
+    described = {
+        name: text for each in reversed(struct.__mro__) for name, text in _ATTRIBUTE.findall(inspect.getdoc(each) or "")
+    }
     for field in msgspec.structs.fields(struct):
         text = " ".join(described.get(field.name, "").split())
         if field.default is msgspec.UNSET:

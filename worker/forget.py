@@ -257,6 +257,7 @@ class Forgetting:
         else:
             self.found.unsettled = True
         self._erase_verdicts()
+        self._erase_parked()
         # After the verdicts, which the monitor searches for examples, and copies to their labels.
         examples = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
         self.found.examples = len(examples)
@@ -396,6 +397,17 @@ class Forgetting:
             self.found.verdicts += len(owned)
             if owned and not self._dry_run:
                 self._store.run("forget_verdicts", names, [entry.name for entry in owned])
+
+    def _erase_parked(self) -> None:
+        """Remove verdicts that wait until a receiver knows their traces."""
+        for name in self._settings.all_receivers:
+            parked, due = self._keys.receiver_parked(name)
+            found = self._store.call(methodcaller("hgetall", parked)).items()
+            owned = [field for field, raw in found if self._target.owns(_owner(raw.partition(b" ")[2]))]
+            self.found.verdicts += len(owned)
+            if owned and not self._dry_run:
+                self._store.call(methodcaller("hdel", parked, *owned))
+                self._store.call(methodcaller("zrem", due, *owned))
 
     def _erase_labels(self) -> int:
         """Remove labels and the verdicts kept with them; return how many fields there were."""

@@ -216,6 +216,11 @@ def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
         if rules[one.name] is None and model not in settings.models:
             place = "--model" if one.model is None else f"the judge {one.name}"
             raise ReplayOptionsError(f"{place}: there is no [models.{model}]{nearest(model, settings.models)}")
+        if rules[one.name] is None:
+            try:
+                one.for_model(settings.models[model])
+            except ValueError as error:
+                raise ReplayOptionsError(f"{error}; name another --model, or leave the judge out") from error
 
 
 def parse_time(text: str, now_s: float) -> float:

@@ -148,7 +148,7 @@ class Runtime:
             )
             self._sweepers = [Sweeper(settings, self.store, self.judging, self._notifier, heartbeat), auto_retry]
         made = [exporter for exporter in exporters.values() if self._has(exporter.role)]
-        self._exporters = [exporter(settings, self.store, self.metrics) for exporter in made]
+        self._exporters = [exporter.make(settings, self.store, self.metrics) for exporter in made]
         self._watch_threads({name: exporter.role for name, exporter in exporters.items()}, list(limits))
 
     def start(self) -> None:

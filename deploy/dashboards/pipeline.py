@@ -478,6 +478,7 @@ def _exporting(table: Table) -> list[Panel]:
             Query(five_minutes(["exporter"], "outbox_cut_off"), legend("exporter", after=": cut off")),
             Query("sum(increase(tracejudge_log_records_dropped_total[5m]))", "log lines lost"),
             Query(five_minutes(["exporter"], "export_answers_ignored"), legend("exporter", after=": answers ignored")),
+            Query("sum by (exporter) (tracejudge_export_parked)", legend("exporter", after=": traces not known yet")),
             as_bars=True,
             no_data="Everything was delivered",
             runbooks=runbooks(table, "TraceJudgeExportDropped"),

@@ -74,7 +74,7 @@ class Threshold(NamedTuple):
 
     Attributes:
         value: The threshold, with the limits between which resampled labels place it.
-        agreement: The share of traces that would then be judged as labelled.
+        agreement: The share of other traces that would then be judged as labelled.
         precision: The share of passing traces that are labelled pass; None where none passes.
     """
 
@@ -105,7 +105,8 @@ def reliability(rows: Sequence[Row]) -> Reliability:
     """Compare probabilities with labels.
 
     The calibration error of few labels is too high, because noise adds to each distance. The bootstrap shows by how
-    much, and this is taken off; the limits are those of the basic bootstrap (Davison and Hinkley, 1997, section 5.2).
+    much, and this is taken off; the limits are those of the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
+    the upper one at least that of the percentile method, since the correction has an error of its own.
     The lower limit is 0 where calibrated probabilities would show as large an error in one of forty such samples.
     """
     ordered = sorted(rows, key=attrgetter("probability"))
@@ -142,7 +143,7 @@ def reliability(rows: Sequence[Row]) -> Reliability:
     limits = _percentiles(sorted(briers))
     return Reliability(
         bins,
-        Interval(error, lowest, max(error, 2 * seen - low)),
+        Interval(error, lowest, max(error, 2 * seen - low, high)),
         Interval(brier, min(brier, limits[0]), max(brier, limits[1])),
     )
 
@@ -163,6 +164,9 @@ def fit(rows: Sequence[Row], kind: str | None = None) -> Calibration:
 def threshold(rows: Sequence[Row], precision: float | None = None) -> Threshold:
     """Find the threshold that maximises agreement, or the lowest one with a wished precision.
 
+    The labels that choose the threshold find it better than others will. The mean difference between the agreement of a
+    resample and that of all labels, by the resample's threshold, is taken off (Efron, JASA 78, 1983).
+
     Raises:
         ThresholdNotFoundError: No threshold reaches the precision.
     """
@@ -170,14 +174,22 @@ def threshold(rows: Sequence[Row], precision: float | None = None) -> Threshold:
     value = _threshold(ordered, precision)
     if value is None:
         raise ThresholdNotFoundError(f"no threshold reaches a precision of {precision:.1%} on these labels")
-    samples = ([ordered[pick] for pick in picks] for picks in _resamples(len(ordered)))
-    placed = sorted(found for sample in samples if (found := _threshold(sample, precision)) is not None)
-    low, high = _percentiles(placed or [value])
+    placed, optimism = list[float](), list[float]()
+    for picks in _resamples(len(ordered)):
+        sample = [ordered[pick] for pick in picks]
+        if (found := _threshold(sample, precision)) is not None:
+            placed.append(found)
+            optimism.append(_agreement(sample, found) - _agreement(ordered, found))
+    low, high = _percentiles(sorted(placed) or [value])
     size = effective(rows)
-    agreed = _mean(rows, lambda row: (row.probability >= value) == row.passed)
+    agreed = _agreement(rows, value) - max(0.0, sum(optimism) / len(optimism) if optimism else 0.0)
     passing = [row for row in rows if row.probability >= value]
     right = wilson(_mean(passing, attrgetter("passed")), effective(passing)) if passing else None
     return Threshold(Interval(value, min(value, low), max(value, high)), wilson(agreed, size), right)
+
+
+def _agreement(rows: Sequence[Row], threshold: float) -> float:
+    return _mean(rows, lambda row: (row.probability >= threshold) == row.passed)
 
 
 def _mean(rows: Sequence[Row], of: Callable[[Row], float]) -> float:
@@ -236,7 +248,7 @@ def _platt(rows: Sequence[Row]) -> tuple[float, float]:
         if share <= _EXACT or reached - now < _EXACT * max(1.0, reached):
             break
         slope, intercept, reached = slope - share * step[0], intercept - share * step[1], now
-    # A falling map would turn the verdicts of the judge round; a constant one says that they carry nothing.
+    # A falling map would reverse the verdicts of the judge; a constant one has no information from them.
     return (slope, intercept) if slope > 0 else (0.0, logit(_mean(rows, attrgetter("passed"))))
 
 

@@ -178,7 +178,7 @@ def _decision_form(settings: Settings) -> DecisionForm:
 
     meanings = (f"{value}: {meaning}" for value, meaning in options)
     scoring = f"facts_grounding, decisions/1, {SPLITTER}"
-    return DecisionForm(prompts, (fixed, QUESTION, *meanings), score, scoring)
+    return DecisionForm(prompts, (fixed, QUESTION, *meanings), score, scoring, options=len(options))
 
 
 # An answer is divided for the request, and for the check of its lines.

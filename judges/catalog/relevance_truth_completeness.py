@@ -301,6 +301,7 @@ def _decision_form() -> DecisionForm:
         fixed_parts=(fixed, *(step.question for step in STEPS), *meanings),
         score=score,
         scoring="relevance_truth_completeness, decisions/1",
+        options=max(len(question.options) for question in questions),
     )
 
 

@@ -107,6 +107,7 @@ class DecisionForm:
     score: Callable[[Trace, Sequence[Answered], Mapping[str, Calibration]], Reading]
     scoring: str  # Revision of the questions' order and of ``score``.
     has_pairs: bool = False  # Whether each question is a pair of evidence and claim, which classifiers can answer.
+    options: int = 0  # The largest number of options of one question.
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,9 @@ class Judge:
         form = self.decision_form
         if form is not None and model.provider == "classifier" and not form.has_pairs:
             raise ValueError(f"{self.name} cannot be asked of a classifier: its questions are not about text pairs")
+        if form is not None and form.options > model.option_limit:
+            limit = f"max_options = {model.option_limit} of {model.judge_model}"
+            raise ValueError(f"{self.name} asks for one of {form.options} options, more than {limit}")
         return self.for_decisions(calibrations)
 
     @property

@@ -56,7 +56,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     input: float
     output: float
 
-    def cost_usd(self, input_tokens: int, output_tokens: int) -> float:
+    def cost_usd(self, input_tokens: float, output_tokens: float) -> float:
         """Return the cost of these tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / _MILLION
 

@@ -192,6 +192,15 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
     started_at: float
     duration_s: float
 
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """The probability that each metric with a pass rule passes, by metric; empty where the model gives none."""
+        return {
+            score.metric: score.probability
+            for score in self.scores
+            if score.passed is not None and score.probability is not None
+        }
+
 
 def with_said(note: str, said: str) -> str:
     """Append the endpoint's message to a note, where there is one."""

@@ -162,6 +162,7 @@ class Result:
             fixed_parts=(fixed, question.instructions, *meanings),
             score=score,
             scoring="defined, decisions/1",
+            options=len(question.options),
         )
 
     def _decided(

@@ -135,6 +135,7 @@ def graded(
         fixed_parts=(fixed, question, *(f"{value}: {meaning}" for value, meaning in asked.options)),
         score=score,
         scoring="graded, decisions/1",
+        options=len(asked.options),
     )
 
 

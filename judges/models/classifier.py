@@ -8,7 +8,7 @@ model in this process, on a thread of its own. For both, `path` names a folder w
 import asyncio
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from judges.core.decision import Question
 from judges.core.model import (
     ChatModel,
     ChatRequest,
@@ -29,7 +30,7 @@ from judges.core.model import (
 )
 from judges.models.http import HttpEndpoint, Reply, content_type, read_fault, reply_fields, translated
 from judges.models.pairs import Description, lay_out, load_description
-from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, check_endpoint
+from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import openai_quota
 from judges.request import LARGE_CHARS, offload_if_large
 
@@ -84,12 +85,22 @@ class HttpClassifier:
     ) -> None:
         self.settings = settings
         self._description = description
-        self._endpoint = HttpEndpoint(settings.base_url or "", _headers(api_key), settings, proxy)
+        self._endpoint = HttpEndpoint(settings.base_url or "", bearer(api_key), settings, proxy)
         self._most = _MAX_INPUTS
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        """Answer the questions of one request, or raise ``ModelError``; many inputs are sent in turns."""
-        questions = request.questions
+        """Answer the questions of one request, or raise ``ModelError``.
+
+        Many inputs are sent in several requests, within one time limit for all of them.
+        """
+        timeout_s = self.settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._complete(request.questions)
+        except TimeoutError as error:
+            raise ModelTimeoutError(f"no answer within {timeout_s:g} s") from error
+
+    async def _complete(self, questions: Sequence[Question]) -> ChatResponse:
         chars = sum(len(text) for question in questions for text in question.pair or ())
         layout = await offload_if_large(
             chars > LARGE_CHARS,
@@ -229,10 +240,6 @@ class OnnxClassifier:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _headers(api_key: str | None) -> Mapping[str, str]:
-    return {"authorization": f"Bearer {api_key}"} if api_key else {}
-
-
 def _form(settings: ModelSettings) -> str:
     """Return the end of the endpoint's path."""
     return f"/{httpx.URL(settings.base_url or '').path.rstrip('/').rpartition('/')[2]}"
@@ -279,7 +286,7 @@ def _probe(settings: ModelSettings, key: str | None) -> ProbeRequest | None:
     url = httpx.URL(settings.base_url or "")
     before = url.path.rstrip("/").rpartition("/")[0]
     listing = "/info" if _form(settings) == _PREDICT else "/models" if before.endswith("/v1") else "/v1/models"
-    return ProbeRequest(str(url.copy_with(path=f"{before}{listing}")), _headers(key))
+    return ProbeRequest(str(url.copy_with(path=f"{before}{listing}")), bearer(key))
 
 
 PROVIDER: Final = Provider(make=_make, check=_check, probe=_probe, own_settings=frozenset({"backend", "path"}))

@@ -8,6 +8,7 @@ import asyncio
 import re
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
@@ -18,7 +19,7 @@ from judges.models.credentials import GuardedResolver
 
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
-_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n]*)?(?:\r\n|\Z)")
+_STATUS: Final = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?(?:\r\n|\Z)")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[^\r\n]*\r\n")
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _FIRST_FINAL_STATUS: Final = 200
@@ -35,7 +36,7 @@ class RawReply(NamedTuple):
 
 
 class BrokenReplyError(OSError):
-    """A reply is no HTTP, is cut off, or is too long. The message contains nothing of it."""
+    """A reply is not HTTP, is cut off, or is too long. The message contains nothing of it."""
 
 
 class ReplyParser:
@@ -53,7 +54,7 @@ class ReplyParser:
         """Add a piece; return the reply once it is complete.
 
         Raises:
-            BrokenReplyError: It is no HTTP, or longer than allowed.
+            BrokenReplyError: It is not HTTP, or longer than allowed.
         """
         self._data += data
         if self._head is None and not self._read_head():
@@ -83,15 +84,18 @@ class ReplyParser:
             head = bytes(self._data[:end])
             found = _STATUS.match(head)
             if found is None:
-                raise BrokenReplyError("the reply is no HTTP/1.1")
+                raise BrokenReplyError("the reply is not HTTP/1.1")
             del self._data[: end + len(_HEAD_END)]
-            status = int(found[1])
+            status = int(found[2])
             if status < _FIRST_FINAL_STATUS:
                 continue  # such as 100 Continue: the reply follows
             lines = head[found.end() :].decode("latin-1").split("\r\n")
             fields = (line.partition(":") for line in lines if line)
             headers = {name.strip().lower(): value.strip() for name, _, value in fields}
             self._head = status, headers
+            options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
+            # HTTP/1.0 closes the connection unless it says otherwise, and HTTP/1.1 the reverse.
+            self.keeps_open = "keep-alive" in options if found[1] == b"0" else "close" not in options
             self._find_length(status, headers)
             return True
         if len(self._data) > _MAX_HEAD_BYTES:
@@ -101,7 +105,6 @@ class ReplyParser:
     def _find_length(self, status: int, headers: Headers) -> None:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise BrokenReplyError("the reply is compressed, which was not asked for")
-        self.keeps_open = headers.get("connection", "").lower() != "close"
         length = headers.get("content-length")
         if status in _WITHOUT_BODY:
             self._length = 0
@@ -158,7 +161,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
-            self.close()  # Nothing was asked: the endpoint gives the connection up, or is no HTTP server.
+            self.close()  # No request is open: the endpoint ends the connection, or does not speak HTTP.
             return
         try:
             reply = self._parser.feed(data)
@@ -224,11 +227,15 @@ class Connections:
         self._host = parts.host
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = tls if parts.scheme == "https" else None
+        login = {}
+        if parts.userinfo:
+            pair = f"{parts.username}:{parts.password}".encode()
+            login["authorization"] = f"Basic {b64encode(pair).decode('ascii')}"
         lines = [
             f"POST {parts.raw_path.decode('ascii')} HTTP/1.1",
             f"host: {parts.netloc.decode('ascii')}",
             "accept-encoding: identity",
-            *(f"{name}: {value}" for name, value in headers.items()),
+            *(f"{name}: {value}" for name, value in {**login, **headers}.items()),
         ]
         self._head = "\r\n".join(lines).encode("latin-1") + b"\r\ncontent-length: "
         self._max_bytes = max_bytes
@@ -241,8 +248,8 @@ class Connections:
         """Send one request and read its whole reply.
 
         Raises:
-            TimeoutError: The reply was not complete in time, or there was no connection.
-            OSError: There was no connection, it broke, or the reply is no HTTP.
+            TimeoutError: The reply was not complete in time.
+            OSError: There was no connection in time, it broke, or the reply is not HTTP.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -255,7 +262,10 @@ class Connections:
             else:
                 last.close()
         if connection is None:
-            connection = await self._connect(loop, min(timeout_s, self._connect_timeout_s))
+            try:
+                connection = await self._connect(loop, min(timeout_s, self._connect_timeout_s))
+            except TimeoutError as error:
+                raise OSError(f"no connection within {min(timeout_s, self._connect_timeout_s):g} s") from error
         waiter = connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), loop)
         # A timer of its own: `asyncio.timeout` costs a context and a cancellation for each request.
         timer = loop.call_at(began + timeout_s, _expire, waiter)

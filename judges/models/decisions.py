@@ -1,12 +1,13 @@
 """Decision models: endpoints that answer typed questions with probabilities and generate no text.
 
 Two dialects are spoken. ``openai`` posts messages and a list of questions to `/decisions`, and the answers come in the
-same order. ``systemone`` posts a text and questions by id to `/systemone`, and the answers come by id. Questions bear
-names in both, so that an answer is never read as that of another question. An answer that cannot be used is a problem
+same order. ``systemone`` posts a text and questions by id to `/systemone`, and the answers come by id. Questions have
+names in both, so that no answer is read as the answer to another question. An answer that cannot be used is a problem
 of its question alone; a reply that cannot be read at all is a failure of the endpoint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import httpx
@@ -22,7 +23,7 @@ from judges.core.model import (
     ModelSettings,
 )
 from judges.models.http import HttpEndpoint, below, no_chat_reply, read_fault, reply_fields, translated
-from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, check_endpoint
+from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import openai_quota
 
 _TOKEN_FIELDS: Final = ("input_tokens", "output_tokens")
@@ -42,13 +43,13 @@ class _Answer(Struct):
 
 
 class _List(Struct):
-    answers: list[_Answer]
+    answers: list[Any]
     model: Any = None
     usage: Any = None
 
 
 class _Map(Struct):
-    answers: dict[str, _Answer | None]
+    answers: dict[str, Any]
     model: Any = None
     usage: Any = None
 
@@ -89,11 +90,23 @@ def _read_openai(questions: Sequence[Question], body: bytes) -> _Found:
     reply = msgspec.json.decode(body, type=_List)
     answers = reply.answers
     if len(answers) > len(questions):
-        # Nothing says which of them are one too many.
+        # The reply does not tell which answers are superfluous.
         return _Found((_INVALID,) * len(questions), reply.model, reply.usage)
     missing = (_INCOMPLETE,) * (len(questions) - len(answers))
-    read = [_openai_answer(place, questions[place], answer) for place, answer in enumerate(answers)]
+    read = [
+        _read_answer(answer, partial(_openai_answer, place, questions[place])) for place, answer in enumerate(answers)
+    ]
     return _Found((*read, *missing), reply.model, reply.usage)
+
+
+def _read_answer(answer: object, read: Callable[[_Answer], Decision]) -> Decision:
+    """Read one answer; an odd one is a problem of its question alone."""
+    if answer is None:
+        return _INCOMPLETE
+    try:
+        return read(msgspec.convert(answer, _Answer))
+    except msgspec.ValidationError:
+        return _INVALID
 
 
 def _openai_answer(place: int, question: Question, answer: _Answer) -> Decision:
@@ -110,7 +123,7 @@ def _openai_answer(place: int, question: Question, answer: _Answer) -> Decision:
         found = {each[key]: each["probability"] for each in answer.probabilities}
     except (TypeError, KeyError):
         return _INVALID
-    # As many as were sent, too: of two values for one option neither is right.
+    # An option with two values is invalid: neither value is the right one for certain.
     return _by_option(question, found) if len(found) == len(answer.probabilities) else _INVALID
 
 
@@ -126,13 +139,14 @@ def _systemone_question(question: Question) -> dict[str, object]:
 
 def _read_systemone(questions: Sequence[Question], body: bytes) -> _Found:
     reply = msgspec.json.decode(body, type=_Map)
-    read = [_systemone_answer(question, reply.answers.get(_name(place))) for place, question in enumerate(questions)]
+    read = [
+        _read_answer(reply.answers.get(_name(place)), partial(_systemone_answer, question))
+        for place, question in enumerate(questions)
+    ]
     return _Found(tuple(read), reply.model, reply.usage)
 
 
-def _systemone_answer(question: Question, answer: _Answer | None) -> Decision:
-    if answer is None:
-        return _INCOMPLETE
+def _systemone_answer(question: Question, answer: _Answer) -> Decision:
     if answer.type == "refusal":
         return _REFUSED
     if answer.type != ("noul" if question.kind == "predicate" else question.kind):
@@ -180,7 +194,7 @@ class DecisionModel:
         self.settings = settings
         self._form = _FORMS[settings.dialect or "openai"]
         self._endpoint = HttpEndpoint(
-            below(settings.base_url or "", self._form.path), _headers(api_key), settings, proxy, is_direct=True
+            below(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy, is_direct=True
         )
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -214,10 +228,6 @@ class DecisionModel:
         await self._endpoint.aclose()
 
 
-def _headers(api_key: str | None) -> Mapping[str, str]:
-    return {"authorization": f"Bearer {api_key}"} if api_key else {}
-
-
 def _check(settings: ModelSettings) -> None:
     check_endpoint(settings)
     for name, least in (("max_questions", 1), ("max_options", _MIN_OPTIONS)):
@@ -231,6 +241,6 @@ PROVIDER: Final = Provider(
         settings, *access(settings, environment, proxy, settings.base_url or "")
     ),
     check=_check,
-    probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), _headers(key)),
+    probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
     own_settings=frozenset({"dialect", "max_questions", "max_options"}),
 )

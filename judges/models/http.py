@@ -367,7 +367,7 @@ class _FaultBody(Fault):
     # Most APIs wrap the error; some servers send it bare, or as a text. FastAPI names it `detail`, and there lists what
     # is wrong with a request.
     error: Fault | str | None = None
-    detail: Fault | str | list[_Detail] | None = None
+    detail: Any = None  # Read only where there is no `error`, since some servers put other data there.
 
 
 def read_fault(body: bytes) -> Fault:
@@ -376,7 +376,12 @@ def read_fault(body: bytes) -> Fault:
         found = msgspec.json.decode(body, type=_FaultBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Fault()
-    error = found.detail if found.error is None else found.error
+    error: Fault | str | list[_Detail] | None = found.error
+    if error is None and found.detail is not None:
+        try:
+            error = msgspec.convert(found.detail, Fault | str | list[_Detail])
+        except msgspec.ValidationError:
+            return found
     if isinstance(error, list):
         return Fault("; ".join(f"{'.'.join(map(str, each.loc))}: {each.msg}" for each in error))
     if error is None:

@@ -26,7 +26,7 @@ from judges.core.model import (
 from judges.core.prompt import Message, ToolCall
 from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields, without_patterns
 from judges.models.output_bound import OutputBound, OutputRefusedError
-from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
+from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import (
     ABSENT,
     as_object,
@@ -116,7 +116,7 @@ class OpenAIModel:
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
         self.settings = settings
         self._endpoint = HttpEndpoint(
-            below(settings.base_url or "", "/chat/completions"), _headers(api_key), settings, proxy
+            below(settings.base_url or "", "/chat/completions"), bearer(api_key), settings, proxy
         )
         self._options = Options(_OPTIONS, _INSTEAD_OF)
         self._output = OutputBound(settings)
@@ -191,10 +191,6 @@ def _response_format(request: ChatRequest, schema: Mapping[str, object]) -> dict
     return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
-def _headers(api_key: str | None) -> Mapping[str, str]:
-    return {"authorization": f"Bearer {api_key}"} if api_key else {}
-
-
 def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]:
     """Encode a message, with or without the fields that the endpoint added to it."""
     encoded: dict[str, object] = {"role": message.role, "content": message.content}
@@ -267,6 +263,6 @@ PROVIDER: Final = Provider(
         settings, *access(settings, environment, proxy, settings.base_url or "")
     ),
     check=check_endpoint,
-    probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), _headers(key)),
+    probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
     own_settings=OUTPUT_SETTINGS,
 )

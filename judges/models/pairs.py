@@ -76,7 +76,7 @@ def load_description(path: str) -> Description:
     folder = Path(path)
     file = folder / DESCRIPTION
     if not folder.is_dir():
-        raise ModelSettingsError(f"path: {folder} is no folder; name the folder that holds {DESCRIPTION}")
+        raise ModelSettingsError(f"path: {folder} is not a folder; name the folder that holds {DESCRIPTION}")
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=Description)
     except FileNotFoundError:

@@ -79,6 +79,11 @@ class Access(NamedTuple):
     proxy: str | None
 
 
+def bearer(api_key: str | None) -> dict[str, str]:
+    """Return the header that carries a key."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
 def access(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str) -> Access:
     """Read the key of an endpoint and find the proxy for its address, or raise ``ModelSettingsError``."""
     try:

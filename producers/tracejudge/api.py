@@ -15,7 +15,16 @@ from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_meas
 from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
-from tracejudge.ids import OPENTELEMETRY, current_span, draw, fresh_trace_id, trace_id_text
+from tracejudge.ids import (
+    LANGSMITH,
+    OPENTELEMETRY,
+    OPIK,
+    current_span,
+    draw,
+    fresh_trace_id,
+    library_tags,
+    trace_id_text,
+)
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
 from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings
@@ -58,6 +67,8 @@ class Client:
                     trace_id, span_id = span
             if not trace_id:
                 trace_id = draw(128).to_bytes(16, "big").hex()
+            if OPIK in _modules or LANGSMITH in _modules:
+                fields |= library_tags(fields.get("tags"))
             item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id, site)
         except BaseException as error:  # noqa: BLE001 - fire and forget: the host's call must go on
             report_or_raise(error)

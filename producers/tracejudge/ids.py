@@ -55,6 +55,30 @@ def current_span() -> SpanIds | None:
         return None
 
 
+OPIK = "opik.opik_context"
+LANGSMITH = "langsmith.run_helpers"
+"""Modules that know the current trace of Opik and the current run of LangSmith. Never imported here."""
+
+
+def library_tags(given: object) -> dict[str, object]:
+    """Return the field `tags` with the ids by which Opik and LangSmith know what is published; empty without any.
+
+    Tags of the caller stay.
+    """
+    found: dict[str, object] = {}
+    try:
+        if (opik := sys.modules.get(OPIK)) is not None and (data := opik.get_current_trace_data()) is not None:
+            found["opik_trace_id"] = str(data.id)
+        if (langsmith := sys.modules.get(LANGSMITH)) is not None:
+            run = langsmith.get_current_run_tree()
+            if run is not None:
+                found["langsmith_run_id"] = str(run.id)
+    except BaseException as error:  # noqa: BLE001 - another library's code, perhaps while it is being imported
+        report_or_raise(error)
+    known = {} if given is None else given
+    return {"tags": {**found, **known}} if found and isinstance(known, dict) else {}
+
+
 MAX_ID_CHARS = 128
 _HASH_CHARS = 17
 _W3C_BITS = 64

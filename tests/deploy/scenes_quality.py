@@ -73,13 +73,14 @@ def drop(told: str) -> dict[str, list[Fires]]:
 
 
 def below(reference: str, *others: str) -> dict[str, list[Fires]]:
-    surely = " ".join(f"It is surely below {other}." for other in others)
+    found = " ".join(f"The detector has found it below {other}." for other in others)
     return quality(
         BELOW,
         "ticket",
         f"{WHO} is below its {reference}: 80% passed",
-        f"{passed('80%', '75%', '85%')}. The objective is 95%. {surely} That needs no baseline: it holds for a new "
-        f"service as well. Since 1970-01-01 00:10:00 +0000 UTC. It is {SAME}. {OPEN}",
+        f"{passed('80%', '75%', '85%')}. The objective is 95%. {found} It adds up the five minutes since its "
+        f"sum was 0, so the interval of this window may include the reference. No baseline is needed. "
+        f"Since 1970-01-01 00:10:00 +0000 UTC. It is {SAME}. {OPEN}",
         "groundedness",
     )
 

@@ -172,6 +172,7 @@ class Traffic:
             gauge.set(value)
         for exporter in ("metrics", "otel"):
             metrics.outbox_lag.labels(exporter).set(5)
+            metrics.export_parked.labels(exporter).set(2)
             metrics.outbox_cut_off.labels(exporter).inc()
             metrics.export_dropped.labels(exporter, "unreadable").inc()
         metrics.dead_cut_off.inc()

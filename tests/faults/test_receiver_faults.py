@@ -181,7 +181,7 @@ def test_only_events_are_switched_off_if_the_receiver_has_no_path_for_them(exper
         experiment.publish(AT_ONCE)
         sent_once(experiment)
     assert [export.path for export in experiment.otlp.exports].count("/v1/logs") == 1
-    assert len(lines(worker, "otlp events switched off")) == 1
+    assert len(lines(worker, "events switched off")) == 1
     ready(worker)
     assert dropped(worker) == {}
     wait_until(lambda: experiment.pipeline.counter("exported:otel") == experiment.evaluations, what="acknowledgements")
@@ -242,7 +242,7 @@ def test_a_request_to_a_very_slow_receiver_ends_at_its_deadline_and_metrics_cont
         assert not dribbler.ended.is_set()
         assert dribbler.ended.wait(120), "the worker waits for the end of the answer"
         assert time.monotonic() - began > 25
-        wait_until(lambda: lines(worker, "otlp export retrying"), what="the log to tell")
+        wait_until(lambda: lines(worker, "export retrying"), what="the log to tell")
     experiment.otlp.start()
     sent_once(experiment)
     assert dropped(worker) == {}

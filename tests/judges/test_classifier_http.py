@@ -1,5 +1,6 @@
 """Classifiers behind servers: the two forms of requests, checked strictly, and every way in which they fail."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from support.cases import each_case
 from support.loopback import LoopbackServer
 
 from judges.core.decision import Question
-from judges.core.model import ChatRequest, ModelSettings
+from judges.core.model import ChatRequest, ModelSettings, ModelTimeoutError
 from judges.models.registry import ModelSettingsError, build
 from worker.cli.doctor.http_endpoints import ask, endpoint
 
@@ -30,6 +31,7 @@ class Server(LoopbackServer):
         super().__init__(port=port)
         self.answer: Answer = None
         self.batches: list[list[Any]] = []
+        self.delay_s = 0.0
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -48,6 +50,7 @@ class Server(LoopbackServer):
 
     async def _predict(self, request: web.Request) -> web.Response:
         body = await self._body(request)
+        await asyncio.sleep(self.delay_s)
         assert body.keys() <= {"inputs", "raw_scores", "truncate", "truncation_direction"}
         assert body["truncate"] is False
         assert body["raw_scores"] is False
@@ -153,6 +156,13 @@ class TestForms:
             response = client.ask(asked(*((f"{number}", "c") for number in range(20))))
             assert [len(batch) for batch in server.batches] == [20, 8, 8, 4]
             assert len(response.decisions) == 20
+
+    def test_one_time_limit_holds_for_all_requests_of_a_call(self, tmp_path: Path) -> None:
+        with Server() as server:
+            server.delay_s = 0.3
+            client = Client(build(settings(server, tmp_path, PAIR, "/predict", timeout_s=0.5), KEY))
+            with pytest.raises(ModelTimeoutError, match=r"no answer within 0\.5 s"):
+                client.ask(asked(*((f"{number}", "c") for number in range(64))))
 
     def test_doctor_reads_the_list_and_asks(self, tmp_path: Path) -> None:
         with Server() as server:

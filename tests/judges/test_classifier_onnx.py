@@ -150,7 +150,7 @@ class TestFolders:
         assert f"path: {folder} has no {name}; " in refusal(folder)
 
     def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:
-        assert "is no folder; name the folder that holds judge.toml" in refusal(tmp_path / "none")
+        assert "is not a folder; name the folder that holds judge.toml" in refusal(tmp_path / "none")
 
     @each_case(
         ("description", "words"),

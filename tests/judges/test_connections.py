@@ -49,11 +49,15 @@ def test_a_connection_is_not_used_again_where_the_end_of_a_reply_is_unsure() -> 
     for data in (
         PLAIN + b"x",
         PLAIN.replace(b"Content-Type: application/json", b"Connection: CLOSE"),
+        PLAIN.replace(b"Content-Type: application/json", b"Connection: close, te"),
+        PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"),
         CHUNKED[:-2] + b"t: 1",
     ):
         reply, parser = fed(data, len(data))
         assert reply is not None
         assert not parser.keeps_open, data
+    kept = PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Content-Type", b"Connection: Keep-Alive\r\nContent-Type")
+    assert fed(kept, len(kept))[1].keeps_open
 
 
 def test_a_reply_without_a_length_ends_with_the_connection() -> None:
@@ -87,7 +91,7 @@ def _posted(serve: Serve, *, timeout_s: float = 60.0, posts: int = 2) -> tuple[l
 
     async def run() -> list[RawReply | str]:
         server = await asyncio.start_server(count, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/decisions?key=1"
+        url = f"http://user:p%40ss@127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/decisions?key=1"
         bounds = {"max_bytes": 100, "keepalive_s": 60.0, "connect_timeout_s": 60.0}
         client = Connections(url, {"x": "y"}, tls_context(url), guarded=True, **bounds)  # type: ignore[arg-type]
         found: list[RawReply | str] = []
@@ -109,7 +113,7 @@ def _posted(serve: Serve, *, timeout_s: float = 60.0, posts: int = 2) -> tuple[l
 async def _read(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/decisions?key=1 HTTP/1.1\r\nhost: 127.0.0.1:")
-    assert b"\r\nx: y\r\ncontent-length: 3\r\n" in head
+    assert b"\r\nauthorization: Basic dXNlcjpwQHNz\r\nx: y\r\ncontent-length: 3\r\n" in head
     return await reader.readexactly(3)
 
 

@@ -152,6 +152,14 @@ def _lengthen(reply: dict[str, Any]) -> None:
     reply["answers"].append(reply["answers"][0])
 
 
+def _replace(answer: object) -> Callable[[dict[str, Any]], object]:
+    def change(reply: dict[str, Any]) -> None:
+        answers = reply["answers"]
+        answers[1 if isinstance(answers, list) else "q2"] = answer
+
+    return change
+
+
 def _lose(reply: dict[str, Any]) -> None:
     del reply["answers"]["q2"]
 
@@ -184,6 +192,11 @@ BAD_ANSWERS: Final[dict[tuple[str, str], tuple[Callable[[dict[str, Any]], object
         "question 2 of 3",
     ),
     ("openai", "probabilities as a number"): (_off(0.5), "invalid_answer", "question 2 of 3"),
+    ("openai", "null in place of an answer"): (_replace(None), "incomplete", "question 2 of 3: the endpoint left"),
+    ("openai", "a number in place of an answer"): (_replace(0.7), "invalid_answer", "question 2 of 3"),
+    ("systemone", "null in place of an answer"): (_replace(None), "incomplete", "question 2 of 3: the endpoint left"),
+    ("systemone", "a number in place of an answer"): (_replace(0.7), "invalid_answer", "question 2 of 3"),
+    ("systemone", "a text in place of an answer"): (_replace("yes"), "invalid_answer", "question 2 of 3"),
     ("systemone", "no answer to one question"): (_lose, "incomplete", "question 2 of 3: the endpoint left"),
     ("systemone", "an answer of another kind"): (_at(0, type="score"), "invalid_answer", "question 1 of 3"),
     ("systemone", "a probability above 1"): (_at(0, noul=1.2), "out_of_range", "question 1 of 3"),
@@ -211,7 +224,7 @@ def test_a_reply_that_cannot_be_read_is_a_failure_of_the_endpoint(server: Decisi
         "truncated JSON": cut,
         "no JSON": lambda _reply: b"<html>",
         "no answers": lambda reply: {"model": reply["model"]},
-        "answers that are no objects": lambda _reply: {"answers": [1, 2, 3]},
+        "answers that are a number": lambda _reply: {"answers": 3},
     }
     model = build(settings_of(server.base_url, dialect), {"KEY": KEY})
     for name, server.change in changes.items():

@@ -129,6 +129,10 @@ def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: C
     for body, kind in ((b"<html>no</html>".decode(), "text/html"), ("{}", "application/json")):
         endpoint.behaviour = not_json(body, content_type=kind, status=404)
         assert openai(endpoint.base_url).fails(REQUEST).said == ""
+    for detail in (["a", 1], 7, {"loc": 3}, [{"msg": 1}]):
+        body = json.dumps({"error": {"message": "model not found"}, "detail": detail})
+        endpoint.behaviour = not_json(body, content_type="application/json", status=404)
+        assert openai(endpoint.base_url).fails(REQUEST).said == "model not found", detail
     endpoint.behaviour = not_json("model not found", content_type="text/plain", status=404)
     assert openai(endpoint.base_url).fails(REQUEST).said == "model not found"
 

@@ -1,12 +1,13 @@
 import random
 import re
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from uuid import UUID
 
 import pytest
 from opentelemetry import trace as opentelemetry
 
-from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_trace_id
+from tracejudge.ids import LANGSMITH, OPIK, SpanIds, current_span, fresh_id, fresh_trace_id, library_tags
 
 CONTEXT = opentelemetry.SpanContext(
     trace_id=0x0AF7651916CD43DD8448EB211C80319C,
@@ -46,3 +47,22 @@ def test_without_opentelemetry_in_memory_there_are_no_current_ids(monkeypatch: p
 def test_a_half_imported_opentelemetry_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", ModuleType("opentelemetry.trace"))
     assert current_span() is None
+
+
+@pytest.mark.swallows
+def test_ids_of_opik_and_langsmith_become_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library_tags({"team": "a"}) == {}
+    opik, langsmith = ModuleType(OPIK), ModuleType(LANGSMITH)
+    opik.get_current_trace_data = lambda: SimpleNamespace(id="01-opik")  # type: ignore[attr-defined]
+    langsmith.get_current_run_tree = lambda: SimpleNamespace(id=UUID(int=5))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, OPIK, opik)
+    assert library_tags(None) == {"tags": {"opik_trace_id": "01-opik"}}
+    monkeypatch.setitem(sys.modules, LANGSMITH, langsmith)
+    both = {"opik_trace_id": "01-opik", "langsmith_run_id": str(UUID(int=5))}
+    assert library_tags({"team": "a"}) == {"tags": {**both, "team": "a"}}
+    assert library_tags({"opik_trace_id": "mine"})["tags"]["opik_trace_id"] == "mine"
+    assert library_tags("no tags") == {}
+    opik.get_current_trace_data = langsmith.get_current_run_tree = lambda: None  # type: ignore[attr-defined]
+    assert library_tags(None) == {}
+    del opik.get_current_trace_data
+    assert library_tags(None) == {}, "a library that is being imported"

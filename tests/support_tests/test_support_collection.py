@@ -40,6 +40,7 @@ WHOLLY_SLOW = {
     "pipeline/test_canary.py",
     "pipeline/scenarios/test_scenario_workers.py",
     "producers/otel/test_otel_instrumentations.py",
+    "worker/test_real_receivers.py",
 }
 """Files of which `make test` runs nothing: other files hold shorter tests of the same guarantees."""
 

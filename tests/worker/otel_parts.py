@@ -9,7 +9,7 @@ from support.processes import PATIENCE_S
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
-from worker.export.otel import OtelExporter
+from worker.export.receivers.otlp_receiver import OtlpExporter
 from worker.telemetry.metrics import Metrics
 
 GROUP = "otel"
@@ -48,7 +48,7 @@ class Sending:
     def __init__(self, ground: Ground, endpoint: str, **settings: Any) -> None:
         self._settings = settings_of(ground, models=MODELS, otlp_endpoint=endpoint, **settings)
         self.metrics = Metrics(self._settings)
-        self.exporter = OtelExporter(self._settings, ground.store, self.metrics)
+        self.exporter = OtlpExporter(self._settings, ground.store, self.metrics, "otel")
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
         self.exporter._wait = self._wait

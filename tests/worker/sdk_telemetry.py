@@ -27,7 +27,7 @@ from opentelemetry.trace import (
 
 from judges.core.verdict import Call, Score, Verdict
 from worker.config.redaction import Redaction
-from worker.export import otlp_encoding as name
+from worker.export.receivers import otlp_encoding as name
 
 _NS: Final = 1_000_000_000
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -37,7 +37,7 @@ Attributes = dict[str, "str | bool | int | float | tuple[str, ...]"]
 
 
 class SdkTelemetry(NamedTuple):
-    """Makes requests, as `worker.export.otlp_encoding` and `worker.export.otel` do."""
+    """Makes requests, as `worker.export.receivers.otlp_encoding` and `worker.export.receivers.otlp_receiver` do."""
 
     resource: Resource
     providers: Mapping[str, str]

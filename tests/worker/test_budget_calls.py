@@ -271,7 +271,7 @@ def test_the_built_in_model_costs_nothing(ground: Ground) -> None:
 def test_doctor_names_models_without_a_price_and_rates_that_stay(ground: Ground) -> None:
     unpriced = msgspec.structs.replace(MODEL, price=None, model="x")
     priced = {"default": MODEL, "free": unpriced, "words": ModelSettings(provider="lexical")}
-    in_usd, in_tokens = Budget(usd_per_day=1.0), Budget(tokens_per_day=10)
+    in_usd, in_tokens = Budget(usd_per_day=1.0), Budget(tokens_per_day=10_000)
 
     def findings(budget: Budget, **settings: Any) -> list[tuple[str, str]]:
         known = settings_of(ground, **{"models": priced, "budgets": {"all": budget}, **settings})
@@ -280,5 +280,9 @@ def test_doctor_names_models_without_a_price_and_rates_that_stay(ground: Ground)
     assert findings(in_tokens) == findings(in_usd, models={"default": MODEL}) == [("ok", "all")]
     ((result, what),) = findings(in_usd)
     assert (result, what.split(": ")[1].split(";")[0]) == ("warning", "free")
+    refused = [what for _, what in findings(Budget(tokens_per_day=10))]
+    assert [what.partition(",")[0] for what in refused] == [
+        f"all is below the longest answer of {name}" for name in ("default", "free")
+    ]
     ((result, what),) = findings(in_tokens, monitor=Monitor(enabled=False))
     assert (result, "monitor is disabled" in what) == ("warning", True)

@@ -16,6 +16,7 @@ from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from worker.config.loading import load
+from worker.config.receivers import KINDS, PhoenixSettings, Secret
 from worker.config.settings import (
     Budget,
     Cascade,
@@ -267,6 +268,10 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "redact": ('{"builtin": true, "patterns": ["a1"]}', Redact(builtin=True, patterns=("a1",))),
     "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
     "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
+    "receivers": (
+        '{"mine": {"kind": "phoenix", "url": "http://host", "headers": {"x-team": {"env": "TEAM"}}}}',
+        {"mine": PhoenixSettings(url="http://host", headers={"x-team": Secret(env="TEAM")})},
+    ),
     "models": (
         (
             '{"default": {"base_url": "http://host/v1", "model": "m", "price": {"input": 1, "output": 2}}, '
@@ -383,6 +388,13 @@ def in_file(text: str | bytes, message: str) -> Mistake:
 
 def in_rule(line: str, message: str) -> Mistake:
     return in_file(f"{RULE}{line}\n", f"rules[0]{message}")
+
+
+OF_PHOENIX = ", ".join(sorted(PhoenixSettings.__struct_fields__))
+
+
+def in_receiver(text: str, message: str) -> Mistake:
+    return in_file(f"[receivers.mine]\n{text}\n", f"receivers.mine{message}")
 
 
 def in_model(line: str, message: str, model: str = LEXICAL) -> Mistake:
@@ -524,6 +536,49 @@ MISTAKES: Mapping[str, Mistake] = {
         f"otlp_endpoint = 'http://user:{SECRET}/x@host'",
         f"otlp_endpoint: {QUOTE}",
     ),
+    # receivers
+    "kind of a receiver": in_receiver("kind = 'fenix'", ".kind: unknown kind; did you mean phoenix?"),
+    "no kind of a receiver": in_receiver("url = 'http://host'", f".kind: is missing; set one of {', '.join(KINDS)}"),
+    "a number as kind": in_receiver("kind = 7", f".kind: unknown kind; set one of {', '.join(KINDS)}"),
+    "key of another kind": in_receiver(
+        "kind = 'phoenix'\nplacement = 'child'", f".placement: unknown key; known are {OF_PHOENIX}"
+    ),
+    "value of a receiver": in_receiver("kind = 'otlp'\nlogs = true", ".logs: must be one of auto, off, on"),
+    "address of a receiver": in_receiver(
+        "kind = 'phoenix'", ".url: is missing; set the address of the receiver, as http://host:port"
+    ),
+    "folder of a file": in_receiver("kind = 'file'", ".path: is missing; it must be a string"),
+    "scheme of a receiver": in_receiver(
+        f"kind = 'phoenix'\nurl = 'http://user:{SECRET}/x@host'", ".url: must be http://host:port or https://host:port"
+    ),
+    "key as variable": in_receiver(
+        f"kind = 'phoenix'\nurl = 'http://h'\napi_key_env = '{SECRET}'",
+        ".api_key_env: give the name of the variable that holds it, as PHOENIX_API_KEY, never the value itself",
+    ),
+    "key twice": in_receiver(
+        "kind = 'phoenix'\nurl = 'http://h'\napi_key_env = 'A'\napi_key_file = 'b'",
+        ".api_key_file: goes in place of api_key_env; take one of them out",
+    ),
+    "value of a header": in_receiver(
+        f"kind = 'phoenix'\nurl = 'http://h'\nheaders = {{ x-team = '{SECRET}' }}",
+        ".headers[...]: must be a table with some of env, file",
+    ),
+    "source of a header": in_receiver(
+        "kind = 'phoenix'\nurl = 'http://h'\nheaders = { x-team = { } }",
+        ".headers.x-team: set env or file, one of them",
+    ),
+    "name of a header": in_receiver(
+        "kind = 'phoenix'\nurl = 'http://h'\nheaders = { 'x team' = { env = 'A' } }",
+        ".headers: 'x team' is no name of a header; use letters, digits and -",
+    ),
+    "key of a certificate": in_receiver(
+        "kind = 'phoenix'\nurl = 'http://h'\nclient_key = 'k'", ".client_key: goes with client_cert; set it as well"
+    ),
+    "name of a receiver": in_file(
+        "[receivers.otel]\nkind = 'stdout'",
+        "receivers.otel: otel is the receiver of otlp_endpoint; choose another name",
+    ),
+    "receivers as a list": in_file("receivers = []", "receivers: must be tables, each as [receivers.NAME]"),
     # models
     "provider": in_model("", f".provider: must be one of {KNOWN_PROVIDERS}", LEXICAL.replace("xic", "ixc")),
     "no address": in_file(

@@ -27,7 +27,7 @@ from worker.broker import Broker, broker
 from worker.config.loading import load
 from worker.config.settings import Settings, SettingsError
 from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.export.otel import OtlpClient
+from worker.export.receiver_client import Destination, ReceiverClient, Request
 from worker.storage.client import Store, StoreError, address, addresses
 from worker.storage.group_reader import GroupReader
 from worker.storage.keys import Keys
@@ -299,7 +299,10 @@ def test_a_receiver_s_redirect_is_not_followed() -> None:
     """Spans go where the configuration says and nowhere else."""
     with OtlpReceiver() as elsewhere:
         away = Accept(status=307, headers={"Location": f"{elsewhere.endpoint}/v1/traces"})
-        with OtlpReceiver(away) as receiver, closing(OtlpClient(receiver.endpoint)) as client:
-            reply = client.post("/v1/traces", b"")
+        with (
+            OtlpReceiver(away) as receiver,
+            closing(ReceiverClient(Destination(receiver.endpoint, "url", "a receiver"))) as client,
+        ):
+            reply = client.send(Request("/v1/traces", b"", {"content-type": "application/x-protobuf"}))
         assert (len(receiver.exports), elsewhere.exports) == (1, ())
     assert (reply.kind, reply.status) == ("misconfigured", 307)

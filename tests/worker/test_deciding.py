@@ -22,9 +22,11 @@ MODELS = {
 }
 
 
-def loaded(judges: list[str] | None = None, *, calibrations: object = (), **others: Any) -> Settings:
+def loaded(
+    judges: list[str] | None = None, *, calibrations: object = (), models: object = MODELS, **others: Any
+) -> Settings:
     rules = [{"name": "all", "judges": judges or ["safety"], "model": "cheap", **others}]
-    tables = {"MODELS": MODELS, "RULES": rules, "CALIBRATIONS": calibrations}
+    tables = {"MODELS": models, "RULES": rules, "CALIBRATIONS": calibrations}
     return load({f"TRACEJUDGE_{name}": json.dumps(value) for name, value in tables.items()})
 
 
@@ -91,7 +93,7 @@ def test_calibrations_are_read() -> None:
         ({"model": "decidr"}, "calibrations[0].model: no model that returns probabilities is called 'decidr'; did you"),
         ({"metric": "safe"}, "calibrations[0].metric: safety has no metric 'safe' that passes or fails; did you mean"),
         ({"threshold": 1.5}, "calibrations[0].threshold: must be a probability, from 0 to 1"),
-        ({"platt": [-1, 0]}, "calibrations[0].platt: is no rising map"),
+        ({"platt": [-1, 0]}, "calibrations[0].platt: must be a rising map"),
         ({"platt": [1]}, "calibrations[0].platt: must be a list of 2 numbers"),
         ({"isotonic": [[0.5, 0.5], [0.4, 0.6]]}, "calibrations[0].isotonic: must be points [p, p']"),
         ({"isotonic": [["a", 1]]}, "calibrations[0].isotonic[0][0]: must be a number"),
@@ -120,3 +122,13 @@ def test_a_judge_without_such_a_form_stops_the_start() -> None:
     with pytest.raises(SettingsError, match="cannot be asked of a decision model"):
         loaded(["user_frustration"], unit="session", model="default", second_model="cheap")
     assert loaded(["safety"], model="default", second_model="cheap").rules[0].second_model == "cheap"
+
+
+def test_a_judge_with_more_options_than_the_model_takes_stops_the_start() -> None:
+    models = {**MODELS, "cheap": {**MODELS["cheap"], "max_options": 2}}
+    with pytest.raises(SettingsError) as caught:
+        loaded(["safety", "answer_relevance"], models=models)
+    assert "answer_relevance asks for one of 5 options, more than max_options = 2 of decider; name a model" in str(
+        caught.value
+    )
+    assert loaded(["safety"], models=models).rules

@@ -1,7 +1,12 @@
 """The demo publishes what it planned, adds up what it sees, tells what is wrong, and leaves nothing behind."""
 
 import io
+import re
+import shlex
+import shutil
 import signal
+import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,8 @@ from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.accounting import Account
 from worker.cli.demo import Outcome, rules
-from worker.cli.demo.sample_traffic import DROP, FAILING_SERVICE, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
+from worker.cli.demo.final_report import ALERT, SEVERITY, Examples, commands, planted_alert, print_report
+from worker.cli.demo.sample_traffic import DROP, EXAMPLES, JUDGES, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
 from worker.cli.demo.screen import (
     SLICES,
     Lag,
@@ -43,25 +49,38 @@ def share_good(shots: list[Shot], service: str) -> float:
     return sum(good) / len(good)
 
 
-def test_the_introduction_says_why_one_service_never_passes() -> None:
-    """No sample of it with documents passes the heuristic, also those that are well grounded."""
-    judge = catalogue()[DROP.judge]
-    samples = load_samples()[FAILING_SERVICE]
-    answers = [judge.heuristic(trace, *judge.prompts(trace)) for trace in samples.good + samples.bad if trace.context]
-    assert [answer["result"] for answer in answers] == ["no", "no"]
-    view = View(0.0, 24.0, "", board_of(), Lag(), 0, 0.0, 0.0, "7.2", "")
-    lines = introduction(view).plain.splitlines()
-    assert lines[-1].startswith("code-helper groundedness stays at 0 %: ")
-    assert max(map(len, lines)) <= 112
+def test_no_share_is_0_or_1_by_construction() -> None:
+    """Of every service and judge some samples pass the heuristic and some fail it."""
+    judges, samples = catalogue(), load_samples()
+    assert samples.keys() == JUDGES.keys()
+    for service, names in JUDGES.items():
+        for judge in (judges[name] for name in names):
+            traces = samples[service].good + samples[service].bad
+            assert not any(judge.missing(trace) for trace in traces), (service, judge.name)
+            answers = [judge.heuristic(trace, *judge.prompts(trace)) for trace in traces]
+            passed = {answer["result"] == "yes" if "result" in answer else answer["score"] >= 4 for answer in answers}
+            assert passed == {True, False}, (service, judge.name)
+
+
+def test_the_introduction_has_two_sentences_and_names_the_heuristic() -> None:
+    title, sentences, source = introduction(25).plain.splitlines()
+    assert title == "TraceJudge demo"
+    assert len(re.findall(r"[.](?= |$)", sentences)) == 2
+    assert "lexical heuristic" in source
 
 
 def entry(at_s: float = 0.0, *, passed: bool | None = None, **fields: Any) -> OutboxEntry:
     scores = () if passed is None else (Score("groundedness", float(passed), passed=passed),)
-    given = {"service": "support-bot", "judge": "groundedness", "outcome": "scored", "scores": scores} | fields
+    given: dict[str, Any] = {
+        "service": "support-bot",
+        "judge": "groundedness",
+        "trace_id": "1" * 32,
+        "outcome": "scored",
+    }
+    given |= {"scores": scores} | fields
     verdict = Verdict(
         evaluation_id="0" * 32,
         metrics=("groundedness",),
-        trace_id="1" * 32,
         judge_version="2" * 16,
         judge_model="lexical",
         trace_ended_at=BEGAN_AT + at_s,
@@ -166,7 +185,8 @@ def test_the_end_of_the_call_decides_the_half_and_the_slice() -> None:
     )
     assert (row.before, row.after, row.total) == (Tally(1, 1), Tally(0, 1), Tally(1, 2))
     assert [place for place, part in enumerate(row.slices) if part.rated] == [0, SLICES // 2 - 1, SLICES // 2]
-    assert row.change == -0.5
+    assert row.change is not None
+    assert row.change.value == -0.5
 
 
 def test_a_call_that_ends_beyond_the_run_is_in_its_last_slice() -> None:
@@ -201,6 +221,7 @@ def test_the_latest_failures_come_first_and_are_few() -> None:
         pytest.param(Tally(20, 80), Tally(90, 10), True, id="rise"),
         pytest.param(Tally(90, 10), Tally(85, 15), False, id="chance"),
         pytest.param(Tally(2, 0), Tally(0, 1), False, id="too few"),
+        pytest.param(Tally(8, 0), Tally(2, 3), False, id="three standard errors, but within the interval"),
         pytest.param(Tally(9, 0), Tally(9, 0), False, id="the same"),
         pytest.param(Tally(9, 0), Tally(), False, id="no data"),
     ],
@@ -209,7 +230,7 @@ def test_only_a_change_beyond_chance_is_one(before: Tally, after: Tally, *, chan
     assert Series("a", "b", before=before, after=after).has_changed is changed
 
 
-@pytest.mark.parametrize("width", [80, 112])
+@pytest.mark.parametrize("width", [80, 100, 112])
 def test_the_table_fits_its_width_and_marks_the_drop(width: int) -> None:
     entries = [entry(second / 10, passed=second < 120) for second in range(240)]
     console = Console(file=io.StringIO(), width=width)
@@ -218,7 +239,8 @@ def test_the_table_fits_its_width_and_marks_the_drop(width: int) -> None:
     assert "██████████▁▁▁▁▁▁▁▁▁▁" in text
     assert "▼ -100" in text
     assert "…" not in text
-    assert ("unsc." in text) is (width == 112)
+    assert ("interval" in text, "fail" in text) == (width >= 100, width >= 112)
+    assert "unsc." not in text, "columns of zeros are left out"
 
 
 def test_a_rate_is_that_of_the_last_seconds() -> None:
@@ -239,8 +261,99 @@ def outcome(*, delivered: bool = True, outbox_lag: int = 0, seen: int = 3, **acc
     names = (name for name in Account.__struct_fields__ if name != "reasons")
     accounting = Account(reasons={}, **dict.fromkeys(names, 0) | {"scored": 3} | account)
     board = board_of(*[entry(passed=True)] * seen)
-    view = View(1.0, 1.0, "ended", board, Lag(), 3, 1.0, 1.0, "7.0.0", "http://127.0.0.1:1/metrics")
+    view = View(1.0, 1.0, "ended", board, Lag(), 3, 1.0, 1.0, "Metrics: http://127.0.0.1:1/metrics")
     return Outcome(accounting, delivered, Lag(0, outbox_lag), view)
+
+
+def examples_of(*entries: OutboxEntry) -> Examples:
+    samples = load_samples()[DROP.service]
+    found = {(trace.tags or {})["sample"]: trace for trace in samples.good + samples.bad}
+    good, bad = (found[name] for name in EXAMPLES)
+    shots = {"a" * 32: Shot(2.0, good, 1.0), "b" * 32: Shot(14.0, bad, 1.0), "c" * 32: Shot(3.0, bad, 1.0)}
+    examples = Examples(shots, SECONDS / 2)
+    examples.add(entries)
+    return examples
+
+
+def test_examples_are_a_pass_before_the_drop_and_a_failure_after_it() -> None:
+    examples = examples_of(
+        entry(trace_id="a" * 32, judge="safety", passed=True),
+        entry(trace_id="a" * 32, outcome="abstained"),
+        entry(trace_id="a" * 32, passed=False),
+        entry(trace_id="c" * 32, passed=False),
+        entry(trace_id="d" * 32, passed=True),
+        entry(trace_id="b" * 32, passed=True),
+    )
+    assert (examples.before, examples.after) == (None, None)
+    examples.add(
+        [entry(trace_id="a" * 32, passed=True, rationale="It\nholds."), entry(trace_id="b" * 32, passed=False)]
+    )
+    assert examples.before is not None
+    assert examples.after is not None
+    assert (examples.before.at_s, examples.after.at_s) == (2.0, 14.0)
+    rows = {name: text.plain for name, text in examples.before.rows()}
+    assert tuple(rows) == ("question", "document", "answer", "verdict", "reason")
+    assert all(rows.values())
+    assert (rows["verdict"], rows["reason"]) == ("groundedness passed", "It holds.")
+
+
+def half_and_half(before: Tally, after: Tally) -> Scoreboard:
+    return board_of(
+        *(entry(at_s, passed=passed) for at_s, half in ((1.0, before), (13.0, after)) for passed in decks(half))
+    )
+
+
+def decks(tally: Tally) -> list[bool]:
+    return [True] * tally.passed + [False] * tally.failed
+
+
+def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
+    alert = planted_alert(half_and_half(Tally(80, 20), Tally(18, 82)), SECONDS, "demo")
+    assert alert is not None
+    assert alert.summary == "groundedness/groundedness of support-bot in demo dropped: 18% passed, 80% expected"
+    assert alert.reason.startswith("18 of 100 judgements")
+    rules = Path(__file__).parents[2].joinpath("deploy/prometheus/rules/quality.yaml").read_text()
+    begin = rules.index(f"- alert: {ALERT}\n")
+    block = rules[begin : rules.index("- alert:", begin + 1)]
+    assert f"severity: {SEVERITY}\n" in block
+    summary = next(line for line in block.splitlines() if "summary:" in line)
+    fixed = [part.strip("?'") for part in re.split(r"\{\{.*?\}\}", summary.split("summary: ")[1])]
+    pattern = ".*".join(re.escape(part) for part in fixed if part)
+    assert re.search(pattern, alert.summary), pattern
+    for before, after in (
+        (Tally(80, 20), Tally(75, 25)),
+        (Tally(4, 1), Tally(1, 4)),
+        (Tally(), Tally(1, 4)),
+        (Tally(4, 1), Tally()),
+        (Tally(50, 0), Tally(50, 0)),
+        (Tally(0, 50), Tally(0, 50)),
+    ):
+        assert planted_alert(half_and_half(before, after), SECONDS, "demo") is None, (before, after)
+
+
+def test_a_report_without_examples_and_alert_says_so() -> None:
+    console = Console(file=io.StringIO(), width=112)
+    ended = outcome()
+    print_report(console, ended.view, ended.account, examples_of(), environment="demo", redis_url=None)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "No alert would fire" in text
+    assert "from before the drop" not in text
+
+
+def test_commands_name_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/tracejudge")
+    for called, named in (
+        ("/usr/bin/tracejudge", "tracejudge"),
+        (".venv/bin/tracejudge", ".venv/bin/tracejudge"),
+        ("/somewhere/worker/cli/__main__.py", "tracejudge"),
+    ):
+        monkeypatch.setattr(sys, "argv", [called, "demo"])
+        assert {line.split()[0] for url in (None, "redis://h") for line, _ in commands(url)} == {named}
+    monkeypatch.chdir(Path(str(files("judges"))))
+    assert any("samples/support-bot.jsonl" in shlex.split(line) for line, _ in commands(None))
+    monkeypatch.chdir(tmp_path)
+    (file,) = (one for line, _ in commands(None) for one in shlex.split(line) if one.endswith(".jsonl"))
+    assert Path(file).is_file()
 
 
 @pytest.mark.parametrize(
@@ -322,9 +435,48 @@ def test_without_a_terminal_it_prints_scoreboard_and_accounting(program: Program
         assert program.wait(LONG_S) == 0, program.output
         text = program.stdout
     assert "\x1b" not in text
-    assert "lexical heuristic" in text
-    assert "Accounting" in text
-    assert "after the planted drop at 2 s" in text.splitlines()[-1]
+    places = [
+        text.index(part)
+        for part in (
+            *(
+                "TraceJudge demo",
+                "lexical heuristic",
+                "Metrics: http",
+                "after the planted drop at 2 s",
+                "▼",
+                "The words",
+            ),
+            *("from before the drop", "groundedness passed", "from after the drop", "groundedness failed"),
+            *("alert would fire", "Accounting", "lost ", "Try next"),
+        )
+    ]
+    assert places == sorted(places)
+    assert "not_sampled" not in text, "lines of zeros are left out"
+    assert max(map(len, text.splitlines())) <= 112
+    named = re.findall(r"^  tracejudge (.+)$", text[places[-1] :], re.MULTILINE)
+    assert named[0] == "demo --keep"
+    (tmp_path / "elsewhere").mkdir()
+    for line in named[1:]:
+        with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
+            assert command.wait(LONG_S) == 0, command.output
+    assert len(named) == 3
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.slow("a whole run")
+@pytest.mark.parametrize("program", [("--seconds", "6", "--keep")], indirect=True)
+def test_what_is_kept_serves_the_commands_that_it_names(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with program:
+        program.wait_for("keep running until Ctrl-C")
+        named = re.findall(r"^  tracejudge (.+)$", program.stdout, re.MULTILINE)
+        assert [shlex.split(line)[0] for line in named] == ["tail", "report", "account"]
+        for line in named:
+            with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
+                assert command.wait(LONG_S) == 0, command.output
+                assert "support-bot" in command.stdout or "published" in command.stdout, line
+        program.signal(signal.SIGINT)
+        assert program.wait() == 0
     assert_nothing_is_left(tmp_path)
 
 
@@ -337,7 +489,7 @@ def test_a_signal_ends_it_in_good_order(program: Program, number: signal.Signals
         program.wait_for("s .*traces published")
         program.signal(number)
         assert program.wait() == 128 + number
-        assert program.stdout == ""
+        assert "Try next" not in program.stdout
         assert "Traceback" not in program.stderr
         assert_nothing_is_left(tmp_path)
 
@@ -350,7 +502,7 @@ def test_a_worker_that_dies_ends_it_with_a_word(program: Program, tmp_path: Path
         (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())
         worker.kill()
         assert program.wait() == 1
-        assert program.stdout == ""
+        assert "Try next" not in program.stdout
         assert "tracejudge: the worker ended early, with status -9; its log ends:" in program.stderr
         assert "Traceback" not in program.stderr
         assert_nothing_is_left(tmp_path)

@@ -44,10 +44,9 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "EXPORTERS", MappingProxyType({**registry.EXPORTERS, "list": ListExporter}))
 
 
-def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground) -> None:
     settings = settings_of(ground)
     assert ok("list", settings.prefix) in diagnose(settings, {})
-    monkeypatch.setattr("worker.cli.forget.EXPORTERS", registry.EXPORTERS)
     environment = {"TRACEJUDGE_REDIS_URL": settings.redis_url, "TRACEJUDGE_PREFIX": settings.prefix}
     # By the group: click keeps the names of the help option from the first call of a command, and the group names -h.
     ended = CliRunner().invoke(cli, ["forget", "--trace-id", "1" * 32, "--json"], env=environment)
@@ -60,9 +59,9 @@ def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
     assert list(registry.enabled(Settings())) == ["metrics", "monitor", "list"]
     assert list(registry.enabled(Settings(otlp_endpoint="http://collector:4318"))) == [
         "metrics",
-        "otel",
         "monitor",
         "list",
+        "otel",
     ]
 
 

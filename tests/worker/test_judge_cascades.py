@@ -1,5 +1,6 @@
 """Cascades: second judgings chosen with the first verdict, once, and the share that is estimated from both."""
 
+import datetime as dt
 import itertools
 import math
 import re
@@ -10,16 +11,26 @@ from typing import Any
 import msgspec
 import pytest
 from judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing
-from stage_parts import Ground
+from msgspec import structs
+from stage_parts import Ground, settings_of
 
 from judges.core.decision import Decision
-from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.core.verdict import Verdict
 from worker.cli.tail import _line, _newest
 from worker.config.checks import check_settings
-from worker.config.settings import Cascade, Rule, Settings, SettingsError
+from worker.config.settings import NANO, Cascade, Rule, Settings, SettingsError
 from worker.export.sums import QualitySums
-from worker.monitor.cascades import CascadeWatch, factor_field
+from worker.monitor.cascades import (
+    START_RATE,
+    CascadeWatch,
+    factor_field,
+    rate_field,
+    read_factors,
+    second_rate,
+    uncertainty,
+)
+from worker.monitor.counts import field_of
 from worker.monitor.safety_watch import SafetyWatch, Watched
 from worker.monitor.series import HOUR_S, read_buckets, read_series
 from worker.monitor.shares import merged
@@ -264,7 +275,11 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
         "cascades.both.then: there is no [models.x]": ({"then": "x"}, (rule,)),
         "cascades.both.first: 'default' returns no probabilities": ({"first": "default"}, (rule,)),
         "cascades.both.then: 'cheap' judges the first time": ({"then": "cheap"}, (rule,)),
-        "cascades.both: set rate or uncertain, one of them": ({"uncertain": (0.2, 0.8)}, (rule,)),
+        "cascades.both: set rate, usd_per_day or uncertain, one of them": ({"uncertain": (0.2, 0.8)}, (rule,)),
+        "cascades.both.usd_per_day: 'strong' has no price; set price in [models.strong]": (
+            {"rate": None, "usd_per_day": 2.0},
+            (rule,),
+        ),
         "cascades.both.uncertain: the first probability must be below": (
             {"rate": None, "uncertain": (0.8, 0.2)},
             (rule,),
@@ -301,3 +316,35 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
     then = {"both": Cascade("cheap", "decider", rate=0.1)}
     own = msgspec.structs.replace(rule, judges=("safety", "kind"))
     check_settings(Settings(models=models, cascades=then, rules=(own,), judges=judges), {}, needs_rules=True)
+
+
+def test_a_cascade_with_a_budget_spends_it(ground: Ground) -> None:
+    """A day whose traffic rises and falls by a factor of four, counted and steered every ten minutes."""
+    paid = {**SETTINGS["models"], "strong": structs.replace(SETTINGS["models"]["strong"], price=Price(1.0, 2.0))}
+    cascade = Cascade("cheap", "strong", usd_per_day=12.0)
+    settings = settings_of(ground, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
+    now = [1_764_000_000.0]
+    watch = CascadeWatch(ground.store, settings, Metrics(settings), lambda: now[0])
+    spent, cost = [0.0, 0.0], 0.01
+    for step in range(2 * 144):
+        traffic = 250 * (1 - 0.6 * math.cos(2 * math.pi * step / 144))
+        watch.run_due()
+        known = read_factors(ground.store)
+        rate = known.get(rate_field("both"), START_RATE)
+        factor = known.get(factor_field("both", "safety", "v"))
+        # Half of the first verdicts are sure, and half are not.
+        chosen = {g: traffic / 2 * second_rate(cascade, {"safety": g}, factor, rate) for g in (0.99, 0.6)}
+        seconds, hour = sum(chosen.values()), str(int(now[0] // 3600))
+        counts = [("cascade_cost", (hour, "both", "safety", "number"), seconds)]
+        counts += [("cascade_cost", (hour, "both", "safety", "usd"), seconds * cost * NANO)]
+        for g in chosen:
+            uncertain = uncertainty({"safety": g})
+            in_bin = (hour, "both", "safety", "v", str(int(100 * uncertain)))
+            counts += [("cascade_uncertainty", (*in_bin, "number"), traffic / 2)]
+            counts += [("cascade_uncertainty", (*in_bin, "sum"), traffic / 2 * uncertain * 10**6)]
+        today = dt.datetime.fromtimestamp(now[0], dt.UTC).date()
+        for kind, labels, amount in counts:
+            ground.client.hincrby(ground.keys.quality_counts(kind, today), field_of(labels), round(amount))
+        spent[step // 144] += seconds * cost
+        now[0] += 600
+    assert 0.9 * 12 <= spent[1] <= 1.1 * 12, spent

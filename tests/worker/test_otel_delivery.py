@@ -14,9 +14,9 @@ from support.otlp import Dribbler, Log, OtlpReceiver
 from support.processes import PATIENCE_S
 
 from judges.core.verdict import Verdict
-from worker.export import otel
-from worker.export.otel import OtlpClient
+from worker.export import receiver_delivery as delivery
 from worker.export.prometheus import PrometheusExporter
+from worker.export.receiver_client import Destination, ReceiverClient, Request
 from worker.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.usefixtures("_short_reads")
@@ -50,7 +50,7 @@ def test_the_waits_grow_up_to_a_bound(ground: Ground, otlp: OtlpReceiver, sender
     assert worker.waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0]
     events = [(line["event"], line.get("seconds")) for line in logged]
     # The reason is logged when it changes.
-    assert events == [("otlp export retrying", 0.5), ("otlp export retrying", 20.0), ("otlp export resumed", None)]
+    assert events == [("export retrying", 0.5), ("export retrying", 20.0), ("export resumed", None)]
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -245,7 +245,7 @@ def test_what_may_be_all_that_the_receiver_fails_over_does_not_wait_for_ever(
     otlp.behaviour = poison(verdict)
     ground.send(verdict)
     worker = sender()
-    worker.meanwhile = lambda: len(worker.waits) == 12 and monkeypatch.setattr(otel, "_GIVE_UP_AFTER_S", 0.0)
+    worker.meanwhile = lambda: len(worker.waits) == 12 and monkeypatch.setattr(delivery, "_GIVE_UP_AFTER_S", 0.0)
     worker.turn()
     assert (len(worker.waits), worker.dropped, otlp.spans, len(otlp.logs)) == (12, {"server_error": 1}, (), 1)
 
@@ -294,10 +294,13 @@ DRIBBLED = {
 @pytest.mark.parametrize(("begins", "kind"), DRIBBLED.values(), ids=DRIBBLED.keys())
 def test_an_answer_that_comes_byte_by_byte_ends_with_the_deadline(begins: bytes, kind: str) -> None:
     """The status decides where there is one; of the rest nothing is believed."""
-    with Dribbler(begins) as dribbler, closing(OtlpClient(dribbler.endpoint)) as client:
+    with (
+        Dribbler(begins) as dribbler,
+        closing(ReceiverClient(Destination(dribbler.endpoint, "url", "a receiver"))) as client,
+    ):
         client.deadline_s = 1.0
         began = time.monotonic()
-        reply = client.post("/v1/traces", b"")
+        reply = client.send(Request("/v1/traces", b"", {"content-type": "application/x-protobuf"}))
         assert (reply.kind, reply.body) == (kind, None)
         assert 0.9 < time.monotonic() - began < PATIENCE_S
         assert dribbler.ended.wait(PATIENCE_S), "the connection stays open"

@@ -20,8 +20,8 @@ from stage_parts import make_verdict
 from support.cases import each_case
 
 from judges.core.verdict import Call, Score, Verdict
-from worker.export.otel import RequestEncoder
-from worker.export.otlp_encoding import SCHEMA_URL, Attribute, VerdictEncoder, nanoseconds
+from worker.export.receivers.otlp_encoding import SCHEMA_URL, Attribute, VerdictEncoder, nanoseconds
+from worker.export.receivers.otlp_receiver import RequestEncoder, record_fields, span_fields
 
 ORIGIN = {"service.name": "tracejudge", "service.version": "1.2"}
 PROVIDERS = {"lexical": "lexical", "gpt-4.1-mini": "openai"}
@@ -30,13 +30,13 @@ ENCODER = RequestEncoder(ORIGIN)
 
 def traces(*verdicts: Verdict, **settings: Any) -> ExportTraceServiceRequest:
     telemetry = VerdictEncoder(PROVIDERS, **settings)
-    request = ENCODER.traces([span for verdict in verdicts for span in telemetry.encode(verdict).spans])
+    request = ENCODER.traces(span_fields([span for verdict in verdicts for span in telemetry.encode(verdict).spans]))
     return ExportTraceServiceRequest.FromString(request)
 
 
 def logs(*verdicts: Verdict, **settings: Any) -> ExportLogsServiceRequest:
     telemetry = VerdictEncoder(PROVIDERS, **settings)
-    request = ENCODER.logs([event for verdict in verdicts for event in telemetry.encode(verdict).events])
+    request = ENCODER.logs(record_fields([event for verdict in verdicts for event in telemetry.encode(verdict).events]))
     return ExportLogsServiceRequest.FromString(request)
 
 

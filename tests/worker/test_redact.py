@@ -22,7 +22,7 @@ from tracejudge import Document, ToolCall
 from worker.config.graders import Graders
 from worker.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
 from worker.config.settings import Monitor, Redact
-from worker.export.otel import OtelExporter
+from worker.export.receivers.otlp_receiver import OtlpExporter
 from worker.judging.consumer import JudgingConsumer
 from worker.judging.evaluator import BatchEvaluator
 from worker.queue.ledger import Ledger
@@ -149,7 +149,7 @@ def test_a_trace_that_cannot_be_redacted_is_not_judged(
 @pytest.mark.usefixtures("_short_reads")
 def test_explanations_leave_redacted(ground: Ground, otlp: OtlpReceiver, redact: Redact, explanation: str) -> None:
     settings = settings_of(ground, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
-    exporter = OtelExporter(settings, ground.store, Metrics(settings))
+    exporter = OtlpExporter(settings, ground.store, Metrics(settings), "otel")
     exporter.prepare()
     own = Score("safety", 1.0, rationale=f"She wrote to {MAIL}.")
     ground.send(make_verdict(1, outcome="scored", scores=(own,)))

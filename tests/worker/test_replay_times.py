@@ -7,6 +7,7 @@ import pytest
 from replay_parts import NOTHING, SAFETY, Replays
 from stage_parts import Ground, make_trace
 
+from judges.core.model import ModelSettings
 from worker.replay import ReplayOptionsError, format_time, id_at, milliseconds, parse_time
 
 NOW_S = 1_800_000_000.5
@@ -64,6 +65,14 @@ def test_a_model_that_is_not_there_is_refused_with_the_nearest(ground: Ground) -
     replays = Replays(ground, rules=(NOTHING,))
     with pytest.raises(ReplayOptionsError, match=re.escape("there is no [models.defualt]; did you mean default?")):
         replays.begin("safety", model="defualt")
+
+
+def test_a_model_that_cannot_be_asked_is_refused(ground: Ground) -> None:
+    cheap = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="c")
+    replays = Replays(ground, rules=(NOTHING,), models={"default": ModelSettings(provider="lexical"), "cheap": cheap})
+    refused = "user_frustration cannot be asked of a decision model: it has no form of typed questions; name another"
+    with pytest.raises(ReplayOptionsError, match=re.escape(refused)):
+        replays.begin("user_frustration", model="cheap")
 
 
 def test_as_far_as_the_ledger_remembers_is_not_too_far(ground: Ground) -> None:

@@ -163,6 +163,14 @@ def test_a_short_period_reads_buckets_of_five_minutes(ground: Ground) -> None:
     assert "five minutes" in report.sources.shares
 
 
+def test_absent_values_and_an_empty_compared_period_are_said(ground: Ground) -> None:
+    publish(ground, [verdict(number, NOW - DAY_S - 60 * number) for number in range(3)])
+    texts = {limit.code: limit.text for limit in from_redis(ground, scope("service", "release")).limits}
+    assert texts["no_values"] == "no release in these verdicts"
+    assert texts["nothing_compared"].startswith("nothing to compare with: no judgements between ")
+    assert not {"no_values", "nothing_compared"} & codes(from_redis(ground, scope("service", shift_s=None)))
+
+
 def test_coverage_and_cuts_come_from_the_account(ground: Ground) -> None:
     publish(ground, [verdict(number, NOW - number) for number in range(1, 4)])
     days = [ground.keys.account(time_of(at).date()) for at in (WEEK.since, WEEK.until - 1)]

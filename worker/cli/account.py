@@ -56,13 +56,14 @@ def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None
     sys.exit(1 if account.lost else 0)
 
 
-def account_table(account: Account) -> Table:
-    """Lay out the accounting; the first line of each part is the sum of the others."""
+def account_table(account: Account, *, zeros: bool = True) -> Table:
+    """Lay out the accounting; the first line of each part is the sum of the others. Zeros can be left out."""
     table = counts_table("Accounting")
     for title, rows in (("Traces", _TRACES), ("Evaluations", _EVALUATIONS)):
         table.add_row(f"[bold]{title}[/bold]", "", "")
         for name, meaning in rows.items():
-            _add_row(table, account, name, getattr(account, name), meaning)
+            if zeros or getattr(account, name):
+                _add_row(table, account, name, getattr(account, name), meaning)
     if unreadable := sum(count for reason, count in account.reasons.items() if reason.startswith("unreadable:")):
         table.add_row("[bold]Batches[/bold]", "", "")
         _add_row(table, account, "unreadable", unreadable, _UNREADABLE)

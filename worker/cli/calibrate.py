@@ -149,7 +149,7 @@ def _measure(
         _print_corrections(all_corrections, labelled)
         if left_out:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
-            note(f"labels that count nowhere: {reasons}")
+            note(f"labels that were not used: {reasons}")
     if not measured:
         if not found:
             NOTES.print(f"no labels of {selected.judge}; tracejudge labels import FILE adds some")

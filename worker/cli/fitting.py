@@ -146,7 +146,7 @@ class Fitting(NamedTuple):
             lambda each: fits(each) and each.judge_model == judge_model,
         )
         if left_out:
-            note(f"labels that count nowhere: {reasons_in_words(left_out)}")
+            note(f"labels that were not used: {reasons_in_words(left_out)}")
         if not rows:
             what = f"no label of {self.judge.name} has a verdict with a probability by {judge_model}"
             note(f"{what} in the present version of the judge")
@@ -282,7 +282,7 @@ def _print(one: JudgeCalibration, found: Fitted) -> None:
         ("Brier score", str(found.reliability.brier)),
         ("map", fitted),
         ("threshold", f"{found.threshold.value} after the map"),
-        ("agreement", f"{found.threshold.agreement.percent} of the traces would be judged as labelled"),
+        ("agreement", f"{found.threshold.agreement.percent} of other traces would be judged as labelled"),
         ("precision", "-" if precision is None else f"{precision.percent} of those that pass are labelled pass"),
     ):
         lines.add_row(*row)

@@ -8,7 +8,7 @@ import msgspec
 
 from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json
 from worker.config.redaction import UserKeys
-from worker.export.registry import EXPORTERS
+from worker.export.registry import enabled
 from worker.forget import ForgetTarget, Forgetting
 from worker.storage.client import StoreError
 
@@ -24,6 +24,7 @@ _MEANINGS: Final = {
 }
 _KEPT: Final = (
     "Redis keeps the record of ended evaluations until it expires: hashes, no texts and no names",
+    "receivers that earlier settings named keep the spans and events that were sent: erase them there, by trace id",
     "logs keep trace ids until they are rotated; the lists of invalid entries and of fields left out, for a week",
     "Prometheus and messages of alerts keep trace ids that were examples of incidents",
     "entries of the stream that are no JSON cannot be attributed; they expire with `retention`",
@@ -82,8 +83,8 @@ def command(
             NOTES.print("stopped; not all is erased, run it again")
             raise
     found = forgetting.found
-    # Those of exporters that are off now count too: they may have been on before.
-    kept = (*filter(None, (exporter.keeps(settings) for exporter in EXPORTERS.values())), *_KEPT)
+    exporters = enabled(settings).values()
+    kept = (*filter(None, (exporter.keeps(settings) for exporter in exporters)), *_KEPT)
     if as_json:
         print_json({**msgspec.to_builtins(found), "dry_run": dry_run, "kept": kept})
     else:

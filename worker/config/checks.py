@@ -25,8 +25,9 @@ from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, parse_redis_url
 from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
+from worker.config.receivers import HttpUrl
 from worker.config.redaction import pattern_fault
-from worker.config.settings import MAX_KEY_BYTES, Gateway, HttpUrl, Rule, Settings, SettingsError
+from worker.config.settings import MAX_KEY_BYTES, Gateway, Rule, Settings, SettingsError
 from worker.storage.client import each
 
 # A secret pasted in place of the variable's name has other characters, as a rule.
@@ -46,6 +47,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     """Check everything; ``origin`` names the file, variable or argument of each setting."""
     _check_urls(settings, origin)
     _check_secrets(settings, origin)
+    _check_receivers(settings, origin)
     _check_gateway(settings.gateway, f"{origin.get('gateway', 'defaults')}: gateway")
     if not settings.roles:
         raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export, monitor")
@@ -98,6 +100,22 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
             proxy_for(url, proxy)
         except ProxyRefusedError as error:
             raise SettingsError(f"{key}: {error}") from None
+
+
+def _check_receivers(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Check names, addresses, credentials and certificates of receivers."""
+    for name, options in settings.receivers.items():
+        here = f"{origin['receivers']}: receivers.{name}"
+        if _TABLE_NAME.fullmatch(name) is None or name == "otel":
+            taken = "otel is the receiver of otlp_endpoint" if name == "otel" else "a name has letters, digits, _ and -"
+            raise SettingsError(f"{here}: {taken}; choose another name")
+        fault = next((text for is_wrong, text in options.faults() if is_wrong), None)
+        if fault is not None:
+            raise SettingsError(f"{here}.{fault}")
+        try:
+            proxy_for(getattr(options, "url", None) or "http://localhost", settings.proxy)
+        except ProxyRefusedError as error:
+            raise SettingsError(f"{here}.url: {error}") from None
 
 
 def _is_broker(url: str) -> bool:
@@ -224,8 +242,10 @@ def _check_cascade(settings: Settings, name: str, here: str) -> None:
         raise SettingsError(f"{here}.first: {cascade.first!r} returns no probabilities; {fix}")
     if first.judge_model == then.judge_model:
         raise SettingsError(f"{here}.then: {cascade.then!r} judges the first time; name another model")
-    if (cascade.rate is None) == (cascade.uncertain is None):
-        raise SettingsError(f"{here}: set rate or uncertain, one of them")
+    if sum(each is not None for each in (cascade.rate, cascade.usd_per_day, cascade.uncertain)) != 1:
+        raise SettingsError(f"{here}: set rate, usd_per_day or uncertain, one of them")
+    if cascade.usd_per_day is not None and then.price is None:
+        raise SettingsError(f"{here}.usd_per_day: {cascade.then!r} has no price; set price in [models.{cascade.then}]")
     if cascade.uncertain is not None and cascade.uncertain[0] >= cascade.uncertain[1]:
         raise SettingsError(f"{here}.uncertain: the first probability must be below the second, as [0.2, 0.8]")
 
@@ -365,7 +385,7 @@ def _check_calibrations(settings: Settings, place: str) -> None:
             raise SettingsError(f"{here}.threshold: must be a probability, from 0 to 1")
         if one.platt is not None and (one.isotonic or not all(map(math.isfinite, one.platt)) or one.platt[0] <= 0):
             fix = "give finite numbers with a slope above 0, and no isotonic beside them"
-            raise SettingsError(f"{here}.platt: is no rising map; {fix}")
+            raise SettingsError(f"{here}.platt: must be a rising map; {fix}")
         points = one.isotonic
         rises = all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(points))
         if not rises or not all(0 <= each <= 1 for point in points for each in point):

@@ -111,7 +111,8 @@ def _at(wanted: inspect.Type, path: str) -> inspect.Type:
             wanted = _held(item)
         else:
             wanted = _held(next(_fields(kind)[step] for kind in kinds if step in _fields(kind)))
-    return wanted
+    # The path hides the keys of mappings.
+    return _held(wanted.value_type) if path.endswith("[...]") and isinstance(wanted, inspect.DictType) else wanted
 
 
 def _held(wanted: inspect.Type) -> inspect.Type:

@@ -21,12 +21,13 @@ from worker.config.canary_file import Canary
 from worker.config.checks import check_settings
 from worker.config.errors import describe_error, nearest, read_toml, with_rule_name
 from worker.config.objectives import FILE_NAME, read_objectives
+from worker.config.receivers import KINDS
 from worker.config.settings import Budget, Cascade, JudgeCalibration, Rule, Seconds, Settings, SettingsError, Size
 
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former")
-_TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations")
+_TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations", "receivers")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
 # Tables of judges are converted later, by the judges that they configure.
 _CONVERTED: Final = {"models": ModelSettings, "budgets": Budget, "cascades": Cascade}
@@ -175,13 +176,26 @@ def _convert(raw: Mapping[str, object], origin: Mapping[str, str]) -> Settings:
             if not isinstance(value, dict) or not all(isinstance(item, dict) for item in value.values()):
                 raise SettingsError(f"{here}: must be tables, each as [{key}.NAME]")
             kind = _CONVERTED.get(key)
-            values[key] = {
-                name: item if kind is None else _one(f"{here}.{name}", item, kind) for name, item in value.items()
-            }
+            if key == "receivers":
+                values[key] = {name: _receiver(f"{here}.{name}", item) for name, item in value.items()}
+            else:
+                values[key] = {
+                    name: item if kind is None else _one(f"{here}.{name}", item, kind) for name, item in value.items()
+                }
         else:
             values[key] = _one(here, value, _TYPES[key])
     # An empty table of models or rules counts as absent: the defaults apply.
     return msgspec.convert({key: value for key, value in values.items() if key not in _TABLES or value}, Settings)
+
+
+def _receiver(here: str, item: Mapping[str, object]) -> object:
+    """Convert the settings of a receiver by its kind."""
+    name = item.get("kind")
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        hint = nearest(name, KINDS) if isinstance(name, str) else f"; set one of {', '.join(KINDS)}"
+        raise SettingsError(f"{here}.kind: {'unknown kind' if 'kind' in item else 'is missing'}{hint}")
+    return _one(here, item, kind)
 
 
 def _one(here: str, value: object, kind: Any) -> object:

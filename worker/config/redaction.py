@@ -200,5 +200,9 @@ def keep_secrets(settings: Settings) -> None:
     """Withhold the environment variables that hold our keys, tokens and passwords from judges in Python."""
     keys = (model.api_key_env for model in settings.models.values())
     named = (*keys, settings.metrics_token_env, settings.metrics_password_env)
+    for receiver in settings.receivers.values():
+        headers = getattr(receiver, "headers", {}).values()
+        variables = (getattr(receiver, key, None) for key in ("api_key_env", "public_key_env", "secret_env"))
+        named = (*named, *variables, *(source.env for source in headers))
     named = (*named, *(token.token_env for token in settings.gateway.tokens.values()))
     withhold(*(name for name in named if name is not None))

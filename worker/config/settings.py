@@ -14,6 +14,7 @@ from judges.agreement.combine import Combine
 from judges.core.decision import Calibration
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
+from worker.config.receivers import HttpUrl, OtlpSettings, Receiver
 from worker.storage.client import address
 
 Always = Literal["error", "negative_feedback", "slow"]
@@ -34,8 +35,6 @@ Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
 # Redis counts 10^-9 USD in whole numbers below 2^53.
 Amount = Annotated[float, Meta(gt=0, le=1_000_000)]
-# Every setting of this type, such as the endpoint of an exporter, is checked as a URL.
-HttpUrl = Annotated[str, Meta(extra={"schemes": ("http", "https")})]
 HOUR_S: Final = 3600.0
 MIB: Final = 1024 * 1024
 MAX_KEY_BYTES: Final = 64
@@ -137,13 +136,16 @@ class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     """One `[cascades.NAME]`: two models that judge one after the other.
 
     The first judges every sampled trace, the second some of them, with a known probability. The cascade's series
-    estimates the share that the second model would find if it judged all of them. One of `rate` and `uncertain` is set.
+    estimates the share that the second model would find if it judged all of them. One of `rate`, `usd_per_day` and
+    `uncertain` is set.
 
     Attributes:
         first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
         then: Name of the `[models.NAME]` that judges some of them a second time.
         rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
             the second judging; it is never less probable than a quarter of the rate.
+        usd_per_day: What second judgings may cost in a day, in place of `rate`: the rate follows each minute from the
+            first verdicts of the last hour and the mean cost of a second one.
         uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
             as `[0.2, 0.8]`, in place of `rate`; less precise for the same cost.
         audit: With `uncertain`, the share of all other traces that is judged a second time.
@@ -152,6 +154,7 @@ class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     first: str
     then: str
     rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    usd_per_day: Amount | None = None
     uncertain: tuple[Share, Share] | None = None
     audit: Annotated[float, Meta(gt=0, le=1)] = 0.02
 
@@ -357,7 +360,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         metrics_tls_cert: Certificate (PEM, with its chain) to serve all these pages over TLS.
         metrics_tls_key: Its private key (PEM, without a passphrase).
         otlp_endpoint: An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.
-        proxy: The HTTP proxy for judge endpoints and the OTLP receiver, as `http://host:port`; `none` for no proxy.
+        receivers: Where verdicts are sent, as `[receivers.NAME]`.
+        proxy: The HTTP proxy for judge endpoints and receivers, as `http://host:port`; `none` for no proxy.
             Unless set, the environment decides: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY.
         export_explanations: Put rationales, which may quote traces, on spans and events.
         sampling_key: Changes which traces a rate samples; the same for all workers.
@@ -424,6 +428,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     metrics_tls_cert: str | None = None
     metrics_tls_key: str | None = None
     otlp_endpoint: HttpUrl | None = None
+    receivers: Mapping[str, Receiver] = msgspec.field(default_factory=dict)
     proxy: str | None = None
     export_explanations: bool = False
     sampling_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] = "tracejudge"
@@ -475,6 +480,18 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.
         return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+
+    @property
+    def all_receivers(self) -> dict[str, Receiver]:
+        """The receivers by name, with that of `otlp_endpoint` as `otel`."""
+        short = {} if self.otlp_endpoint is None else {"otel": OtlpSettings(url=self.otlp_endpoint)}
+        return {**short, **self.receivers}
+
+    @property
+    def verdict_tags(self) -> tuple[str, ...]:
+        """The names of the tags that verdicts carry: for segments, and by which receivers know a trace."""
+        tags = (receiver.tag for receiver in self.receivers.values() if receiver.tag is not None)
+        return tuple(dict.fromkeys((*self.monitor.tags, *tags)))
 
     def models_of(self, rule: Rule) -> tuple[str, ...]:
         """Name the models that judge the traces of a rule, of a cascade the first."""

@@ -1,18 +1,60 @@
-"""The exporters by name. A further one is a file with a subclass of ``ExportConsumer`` and its row in ``_ROWS``."""
+"""The exporters by name, and the receivers by kind. A further one is a file with a subclass and its row here."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer
-from worker.export.otel import OtelExporter
 from worker.export.prometheus import PrometheusExporter
+from worker.export.receiver_delivery import ReceiverExporter, group_of
+from worker.export.receivers.files import FileExporter, StdoutExporter
+from worker.export.receivers.langfuse import LangfuseExporter
+from worker.export.receivers.langsmith import LangsmithExporter
+from worker.export.receivers.mlflow import MlflowExporter
+from worker.export.receivers.opik import OpikExporter
+from worker.export.receivers.otlp_receiver import OtlpExporter
+from worker.export.receivers.phoenix import PhoenixExporter
+from worker.export.receivers.webhook import WebhookExporter
 from worker.export.sums import QualitySums
+from worker.storage.client import Store
+from worker.telemetry.finding import Check
+from worker.telemetry.metrics import Metrics
 
-_ROWS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, OtelExporter, QualitySums)
-EXPORTERS: Final[Mapping[str, type[ExportConsumer]]] = {each.exporter: each for each in _ROWS}
+_EXPORTERS: Final[tuple[type[ExportConsumer], ...]] = (PrometheusExporter, QualitySums)
+EXPORTERS: Final[Mapping[str, type[ExportConsumer]]] = {each.exporter: each for each in _EXPORTERS}
+_RECEIVERS: Final[tuple[type[ReceiverExporter], ...]] = (
+    OtlpExporter,
+    PhoenixExporter,
+    LangfuseExporter,
+    MlflowExporter,
+    OpikExporter,
+    LangsmithExporter,
+    WebhookExporter,
+    FileExporter,
+    StdoutExporter,
+)
+RECEIVERS: Final[Mapping[str, type[ReceiverExporter]]] = {each.kind: each for each in _RECEIVERS}
 
 
-def enabled(settings: Settings) -> dict[str, type[ExportConsumer]]:
+class Enabled(NamedTuple):
+    """An exporter that the settings ask for."""
+
+    role: str
+    make: Callable[[Settings, Store, Metrics], ExportConsumer]
+    checks: Callable[[Settings], Sequence[Check]]
+    keeps: Callable[[Settings], str | None]
+
+
+def enabled(settings: Settings) -> dict[str, Enabled]:
     """Return the exporters that the settings ask for; each name is also that of a consumer group of the outbox."""
-    return {name: exporter for name, exporter in EXPORTERS.items() if exporter.is_enabled(settings)}
+    found = {
+        name: Enabled(exporter.role, exporter, exporter.checks, exporter.keeps)
+        for name, exporter in EXPORTERS.items()
+        if exporter.is_enabled(settings)
+    }
+    for name, options in settings.all_receivers.items():
+        receiver = RECEIVERS[options.kind]
+        checks, keeps = partial(receiver.checks_of, name=name), partial(receiver.keeps_of, name=name)
+        found[group_of(name)] = Enabled(receiver.role, partial(receiver, name=name), checks, keeps)
+    return found

@@ -17,7 +17,7 @@ from msgspec import structs
 from judges.core.verdict import Verdict, joined_parts, repeat_id
 from worker.config.graders import Grader
 from worker.config.settings import Settings
-from worker.monitor.cascades import factor_field, read_factors, second_rate
+from worker.monitor.cascades import factor_field, rate_field, read_factors, second_rate
 from worker.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
 from worker.selection.sampling import Sampler, position
 from worker.storage.client import Store, StoreError
@@ -96,11 +96,7 @@ class Cascades:
         pair = self._pairs.get((evaluation.judge, verdict.judge_model))
         if pair is None or evaluation.origin != "live" or evaluation.members or evaluation.cascade is not None:
             return verdict, []
-        given = {
-            score.metric: score.probability
-            for score in verdict.scores
-            if score.passed is not None and score.probability is not None
-        }
+        given = verdict.probabilities
         if not given or not self._sampler.allows(item.trace, pair.then.judge_model):
             return verdict, []
         if not pair.is_only:
@@ -108,7 +104,8 @@ class Cascades:
             if not any(pair.cascade in rule.models for rule in rules):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))
-        rate = second_rate(self._settings.cascades[pair.cascade], given, factor)
+        mean = self._factors.get(rate_field(pair.cascade))
+        rate = second_rate(self._settings.cascades[pair.cascade], given, factor, mean)
         # The salt makes the choice independent of sampling, of repeats and of other cascades.
         is_chosen = position(f"cascade:{pair.cascade}:{evaluation.id}", self._settings.sampling_key) < rate
         step = CascadeStep(pair.cascade, pair.version, rate, is_chosen)

@@ -249,7 +249,7 @@ class BatchEvaluator:
         self._graders = graders
         self._sampler = sampler
         self._panels = Panels(ledger, settings)
-        self._tags = settings.monitor.tags
+        self._tags = settings.verdict_tags
         self._user_keys = UserKeys(settings, ledger.store)
         self._repeats = Repeats(settings, sampler)
         self._cascades = Cascades(settings, ledger.store, sampler)

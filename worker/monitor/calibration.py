@@ -83,7 +83,7 @@ def calibrate(
     """Compare labels with fitting verdicts.
 
     Returns:
-        Each subject, the most labels first, and how many labels count nowhere, by reason: ``no verdict``, ``several
+        Each subject, the most labels first, and how many labels were not used, by reason: ``no verdict``, ``several
         spans``, ``abstained``, ``unscored``, or ``unrated`` for a metric without a pass rule.
     """
     rows: dict[Subject, list[_Row]] = defaultdict(list)
@@ -117,7 +117,7 @@ def probability_rows(
         fits: Whether a verdict counts, whatever its version.
 
     Returns:
-        The rows, and how many labels count nowhere, by reason: as ``calibrate`` says, or ``other version``.
+        The rows, and how many labels were not used, by reason: as ``calibrate`` says, or ``other version``.
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()

@@ -21,7 +21,7 @@ import msgspec
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
-from worker.config.settings import Cascade, Settings
+from worker.config.settings import NANO, Cascade, Settings
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.gauges import GaugeTable, Sample
 from worker.monitor.series import HOUR_S
@@ -40,6 +40,11 @@ _BINS: Final = 50
 _LEAST_UNCERTAINTY: Final = 0.005
 """Of probabilities of exactly 0 or 1, which models that round return: without it no factor would raise their rate."""
 _START_FACTOR: Final = 2.0
+START_RATE: Final = 0.02
+"""The rate of a cascade with a budget until the cost of its second judgings is known."""
+_LEAST_RATE: Final = 1e-4
+_COST_KIND: Final = "cascade_cost"
+_ENOUGH_COSTS: Final = 20
 _ENOUGH_VERDICTS: Final = 200
 _ENOUGH_SECOND: Final = 30
 _FACTORS_TTL_S: Final = _HOURS * HOUR_S
@@ -114,18 +119,21 @@ def uncertainty(probabilities: Mapping[str, float]) -> float:
     return max(_LEAST_UNCERTAINTY, *(math.sqrt(g * (1 - g)) for g in probabilities.values()))
 
 
-def second_rate(cascade: Cascade, probabilities: Mapping[str, float], factor: float | None) -> float:
+def second_rate(
+    cascade: Cascade, probabilities: Mapping[str, float], factor: float | None, rate: float | None = None
+) -> float:
     """Return the probability of a second judging.
 
     Args:
         cascade: The cascade.
         probabilities: That the metrics of the first verdict pass.
         factor: By which the uncertainty is multiplied; None as long as it is not known.
+        rate: Of a cascade with a budget, its present mean rate; None as long as it is not known.
     """
     if cascade.uncertain is not None:
         low, high = cascade.uncertain
         return 1.0 if any(low <= g <= high for g in probabilities.values()) else cascade.audit
-    rate = cascade.rate or 0.0
+    rate = cascade.rate or rate or START_RATE
     factor = _START_FACTOR * rate if factor is None else factor
     return min(1.0, max(rate / 4, factor * uncertainty(probabilities)))
 
@@ -150,8 +158,23 @@ def factor_field(name: str, judge: str, version: str) -> str:
     return msgspec.json.encode((name, judge, version)).decode()
 
 
+def rate_field(name: str) -> str:
+    """Return the field of the rate of a cascade with a budget."""
+    return factor_field(name, "", "rate")
+
+
+def budget_rate(usd_per_day: float, usd_per_hour_of_all: float) -> float:
+    """Return the rate at which second judgings cost their budget.
+
+    Args:
+        usd_per_day: The budget.
+        usd_per_hour_of_all: The cost of an hour if all first verdicts were judged a second time.
+    """
+    return min(1.0, max(_LEAST_RATE, usd_per_day / 24 / usd_per_hour_of_all))
+
+
 def read_factors(store: Store) -> dict[str, float]:
-    """Read the factors of all cascades, by ``factor_field``."""
+    """Read the factors of all cascades by ``factor_field``, and rates by ``rate_field``."""
     found = store.call(lambda client: client.hgetall(store.keys.cascades))
     return {field.decode(): float(factor) for field, factor in found.items()}
 
@@ -171,15 +194,15 @@ def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
     if step is None:
         return
     if step.first:
+        if verdict.cost_usd is not None:
+            of_judge = (str(int(step.ended_at // HOUR_S)), step.name, verdict.judge)
+            for name, amount in (("number", 1), ("usd", round(verdict.cost_usd * NANO))):
+                yield Increment(_COST_KIND, step.ended_at, (*of_judge, name), amount, _KEEP_DAYS)
         at, given = step.ended_at, step.probability
         sums = {metric: _of_second(verdict, step, metric, g) for metric, g in given.items()}
     else:
         at = verdict.started_at + verdict.duration_s
-        given = {
-            score.metric: score.probability
-            for score in verdict.scores
-            if score.passed is not None and score.probability is not None
-        }
+        given = verdict.probabilities
         w = verdict.weight
         sums = {
             metric: CascadeSums(
@@ -232,6 +255,7 @@ class CascadeWatch:
     ) -> None:
         self._store = store
         self._cascades = settings.cascades
+        self._fixed = {name: one.rate for name, one in settings.cascades.items() if one.rate is not None}
         self._clock = clock
         self._next_look = 0.0
         self._metrics = metrics
@@ -273,22 +297,46 @@ class CascadeWatch:
 
     def _fit(self, now: float) -> None:
         bins: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: {"number": 0, "sum": 0})
-        for (_, *in_bin, name), amount in _read(self._store, _UNCERTAINTY_KIND, now).items():
+        last_hour: defaultdict[tuple[str, str], float] = defaultdict(float)
+        passed = now % HOUR_S / HOUR_S
+        for (hour, *in_bin, name), amount in _read(self._store, _UNCERTAINTY_KIND, now).items():
             bins[tuple(in_bin)][name] += amount
+            # The last 60 minutes: the present hour, and as much of the one before as is missing.
+            share = {0: 1.0, 1: 1 - passed}.get(int(now // HOUR_S) - int(hour), 0.0)
+            if name == "number" and share:
+                last_hour[in_bin[0], in_bin[1]] += share * amount
+        rates = self._rates(last_hour, now)
         spreads: defaultdict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
         for (*of_cascade, _), one in bins.items():
             if one["number"]:
                 spreads[tuple(of_cascade)].append((one["sum"] / one["number"] / _UNIT, one["number"]))
-        factors: dict[Any, float] = {
+        factors: dict[Any, float] = {rate_field(name): rates[name] for name in rates if name not in self._fixed}
+        factors |= {
             factor_field(name, judge, version): fitted_factor(rate, spread)
             for (name, judge, version), spread in spreads.items()
-            if name in self._cascades
-            and (rate := self._cascades[name].rate) is not None
-            and sum(number for _, number in spread) >= _ENOUGH_VERDICTS
+            if (rate := rates.get(name)) is not None and sum(number for _, number in spread) >= _ENOUGH_VERDICTS
         }
         key = self._store.keys.cascades
         if factors:
             self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, _FACTORS_TTL_S)])
+
+    def _rates(self, last_hour: Mapping[tuple[str, str], float], now: float) -> dict[str, float]:
+        """Return the rates of cascades: those configured, and those that spend a budget where costs are known."""
+        rates = dict(self._fixed)
+        costs: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(lambda: {"number": 0, "usd": 0})
+        for (_, cascade, judge, name), amount in _read(self._store, _COST_KIND, now).items():
+            costs[cascade, judge][name] += amount
+        for cascade, settings in self._cascades.items():
+            if settings.usd_per_day is None:
+                continue
+            usd = 0.0
+            for (name, judge), number in last_hour.items():
+                known = costs[name, judge]
+                if name == cascade and known["number"] >= _ENOUGH_COSTS:
+                    usd += number * known["usd"] / known["number"] / NANO
+            if usd > 0:
+                rates[cascade] = budget_rate(settings.usd_per_day, usd)
+        return rates
 
 
 def read_sums(store: Store, now: float) -> dict[tuple[str, ...], CascadeSums]:

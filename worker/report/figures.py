@@ -301,6 +301,14 @@ def make_report(scope: Scope, found: Evidence) -> Report:
         grouped[part.labels].append(part)
     made = {labels: make_row(scope, labels, parts, found) for labels, parts in sorted(grouped.items())}
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
+    absent = [
+        Limit("no_values", f"no {key} in these verdicts")
+        for key in scope.by
+        if rows and not any(row.labels[key] for row in rows.values())
+    ]
+    if rows and scope.compared is not None and not any(row.compared_judgements for row in rows.values()):
+        span = f"{written(time_of(scope.compared.since))} and {written(time_of(scope.compared.until))}"
+        absent.append(Limit("nothing_compared", f"nothing to compare with: no judgements between {span} UTC"))
     return Report(
         since=time_of(scope.period.since),
         until=time_of(scope.period.until),
@@ -310,7 +318,7 @@ def make_report(scope: Scope, found: Evidence) -> Report:
         sources=found.sources,
         coverage=found.coverage,
         rows=list(rows.values()),
-        limits=[*found.limits, *_limits(scope, rows, grouped, found.costs)],
+        limits=[*found.limits, *absent, *_limits(scope, rows, grouped, found.costs)],
     )
 
 

@@ -25,7 +25,7 @@ from judges.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.config.graders import CODE, Graders
 from worker.config.settings import Cascade, Settings
 from worker.judging.reservations import most_tokens
-from worker.monitor.cascades import fitted_factor, second_rate, uncertainty
+from worker.monitor.cascades import START_RATE, fitted_factor, second_rate, uncertainty
 from worker.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.monitor.shares import merged, pass_share
 from worker.queue.ledger import read_outbox_entry
@@ -40,6 +40,7 @@ _SLOTS: Final = 48
 _READ: Final = 200
 _USED: Final = 50
 # With fewer past verdicts the estimate is better than their mean.
+_LEAST_SPAN_S: Final = 60.0
 _LEAST_PAST: Final = 10
 _MILLION: Final = 1_000_000
 # How many probabilities stand for a first model without past verdicts.
@@ -220,9 +221,8 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
             of_pair.calls += verdict.attempts
             of_pair.input_tokens += verdict.input_tokens
             of_pair.output_tokens += verdict.output_tokens
-            given = {score.metric: score.probability for score in verdict.scores if score.probability is not None}
-            if given:
-                of_pair.probabilities.append(given)
+            if verdict.probabilities:
+                of_pair.probabilities.append(verdict.probabilities)
             tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
 
     for low, high in _slots(begin, end):
@@ -276,6 +276,7 @@ class _Totals:
     corrections: defaultdict[Pair, _Correction] = field(default_factory=lambda: defaultdict(_Correction))
     hours: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     cascades: dict[Pair, Cascade] = field(default_factory=dict)
+    seconds: defaultdict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))  # By cascade.
 
 
 def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
@@ -327,6 +328,9 @@ class Estimator:
         self._models = {model.judge_model: model for model in settings.models.values()}
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
         self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
+        self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
+        limits = ((name, one.usd_per_day) for name, one in settings.cascades.items())
+        self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
     def estimate(
         self,
@@ -348,6 +352,30 @@ class Estimator:
             period_s: The length of time that the figures are for.
             traces: How many traces come in that time; as many as in the sample unless given.
         """
+        self._rated = dict(self._settings.cascades)
+        for cascade in self._budgeted:
+            self._rated[cascade] = structs.replace(self._rated[cascade], usd_per_day=None, rate=START_RATE)
+        found, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
+        if not self._budgeted:
+            return found
+        # What second judgings cost is proportional to the rate.
+        for cascade, budget in self._budgeted.items():
+            of_second, price = totals.seconds[cascade], self._settings.models[self._rated[cascade].then].price
+            usd = 0.0 if price is None else price.cost_usd(of_second.input_tokens, of_second.output_tokens)
+            rate = min(1.0, START_RATE * budget * period_s / DAY_S / usd) if usd else START_RATE
+            self._rated[cascade] = structs.replace(self._rated[cascade], rate=rate)
+        return self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)[0]
+
+    def _estimated(
+        self,
+        name: str,
+        graders: Graders,
+        sampler: Sampler,
+        choose: Callable[[TraceEntry], Sampling],
+        *,
+        period_s: float,
+        traces: float | None,
+    ) -> "tuple[Estimate, _Totals]":
         history, count = self._history, self._history.size
         scale = (count if traces is None else traces) / count
         totals = _Totals()
@@ -376,7 +404,7 @@ class Estimator:
         whole = [totals.hours.get(hour, 0.0) for hour in range(int(history.span_s // HOUR_S))]
         # Without a whole hour the busiest one is unknown.
         peak = max(whole) * len(whole) / sum(whole) if any(whole) else 1.0
-        return Estimate(
+        estimate = Estimate(
             name,
             period_s,
             count * scale,
@@ -390,6 +418,7 @@ class Estimator:
             rows,
             tuple(sorted(notes)),
         )
+        return estimate, totals
 
     def _add_judgement(
         self,
@@ -422,11 +451,12 @@ class Estimator:
         if repeated := max((rule.repeat for rule in rules), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
-        known, names = self._settings.cascades, self._settings.models
-        asked_by = [known[rule.models[0]] for rule in rules if rule.models[0] in known]
+        known, names = self._rated, self._settings.models
+        asked_by = [rule.models[0] for rule in rules if rule.models[0] in known]
         # The cascade whose first model judges, if there is one.
-        cascade = next((one for one in asked_by if names[one.first].judge_model == pair[1]), None)
-        if cascade is not None:
+        called = next((one for one in asked_by if names[known[one].first].judge_model == pair[1]), None)
+        if called is not None:
+            cascade = known[called]
             totals.cascades[pair] = cascade
             then = choice.judge, self._settings.models[cascade.then].judge_model
             second = graders.judge(*then)
@@ -436,6 +466,7 @@ class Estimator:
                 of_then = totals.sums[trace.service, *then]
                 of_then.judgements += share
                 self._add(of_then, share, then, request)
+                self._add(totals.seconds[called], share, then, request)
                 self._correct(totals.corrections[then], (trace.trace_id, *then), request)
                 totals.hours[hour] += share * request.calls
 
@@ -588,5 +619,7 @@ def day_of(store: Store, history: History, now_s: float, *, is_given: bool) -> t
     yesterday = None if is_given else published_yesterday(store, now_s)
     if yesterday is not None:
         return float(yesterday), "traces of yesterday (UTC), by the account"
+    if history.span_s < _LEAST_SPAN_S:
+        return float(history.size), f"traces, taken for a day: the stream retains {history.span_s:,.2g} s, too little"
     hours = history.span_s / HOUR_S
     return history.size / history.span_s * DAY_S, f"traces a day, from {hours:,.2g} h of the retained stream"

@@ -170,6 +170,14 @@ class Keys:
         """
         return f"{self.prefix}:dead:again:{judge_model}"
 
+    def receiver_parked(self, name: str) -> tuple[str, str]:
+        """Hash and sorted set of verdicts whose traces a receiver does not know yet; TTL of a day."""
+        return f"{self.prefix}:receiver:{name}:parked", f"{self.prefix}:receiver:{name}:due"
+
+    def receiver_sent(self, name: str, day: int) -> str:
+        """Hash of what a receiver without idempotency was sent on a day since 1970; TTL of three days."""
+        return f"{self.prefix}:receiver:{name}:sent:{day}"
+
     def gathered(self, trace_id: str) -> str:
         """Hash of the spans that the gateway gathers of one trace, see scripts/gather.lua; TTL of a day."""
         return f"{self.gather}:{trace_id}"

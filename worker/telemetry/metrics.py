@@ -207,6 +207,8 @@ class Metrics:
         "Verdicts an exporter could not deliver", stability=_STABLE)
     log_records_dropped = Metric(Counter, "log_records_dropped_total", "lines", (),
         "Log lines dropped because standard error blocked or refused them")
+    export_parked = Metric(Gauge, "export_parked", "verdicts", ("exporter",),
+        "Verdicts that wait until a receiver knows their traces")
     export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
         "Accepted requests whose answer was unreadable or impossible")
     quality_share = Metric(Gauge, "quality_share", "ratio", _QUALITY,
@@ -266,7 +268,7 @@ class Metrics:
     quality_objective = Metric(Gauge, "quality_objective", "ratio", _QUALITY,
         "Share that should pass, from the file of objectives")
     quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*_QUALITY, "reference"),
-        "1 while the share is surely below its objective, or that of a new service below its environment's")
+        "1 while the detector finds the share below its objective, or that of a new service below its environment's")
     quality_incident = Metric(Gauge, "quality_incident_info", "boolean",
         (*_QUALITY, "since", "since_low", "since_high", "changed", "examples"),
         "1 while a drop is open, with what is known of it")

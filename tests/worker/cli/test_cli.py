@@ -22,7 +22,7 @@ CONTRACT_VERBS = {
 
 
 HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("demo",): ("--seconds N", "--json"),
+    ("demo",): ("--seconds N", "--keep", "--json"),
     ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),
     ("doctor",): ("--ask", "--json", "Exit code 1", "--config FILE", "--redis-url URL"),
     ("replay",): (

@@ -6,6 +6,7 @@ import random
 import re
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,15 @@ from cli_parts import Run, write_lines
 from stage_parts import Ground
 from support.decision_endpoint import MODEL, DecisionEndpoint
 
+from judges.agreement import reliability as measured
+from judges.agreement.intervals import Interval
+from judges.agreement.reliability import Row
 from judges.core.decision import Calibration, logit
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
+from worker.cli.fitting import as_toml
+from worker.config.settings import JudgeCalibration
+from worker.monitor.calibration import fit_calibration
 from worker.queue.batch import CascadeStep
 
 CONFIG = f"""\
@@ -131,6 +138,45 @@ def test_planted_errors_are_recovered_from_labelled_traces(served: Run) -> None:
         assert agreement["low"] <= best <= agreement["high"], f"{name}: {agreement}"
         circles = [one for one in ET.parse(f"{name}.svg").iter() if one.tag.endswith("circle")]  # noqa: S314
         assert len(circles) == 10, name
+
+
+def test_intervals_hold_for_held_out_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fitted map, threshold and error are compared with the truth of 300 other traces."""
+    monkeypatch.setattr(measured, "_RESAMPLES", 100)
+    draws = 67
+    for name, slope, intercept in PLANTED:
+        held, wrong = Counter[str](), 0.0
+        for seed in range(draws):
+            generator = random.Random(seed)
+            given = [round(sigmoid(generator.gauss(0.8, 1.8)), 4) for _ in range(600)]
+            pairs = list(zip(given, truths(given, slope, intercept), strict=True))
+            rows = [Row(p, generator.random() < truth) for p, truth in pairs[:300]]
+            found, held_out = fit_calibration(rows, "v", "platt", None), pairs[300:]
+            corrected = [(found.calibration.apply(p), truth) for p, truth in held_out]
+            wrong += sum(abs(p - truth) for p, truth in corrected) / 300 / draws
+            error = sum(abs(p - truth) for p, truth in held_out) / 300
+            at = found.calibration.threshold
+            agreed = sum(truth if p >= at else 1 - truth for p, truth in corrected) / 300
+            seen = found.reliability.error, error, found.threshold.value, 0.5, found.threshold.agreement, agreed
+            for what, interval, value in zip(("error", "threshold", "agreement"), seen[::2], seen[1::2], strict=True):
+                assert isinstance(interval, Interval)
+                held[what] += interval.low <= value <= interval.high
+        assert wrong < 0.035, f"{name}: {wrong:.3f}"
+        assert all(held[what] >= 0.9 * draws for what in ("error", "threshold", "agreement")), f"{name}: {held}"
+
+
+def test_a_threshold_is_applied_as_it_was_measured() -> None:
+    """Every group of equal probabilities fails more often than it passes, so that none may pass."""
+    rows = [Row(p, number < passing) for p, passing in ((0.2, 100), (0.7, 1_300 / 3)) for number in range(1_000)]
+    for kind in ("none", "isotonic"):
+        found = fit_calibration(rows, "v", kind, None)  # type: ignore[arg-type]
+        passing = {p for p in (0.2, 0.7) if found.calibration.apply(p) >= found.calibration.threshold}
+        assert (passing, found.threshold.precision) == (set(), None), kind
+
+
+def test_a_calibration_is_valid_toml() -> None:
+    one = JudgeCalibration(judge="safety", model="\U0001f600 large", metric="safety", judge_version="1")
+    assert tomllib.loads(as_toml(one))["calibrations"][0]["model"] == one.model
 
 
 def test_a_calibration_is_written_where_the_configuration_still_loads(served: Run) -> None:

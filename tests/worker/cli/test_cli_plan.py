@@ -52,6 +52,8 @@ def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
     served: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served("publish", SAMPLES / "summariser.jsonl")
+    assert served("plan", "--json").document["source"].startswith("traces, taken for a day: the stream retains 0.")
+    monkeypatch.setattr("worker.report.workload._LEAST_SPAN_S", 0.0)
     monkeypatch.setenv("TRACEJUDGE_CASCADES", '{"two": {"first": "cheap", "then": "default", "rate": 0.1}}')
     monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "all", "judges": ["safety"]}]')
     strong = {"provider": "scripted", "script": "none.jsonl", "model": "strong"}
@@ -76,4 +78,16 @@ def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
         assert any("sensitivity .85" in text for text in notes), notes
         beside = [text for text in notes if "on a plain sample of" in text]
         assert [advice in text for text in beside] == [True] * (advice is not None), (price, notes)
+    # The rate was a tenth, so that this pays for a quarter of all.
+    models["default"]["price"] = {"input": 1e-5, "output": 1e-5}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
+    usd = 10 * then["usd"] / 4 / 10**6
+    monkeypatch.setenv(
+        "TRACEJUDGE_CASCADES", json.dumps({"two": {"first": "cheap", "then": "default", "usd_per_day": usd}})
+    )
+    ended = served("plan", "--json", "--cascade", "two")
+    assert ended.code == 0, ended.err
+    _, then = ended.document["alternatives"][1]["rows"]
+    assert then["usd"] == pytest.approx(usd, rel=0.02)
+    assert then["judgements"] == pytest.approx(first["judgements"] / 4, rel=0.03)
     assert "there is no [cascades.three]" in served("plan", "--cascade", "three").err

@@ -1,7 +1,7 @@
 """`tracejudge demo`: sample traffic through an embedded Redis and a real worker, with a planted quality drop.
 
-`sample_traffic` lays out and publishes the traffic, `screen` shows the result. This module starts and stops the parts,
-runs the traffic, and checks the accounting at the end.
+`sample_traffic` lays out and publishes the traffic, `screen` shows the scores as they come, `final_report` what remains
+in the terminal. This module starts and stops the parts, runs the traffic, and checks the accounting at the end.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ import msgspec
 
 import tracejudge
 from worker.accounting import Account, read_account
-from worker.cli.demo.sample_traffic import DROP, Traffic, load_samples, make_plan
+from worker.cli.demo.final_report import Examples, print_report
+from worker.cli.demo.sample_traffic import DROP, JUDGES, Traffic, load_samples, make_plan
 from worker.cli.demo.screen import (
     Lag,
     Rate,
@@ -33,12 +34,13 @@ from worker.cli.demo.screen import (
     Tally,
     View,
     Watch,
+    introduction,
     lines_display,
     live_display,
-    print_report,
+    page,
 )
-from worker.cli.options import JSON, NOTES, OUT, print_json
-from worker.config.settings import Has, Rule, Settings, Where
+from worker.cli.options import JSON, NOTES, OUT, note, print_json
+from worker.config.settings import Has, Rule, Where
 from worker.embedded import EmbeddedRedis, start_watcher
 from worker.storage.client import Store
 from worker.storage.keys import Keys
@@ -50,6 +52,7 @@ _MIN_SECONDS: Final = 4
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_OF_SIGNALS: Final = 128
 _VARIABLES: Final = "TRACEJUDGE_"
+_ENVIRONMENT: Final = "demo"
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 8.0
 _SDK_TIMEOUT_S: Final = 1.0
@@ -74,8 +77,9 @@ class DemoError(Exception):
     metavar="N",
     help="How long traffic runs; the drop comes half-way.",
 )
+@click.option("--keep", is_flag=True, help="Leave Redis and worker running until Ctrl-C, for further commands.")
 @JSON
-def command(seconds: int, *, as_json: bool) -> None:
+def command(seconds: int, *, keep: bool, as_json: bool) -> None:
     """Watch the quality of three services, one of which gets worse half-way.
 
     Nothing has to be prepared and nothing is left behind: the demo starts a Redis and a worker of its own. Scores come
@@ -86,18 +90,32 @@ def command(seconds: int, *, as_json: bool) -> None:
     logs.configure("error")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows question marks
-    NOTES.print(f"Starting an embedded Redis and a worker; then traffic runs for {seconds} s.", highlight=False)
+    if not as_json:
+        page().print(introduction(seconds))
+    NOTES.print("Starting an embedded Redis and a worker.", highlight=False)
     is_live = sys.stdout.isatty() and not OUT.is_dumb_terminal and not as_json
     try:
         with _ending_on_signals(), open_session() as session:
+            if not as_json:
+                page().print(session.addresses, style="dim", highlight=False)
             # The result is printed after the live screen is left, so that it stays in the terminal.
             with live_display() if is_live else lines_display() as show:
-                outcome = _Run(session, seconds, show).play()
+                run = _Run(session, seconds, show)
+                outcome = run.play()
+            fault = outcome.fault
             if as_json:
                 print_json(json_document(outcome))
             else:
-                print_report(outcome.view, outcome.account)
-        fault = outcome.fault
+                kept = session.redis_url if keep and fault is None else None
+                print_report(
+                    page(), outcome.view, outcome.account, run.examples, environment=_ENVIRONMENT, redis_url=kept
+                )
+            if keep and fault is None:
+                note(f"Redis ({session.redis_url}) and worker keep running until Ctrl-C.")
+                with contextlib.suppress(SystemExit):  # a signal is the way to end it
+                    while True:
+                        session.worker.check()
+                        time.sleep(_STEP_S)
     except DemoError as error:
         fault = str(error)
     if fault is not None:
@@ -134,6 +152,15 @@ class Session(NamedTuple):
     store: Store
     worker: "WorkerProcess"
     redis_version: str
+    redis_url: str
+    board_url: str = ""
+    """Empty without a board."""
+
+    @property
+    def addresses(self) -> str:
+        """The addresses of the parts, on one line."""
+        board = f"Board: {self.board_url} | " if self.board_url else ""
+        return f"{board}Metrics: {self.worker.metrics_url} | Redis {self.redis_version}: {self.redis_url}"
 
 
 @contextlib.contextmanager
@@ -145,13 +172,13 @@ def open_session() -> Iterator[Session]:
         tracejudge.init(
             service="tracejudge-demo",
             redis_url=redis.url,
-            environment="demo",
+            environment=_ENVIRONMENT,
             release="demo",
             prefix=store.keys.prefix,
             disabled=False,
         )
         try:
-            yield Session(store, worker, redis.version)
+            yield Session(store, worker, redis.version, redis.url)
         finally:
             _ignore_signals()
             tracejudge.shutdown(_SDK_TIMEOUT_S)
@@ -159,13 +186,16 @@ def open_session() -> Iterator[Session]:
 
 
 def rules() -> tuple[Rule, ...]:
-    """Return the default rules, and correctness for traces with an expected response or facts."""
+    """Return a rule for each service, and correctness for traces with an expected response or facts."""
 
     def correctness(field: Has) -> Rule:
         return Rule(name=f"demo, with {field}", judges=("correctness",), where=Where(has=(field,)))
 
+    own = (
+        Rule(name=f"demo, {service}", judges=judges, where=Where(service=service)) for service, judges in JUDGES.items()
+    )
     # Two rules: a rule needs all fields in `has`, and a trace has either a response or facts.
-    return (*Settings().rules, correctness("expected_response"), correctness("expected_facts"))
+    return (*own, correctness("expected_response"), correctness("expected_facts"))
 
 
 class _Started(msgspec.Struct):
@@ -293,6 +323,7 @@ class _Run:
         self._began_s = time.monotonic()
         began_at = time.time()
         self._traffic = Traffic(plan, began_at)
+        self.examples = Examples(self._traffic.examples, seconds / 2)
         self._board = Scoreboard(began_at, seconds)
         self._published, self._judged = Rate(), Rate()
         self._next_show_s, self._next_measure_s = 0.0, _MEASURE_EVERY_S
@@ -318,7 +349,9 @@ class _Run:
         return time.monotonic() - self._began_s
 
     def _step(self, phase: str, pause_s: float) -> None:
-        self._board.add(self._watch.read(pause_s))
+        entries = self._watch.read(pause_s)
+        self._board.add(entries)
+        self.examples.add(entries)
         self._session.worker.check()
         if self._elapsed_s >= self._next_measure_s:
             self._next_measure_s = self._elapsed_s + _MEASURE_EVERY_S
@@ -339,8 +372,7 @@ class _Run:
             published=self._traffic.published,
             published_per_s=self._published.per_s,
             judged_per_s=self._judged.per_s,
-            redis_version=self._session.redis_version,
-            metrics_url=self._session.worker.metrics_url,
+            addresses=self._session.addresses,
         )
 
 

@@ -21,6 +21,13 @@ _SEED: Final = 20
 _LABELS: Final = ("relevant", "safe", "grounded", "correct")
 _IDS: Final = ("trace_id", "span_id", "id")
 FAILING_SERVICE: Final = "code-helper"
+# Judges for which shared words are some evidence: code shares few words with its documents, and a request for a summary
+# few with the summary, so groundedness of the one and relevance of the other would measure the heuristic only.
+JUDGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "support-bot": ("groundedness", "relevance_to_query", "safety"),
+    "code-helper": ("answer_relevance", "safety"),
+    "summariser": ("groundedness", "safety"),
+}
 _CALL_SECONDS: Final = (0.6, 2.8)
 
 
@@ -46,6 +53,8 @@ class Drop(NamedTuple):
 
 
 DROP: Final = Drop("support-bot", "groundedness", Mix(9, 1), Mix(2, 8))
+# Samples with short texts and one document: one is shown from before the drop, one from after it.
+EXAMPLES: Final = ("support-api-429", "support-invoice-vat")
 # Calls that succeed and fail in the failing service: a call without an answer is unscored, never a zero.
 _CALLS: Final = Mix(24, 1)
 
@@ -129,6 +138,8 @@ class Traffic:
     def __init__(self, plan: Sequence[Shot], began_at: float) -> None:
         """Set the plan and its start, in seconds since the epoch."""
         self.published = 0
+        # Those of `EXAMPLES`, by trace id.
+        self.examples: dict[str, Shot] = {}
         self._plan = plan
         self._began_at = began_at
 
@@ -140,7 +151,9 @@ class Traffic:
             # not at the clock's: it decides whether a verdict counts before or after the drop.
             fields = {name: value for name, value in asdict(shot.trace).items() if name not in _IDS}
             ended_at = self._began_at + shot.at_s
-            tracejudge.publish(**fields | {"started_at": ended_at - shot.call_s, "ended_at": ended_at})
+            trace_id = tracejudge.publish(**fields | {"started_at": ended_at - shot.call_s, "ended_at": ended_at})
+            if (shot.trace.tags or {}).get("sample") in EXAMPLES:
+                self.examples[trace_id] = shot
             self.published += 1
 
     def pause_s(self, elapsed_s: float, longest_s: float) -> float:

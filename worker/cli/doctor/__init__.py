@@ -21,6 +21,7 @@ from redis.exceptions import ResponseError
 from rich.table import Table
 from rich.text import Text
 
+from judges.core.model import ChatRequest
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from worker.accounting import read_account
@@ -31,9 +32,10 @@ from worker.cli.options import JSON, OUT, REDIS, amount, print_json
 from worker.config.canary_file import Canary
 from worker.config.graders import Graders
 from worker.config.loading import config_path, load, unconfigured
-from worker.config.settings import Settings, SettingsError
+from worker.config.settings import NANO, Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import enabled
+from worker.judging.reservations import most_tokens
 from worker.monitor.budgets import read_states
 from worker.monitor.canary import graders_of
 from worker.queue.batch import Evaluation
@@ -145,6 +147,14 @@ def budgets(settings: Settings) -> Sequence[Finding]:
             what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
             fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
             findings.append(warning("budgets", what, fix))
+        for one in paid:
+            model = settings.models[one]
+            tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
+            usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
+            bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
+            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
+                what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
+                findings.append(warning("budgets", what, f"raise the limit, or set a lower max_output_tokens of {one}"))
     if not settings.monitor.enabled:
         what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
         findings.append(warning("budgets", what, "set enabled = true under [monitor]"))
@@ -159,8 +169,8 @@ def spending(settings: Settings, store: Store) -> Sequence[Finding]:
         for limit, spent, most in state.by_limit(settings.budgets[name]):
             # What is settled stops short of the limit by up to the largest reservation.
             if spent >= _NEARLY * most:
-                calls = amount(state.refused, "call")
-                what = f"{name} has spent {spent / most:.0%} of {limit}, and has refused {calls} so far"
+                so_far = f"and has refused {amount(state.refused, 'call')} so far"
+                what = f"{name} has spent {spent / most:.0%} of {limit}, {so_far}"
                 findings.append(
                     warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
                 )

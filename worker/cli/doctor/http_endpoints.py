@@ -155,6 +155,12 @@ def _listed(part: str, settings: ModelSettings, reply: Reply, where: str) -> Fin
     return ok(part, where)
 
 
+_UNANSWERED: Final = {
+    "decisions": "check `dialect`, and whether the model decides",
+    "classifier": "check judge.toml: `task`, `labels`, `support`, and `text` with `text_pair`",
+}
+
+
 def ask(
     name: str, settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None
 ) -> Sequence[Finding]:
@@ -189,9 +195,7 @@ def ask(
     else:
         cost = f"{tokens}, {settings.price.cost_usd(response.input_tokens, response.output_tokens):.6f} USD"
     if settings.decides and (not response.decisions or response.decisions[0].problem is not None):
-        return [
-            broken(part, f"answers, but not the question; {cost}", "check `dialect`, and whether the model decides")
-        ]
+        return [broken(part, f"answers, but not the question; {cost}", _UNANSWERED[settings.provider])]
     if options < settings.option_limit:
         fix = f"set max_options = {options}" if options > 1 else "take a model that answers choices"
         return [warning(part, f"answers, but refuses questions with more than {options} options; {cost}", fix)]

@@ -19,9 +19,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import SEVERITY_NUMBER_INFO, LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Call, Score, Verdict
-from judges.models.registry import PROVIDERS
 from worker.config.checks import exported_name
 from worker.config.redaction import Redaction
+from worker.export.receiver_delivery import BY_CODE
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 SCOPE: Final = "tracejudge"
@@ -152,7 +152,6 @@ _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _VERSION_DIGITS: Final = 8
 # Fields of one verdict alone, which the cached part leaves out.
 _OWN: Final = ("score", "explanation")
-_BY_CODE: Final = frozenset({"code", *(name for name, provider in PROVIDERS.items() if provider.is_heuristic)})
 Value = str | float | tuple[str, ...]
 
 
@@ -208,7 +207,7 @@ class _SharedParts:
         attributes: dict[str, Value | None] = {
             "name": exported_name(judge, metric),
             "label": label,
-            "annotator_kind": "CODE" if self._providers.get(judge_model) in _BY_CODE else "LLM",
+            "annotator_kind": "CODE" if self._providers.get(judge_model) in BY_CODE else "LLM",
             "identifier": f"{judge}@{judge_version[:_VERSION_DIGITS]}/{judge_model}",
         }
         named = {RESULT.format(number, key): value for key, value in attributes.items()}
@@ -325,8 +324,13 @@ class VerdictEncoder:
         models: Mapping[str, str] | None = None,
         explanations: bool = False,
         redaction: Redaction | None = None,
+        is_child: bool = False,
     ) -> None:
-        """Prepare the encoder; ``providers`` and, for labels, the requested ``models`` are by judge model."""
+        """Prepare the encoder; ``providers`` and, for labels, the requested ``models`` are by judge model.
+
+        With ``is_child`` the evaluation's span is a child of the judged span, where that has ids in W3C form.
+        """
+        self._is_child = is_child
         self._shared = _SharedParts(providers, models or {})
         self._explanations = explanations
         self._redaction = redaction
@@ -340,6 +344,8 @@ class VerdictEncoder:
         trace = _SPAN_TRACE + int(verdict.evaluation_id, 16).to_bytes(_TRACE_ID_BYTES, "big")
         root = _span_id(verdict.evaluation_id)
         judged = _judged(verdict)
+        if judged is not None and self._is_child:
+            trace = _SPAN_TRACE + bytes.fromhex(verdict.trace_id)
         calls = [self._call(verdict, number, call, trace, root) for number, call in enumerate(verdict.calls)]
         return Encoded([self._evaluation(verdict, trace, root, judged), *calls], self._events(verdict, judged))
 
@@ -354,7 +360,7 @@ class VerdictEncoder:
             _TRACE_ID.text(verdict.trace_id),
         ]
         if judged is not None:
-            parts.append(judged.link)
+            parts.append(judged.parent if self._is_child else judged.link)
         if verdict.environment is not None:
             parts.append(_ENVIRONMENT.text(verdict.environment))
         if verdict.response_id is not None:
@@ -417,9 +423,10 @@ class VerdictEncoder:
 
 
 class _JudgedSpan(NamedTuple):
-    """The judged span, encoded as a link of the evaluation's span and as the context of its events."""
+    """The judged span, encoded as a link of the evaluation's span, as its parent, and as the context of its events."""
 
     link: bytes
+    parent: bytes
     context: bytes
 
 
@@ -429,7 +436,7 @@ def _judged(verdict: Verdict) -> _JudgedSpan | None:
         return None
     trace_id, span_id = bytes.fromhex(verdict.trace_id), bytes.fromhex(verdict.span_id or "")
     link = delimited(Span.LINKS_FIELD_NUMBER, _LINK_TRACE + trace_id + _LINK_SPAN + span_id + _LINK_REMOTE)
-    return _JudgedSpan(link, _EVENT_TRACE + trace_id + _EVENT_SPAN + span_id + _EVENT_SAMPLED)
+    return _JudgedSpan(link, _SPAN_PARENT + span_id, _EVENT_TRACE + trace_id + _EVENT_SPAN + span_id + _EVENT_SAMPLED)
 
 
 def _span_id(seed: str) -> bytes:

@@ -1,0 +1,435 @@
+"""One battery for all receivers by HTTP: each keeps each verdict once, whatever its server does.
+
+The servers of tests/support/backends.py refuse what is not as documented.
+"""
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from stage_parts import Ground, make_verdict, only, samples, settings_of
+from support import backends
+from support.backends import BACKENDS, KEY, PUBLIC_KEY, Backend
+from support.otlp import Accept, OtlpReceiver, failing
+
+from judges.core.model import ModelSettings
+from judges.core.verdict import Call, Score, Verdict
+from worker.config.receivers import KINDS, FileSettings
+from worker.config.settings import Settings
+from worker.export.receiver_delivery import PARKED_FOR_S, ReceiverExporter
+from worker.export.receivers.files import FileExporter
+from worker.export.registry import RECEIVERS, enabled
+from worker.forget import ForgetTarget, Forgetting
+from worker.telemetry.metrics import Metrics
+
+MIN_WAIT_S = 0.1
+MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="big", base_url="http://localhost")}
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECEIVER_KEY", KEY)
+    monkeypatch.setenv("RECEIVER_PUBLIC_KEY", PUBLIC_KEY)
+    monkeypatch.setenv("RECEIVER_SECRET", KEY)
+
+
+def receiver(options: dict[str, Any]) -> Any:
+    return msgspec.convert(options, KINDS[options["kind"]])
+
+
+def verdict(number: int, **fields: Any) -> Verdict:
+    """Make a scored verdict; its evaluation id is also that of the run or trace in the receiver."""
+    name = f"{number + 1:032x}"
+    tags = {"opik_trace_id": name, "langsmith_run_id": name}
+    score = Score("safety", 1.0, 1.0, "yes", passed=True, rationale="It is kind.")
+    known = {"outcome": "scored", "scores": (score,), "judge_model": "big", "tags": tags, "environment": "prod"}
+    return make_verdict(number, **{**known, **fields})
+
+
+class Sending:
+    """One worker's exporter, whose waits pass at once and are kept."""
+
+    def __init__(self, ground: Ground, name: str = "mine", **settings: Any) -> None:
+        self.settings: Settings = settings_of(ground, models=MODELS, **settings)
+        self.metrics = Metrics(self.settings)
+        (made,) = (each for group, each in enabled(self.settings).items() if group == f"receiver:{name}")
+        exporter = made.make(self.settings, ground.store, self.metrics)
+        assert isinstance(exporter, ReceiverExporter)
+        self.exporter = exporter
+        exporter.stale_ms, exporter.gather_s = 0, 0.0
+        exporter._wait = self._wait  # type: ignore[method-assign]
+        exporter.prepare()
+        self.waits: list[float] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def turn(self) -> None:
+        self.exporter._next_claim = self.exporter._next_parked = 0.0
+        self.exporter.run_once()
+
+    @property
+    def dropped(self) -> dict[str, float]:
+        found = only(samples(self.metrics), "export_dropped_total")
+        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in found.items()}
+
+    def _wait(self, seconds: float) -> bool:
+        # Shorter ones keep the distance between two requests.
+        if seconds > MIN_WAIT_S:
+            self.waits.append(seconds)
+            self.meanwhile()
+        return False
+
+
+@pytest.fixture
+def sender(ground: Ground) -> Iterator[Callable[..., Sending]]:
+    with ExitStack() as stack:
+
+        def make(options: dict[str, Any], **settings: Any) -> Sending:
+            sending = Sending(ground, receivers={"mine": receiver(options)}, **settings)
+            stack.callback(getattr(sending.exporter, "_client", stack).close)
+            return sending
+
+        yield make
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda kind: kind.kind)
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    with request.param() as server:
+        yield server
+
+
+def cut(_request: web.Request) -> Any:
+    """Announce more than is sent."""
+
+    async def answer() -> web.StreamResponse:
+        response = web.StreamResponse(status=200, headers={"content-length": "1000"})
+        await response.prepare(_request)
+        await response.write(b"{")
+        assert _request.transport is not None
+        _request.transport.abort()
+        return response
+
+    return answer()
+
+
+def retry_later(seconds: int) -> Callable[[web.Request], web.Response]:
+    return lambda _request: web.Response(status=429, headers={"Retry-After": str(seconds)})
+
+
+def names(count: int, *without: int) -> list[str]:
+    return [f"{number + 1:032x}" for number in range(count) if number not in without]
+
+
+def pending(ground: Ground) -> int:
+    return ground.pending("receiver:mine", ground.keys.verdicts)
+
+
+def test_each_verdict_is_kept_once_as_documented(ground: Ground, backend: Backend, sender: Any) -> None:
+    worker = sender(backend.settings(), export_explanations=True)
+    ground.send(*map(verdict, range(7)), verdict(7, origin="repeat"), verdict(8, origin="canary"))
+    worker.turn()
+    assert (backend.refusals, backend.evaluations(), worker.dropped) == ([], names(7), {})
+    assert (pending(ground), worker.waits) == (0, [])
+    assert "It is kind." in json.dumps(backend.stored)
+
+
+def test_without_leave_no_rationale_is_sent(ground: Ground, backend: Backend, sender: Any) -> None:
+    said = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
+    ground.send(verdict(0, **said))
+    sender(backend.settings(), export_explanations=False).turn()
+    ground.send(verdict(1, **said))
+    own = {**backend.settings(), "export_explanations": False}
+    sender(own, export_explanations=True).turn()
+    assert (backend.refusals, backend.evaluations()) == ([], names(2))
+    assert "kind." not in json.dumps(backend.stored)
+
+
+def test_the_filter_of_a_receiver(ground: Ground, backend: Backend, sender: Any) -> None:
+    failing = (Score("safety", 0.0, 0.0, "no", passed=False),)
+    worker = sender({**backend.settings(), "services": ["sho*"], "judges": ["safety"], "only": "failed"})
+    ground.send(verdict(0), verdict(1, scores=failing), verdict(2, scores=failing, service="desk"))
+    ground.send(verdict(3, scores=failing, judge="groundedness"))
+    worker.turn()
+    assert (backend.refusals, backend.evaluations(), worker.dropped, pending(ground)) == ([], names(2, 0), {}, 0)
+
+
+def test_whatever_the_server_does_each_verdict_arrives(ground: Ground, backend: Backend, sender: Any) -> None:
+    """A full queue, a failure, a lost key, a proxy, a cut answer, and ten minutes away."""
+    count = 0
+    for case, answers in {
+        "429": [retry_later(7), retry_later(3)],
+        "500": [500, 500],
+        "401": [401, 403],
+        "503": [503, 502, 504],
+        "a redirect": [lambda _request: web.Response(status=307, headers={"location": "http://localhost:9/"})],
+        "a web page": [lambda _request: web.Response(text="<!doctype html><p>Sign in")],
+    }.items():
+        worker = sender(backend.settings())
+        backend.answers.extend(answers)
+        ground.send(*map(verdict, range(count, count + 3)))
+        count += 3
+        worker.turn()
+        assert (backend.evaluations(), worker.dropped, pending(ground)) == (names(count), {}, 0), case
+        assert len(worker.waits) == len(answers), case
+        assert case != "429" or worker.waits == [7.0, 3.0]
+    worker = sender(backend.settings())
+    backend.close()
+    ground.send(*map(verdict, range(count, count + 3)))
+    worker.meanwhile = lambda: backend.start() if len(worker.waits) == 35 else None
+    worker.turn()
+    assert sum(worker.waits) > 10 * 60
+    assert (backend.evaluations(), worker.dropped, pending(ground)) == (names(count + 3), {}, 0)
+    assert backend.refusals == []
+
+
+def test_a_slow_or_cut_answer_is_no_second_verdict(ground: Ground, backend: Backend, sender: Any) -> None:
+    ground.send(*map(verdict, range(3)))
+    worker = sender(backend.settings())
+    backend.answers.append(cut)
+    worker.turn()
+    assert (backend.evaluations(), worker.dropped, pending(ground)) != ([], {}, 3)
+
+    async def late() -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    backend.answers.append(lambda _request: late())
+    ground.send(*map(verdict, range(3, 6)))
+    worker.exporter._client.deadline_s = 0.5
+    worker.meanwhile = lambda: setattr(worker.exporter._client, "deadline_s", 30.0)
+    worker.turn()
+    assert (worker.waits, pending(ground), worker.dropped) == ([0.5], 0, {})
+    assert set(names(6, 0, 1, 2)) <= set(backend.evaluations())
+
+
+def test_a_verdict_that_is_sent_twice_is_kept_once(
+    ground: Ground, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is killed after its requests, and before the acknowledgement; another one takes over."""
+    ground.send(*map(verdict, range(5)))
+    first = sender(backend.settings())
+    with monkeypatch.context() as patched:
+        patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
+        first.turn()
+    assert pending(ground) == 5
+    second = sender(backend.settings())
+    second.turn()
+    assert (backend.evaluations(), backend.refusals, pending(ground)) == (names(5), [], 0)
+
+
+def test_an_item_that_the_server_refuses_is_dropped_alone(ground: Ground, backend: Backend, sender: Any) -> None:
+    worker, count = sender(backend.settings()), 0
+    for status in (400, 500):
+        backend.status_of_poison = status
+        backend.poison = {f"{count + 4:032x}"}
+        ground.send(*map(verdict, range(count, count + 6)))
+        count += 6
+        worker.turn()
+        assert pending(ground) == 0, status
+    assert backend.evaluations() == names(12, 3, 9)
+    assert sum(worker.dropped.values()) == 2, worker.dropped
+
+
+def test_a_trace_that_is_not_ingested_yet_is_waited_for(
+    ground: Ground, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(backend, backends.Langfuse | backends.Webhook):
+        pytest.skip("takes verdicts of unknown traces")
+    now = [time.time()]
+    monkeypatch.setattr("worker.export.receiver_delivery.time.time", lambda: now[0])
+    is_span = isinstance(backend, backends.Phoenix)
+    backend.absent = {f"{number + 1:0{16 if is_span else 32}x}" for number in (1, 3)}
+    ground.send(*map(verdict, range(5)))
+    worker = sender(backend.settings())
+    worker.turn()
+    assert (backend.evaluations(), worker.dropped, pending(ground), worker.waits) == (names(5, 1, 3), {}, 0, [])
+    target = ForgetTarget(trace_id=f"{4:032x}")
+    found = Forgetting(ground.store, worker.settings, target, dry_run=True).run()
+    assert found.verdicts == 1 + 1, "in the outbox, and parked"
+    backend.absent.discard(f"{2:0{16 if is_span else 32}x}")
+    worker.turn()
+    assert backend.evaluations() == names(5, 1, 3), "not before its time"
+    for wait_s in PARKED_FOR_S:
+        now[0] += wait_s + 1
+        worker.turn()
+        assert (backend.evaluations(), worker.waits) == (names(5, 3), [])
+    assert worker.dropped == {"not_ingested": 1}
+    assert ground.client.hlen(ground.keys.receiver_parked("mine")[0]) == 0
+    assert backend.refusals == []
+
+
+def test_a_receiver_that_is_down_delays_no_other(ground: Ground) -> None:
+    with backends.Phoenix() as up, backends.Phoenix() as down:
+        down.answers.extend([503] * 1000)
+        receivers = {"mine": receiver(up.settings()), "other": receiver(down.settings())}
+        worker = Sending(ground, receivers=receivers)
+        away = Sending(ground, "other", receivers=receivers)
+        ground.send(*map(verdict, range(3)))
+        away.meanwhile = lambda: down.answers.clear() if len(away.waits) == 5 and worker.turn() is None else None
+        away.turn()
+        assert (up.evaluations(), down.evaluations()) == (names(3), names(3))
+        assert away.waits == [0.5, 1.0, 2.0, 4.0, 8.0]
+        for each in (worker, away):
+            each.exporter._client.close()  # type: ignore[attr-defined]
+
+
+def test_traces_without_a_target_are_a_counted_skip(ground: Ground, sender: Any) -> None:
+    for kind in (backends.Opik, backends.Langsmith, backends.Phoenix, backends.Mlflow):
+        with kind() as server:
+            worker = sender(server.settings())
+            ground.send(verdict(0, tags={}, trace_id="an id", span_id=None))
+            worker.turn()
+            assert (server.evaluations(), worker.dropped, pending(ground)) == ([], {"no_target": 1}, 0), kind.kind
+            ground.client.xgroup_destroy(ground.keys.verdicts, "receiver:mine")
+
+
+def test_what_phoenix_gets_of_sessions_traces_and_documents(ground: Ground, sender: Any) -> None:
+    session = verdict(0, session_id="one", details={"session": {"trace_ids": []}}, judge_model="lexical")
+    of_trace = verdict(1, span_id=None)
+    documents = [
+        {"rank": 1, "retrieval_relevance": 1, "rationale": "fits"},
+        {"rank": 3, "retrieval_relevance": 0, "rationale": "off"},
+        {"rank": 4, "retrieval_relevance": None, "rationale": None},
+    ]
+    spans = [{"span_id": "00000000000000aa", "documents": documents}, {"span_id": None, "documents": documents}]
+    relevance = verdict(
+        2,
+        judge="retrieval_relevance",
+        metrics=("precision",),
+        scores=(Score("precision", 0.5, 0.5, passed=True),),
+        details={"spans": spans},
+    )
+    with backends.Phoenix() as server:
+        worker = sender(server.settings(), export_explanations=True)
+        ground.send(session, of_trace, relevance)
+        worker.turn()
+        assert server.refusals == []
+        kept = [each for items in server.stored.values() for each in items]
+    targets = [{key: each[key] for key in each if key.endswith(("_id", "position"))} for each in kept]
+    assert targets == [
+        {"span_id": f"{3:016x}"},
+        {"trace_id": f"{2:032x}"},
+        {"session_id": "one"},
+        {"span_id": "00000000000000aa", "document_position": 0},
+        {"span_id": "00000000000000aa", "document_position": 2},
+    ]
+    assert [each["annotator_kind"] for each in kept] == ["LLM", "LLM", "CODE", "LLM", "LLM"]
+    assert kept[0]["name"] == "retrieval_relevance_precision"
+    assert kept[3]["result"] == {"label": "relevant", "score": 1.0, "explanation": "fits"}
+
+
+def test_mlflow_is_asked_after_a_crash(ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the request was lost with the worker."""
+    with backends.Mlflow() as server:
+        ground.send(verdict(0))
+        first = sender(server.settings())
+        with monkeypatch.context() as patched:
+            patched.setattr(type(first.exporter._memory), "done", lambda *_: None)
+            patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
+            first.turn()
+        sender(server.settings()).turn()
+        assert (server.evaluations(), pending(ground)) == (names(1), 0)
+
+
+def test_files_hold_each_verdict_by_day(
+    ground: Ground, sender: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_764_000_000.0]
+    monkeypatch.setattr("worker.export.receivers.files.time.time", lambda: now[0])
+    worker = sender({"kind": "file", "path": str(tmp_path / "archive"), "keep_days": 2})
+    for day in range(4):
+        ground.send(verdict(day))
+        now[0] += 86_400 if day else 0
+        worker.exporter._next_tidy = 0.0
+        worker.turn()
+    found = {}
+    for path in sorted((tmp_path / "archive").iterdir()):
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+        found[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
+    assert found == {
+        ("2025-11-25", ".gz"): names(2, 0),
+        ("2025-11-26", ".gz"): names(3, 0, 1),
+        ("2025-11-27", ".jsonl"): names(4, 0, 1, 2),
+    }
+    assert (worker.dropped, pending(ground)) == ({}, 0)
+
+
+def test_a_folder_that_cannot_be_written_is_waited_for(ground: Ground, sender: Any, tmp_path: Path) -> None:
+    blocked = tmp_path / "archive"
+    blocked.write_text("a file")
+    worker = sender({"kind": "file", "path": str(blocked)})
+    worker.meanwhile = lambda: blocked.unlink(missing_ok=True)
+    ground.send(verdict(0))
+    worker.turn()
+    assert (worker.waits, worker.dropped, pending(ground)) == ([0.5], {}, 0)
+    assert isinstance(worker.exporter, FileExporter)
+    assert len(list(blocked.iterdir())) == 1
+
+
+def test_standard_output_has_a_line_for_each_verdict(
+    ground: Ground, sender: Any, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    ground.send(*map(verdict, range(3)))
+    sender({"kind": "stdout"}).turn()
+    lines = capfdbinary.readouterr().out.splitlines()
+    assert [json.loads(line)["evaluation_id"] for line in lines] == names(3)
+
+
+def test_every_kind_has_a_file_and_doctor_checks_it(ground: Ground, tmp_path: Path) -> None:
+    assert RECEIVERS.keys() == KINDS.keys()
+    for kind in BACKENDS:
+        with kind() as server:
+            settings = settings_of(ground, models=MODELS, receivers={"mine": receiver(server.settings())})
+            row = enabled(settings)["receiver:mine"]
+
+            def found(row: Any = row, settings: Settings = settings) -> list[tuple[str, str]]:
+                return [(one.result, one.name) for check in row.checks(settings) for one in check.run()]
+
+            assert found() == [("ok", "receiver mine")], kind.kind
+            assert server.refusals == []
+            assert (server.root_url in (row.keeps(settings) or ""), server.evaluations()) == (True, [])
+            server.answers.append(401)
+            assert found() == [("broken", "receiver mine")], kind.kind
+            with pytest.MonkeyPatch.context() as patched:
+                patched.delenv("RECEIVER_KEY")
+                assert found() == [("broken", "receiver mine")], kind.kind
+    files = FileSettings(path=str(tmp_path / "none" / "such"))
+    row = enabled(settings_of(ground, receivers={"mine": files}))["receiver:mine"]
+    (check,) = row.checks(settings_of(ground, receivers={"mine": files}))
+    assert [one.result for one in check.run()] == ["ok"]
+
+
+def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(ground: Ground, sender: Any) -> None:
+    trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    judged = verdict(0, trace_id=trace_id, span_id=span_id, calls=(Call(1_700_000_000.0, 0.1, "ok"),))
+    for placement, logs in (("linked", "auto"), ("child", "off")):
+        with OtlpReceiver() as otlp:
+            worker = sender({"kind": "otlp", "url": otlp.endpoint, "placement": placement, "logs": logs})
+            ground.send(judged)
+            worker.turn()
+            evaluation, call = otlp.spans
+            assert call.parent_span_id == evaluation.span_id
+            is_child = placement == "child"
+            assert (evaluation.trace_id == trace_id, call.trace_id == trace_id) == (is_child, is_child), placement
+            assert (evaluation.parent_span_id == span_id, len(evaluation.links)) == (is_child, 0 if is_child else 1)
+            assert len(otlp.logs) == (logs == "auto")
+            assert worker.dropped == {}
+            ground.client.xgroup_destroy(ground.keys.verdicts, "receiver:mine")
+            ground.client.delete(ground.keys.verdicts)
+
+
+def test_events_that_are_wanted_are_waited_for(ground: Ground, sender: Any) -> None:
+    with OtlpReceiver(lambda export: failing(404) if export.path == "/v1/logs" else Accept()) as otlp:
+        worker = sender({"kind": "otlp", "url": otlp.endpoint, "logs": "on"})
+        worker.meanwhile = lambda: setattr(otlp, "behaviour", Accept()) if len(worker.waits) == 3 else None
+        ground.send(verdict(0))
+        worker.turn()
+        assert (len(worker.waits), len(otlp.spans), len(otlp.logs), worker.dropped) == (3, 1, 1, {})

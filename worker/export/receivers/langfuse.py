@@ -1,0 +1,133 @@
+"""Langfuse: a verdict becomes scores of the judged observation, trace or session.
+
+Scores have ids of their own, so that a verdict that is sent twice is one score. Langfuse takes scores of traces that it
+does not have yet.
+"""
+
+import datetime as dt
+import os
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.verdict import W3C_SPAN_ID, Verdict
+from worker.config.receivers import HttpReceiver
+from worker.config.settings import Settings
+from worker.export.receiver_client import Reply, Request
+from worker.export.receiver_delivery import (
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    check_http,
+    label_of,
+    last_scores,
+    name_of,
+)
+from worker.storage.client import Store, address
+from worker.telemetry.finding import Check
+from worker.telemetry.http_server import read_secret
+from worker.telemetry.metrics import Metrics
+
+_PATH: Final = "/api/public/ingestion"
+_BUSY: Final = frozenset({408, 429})
+_FAILING: Final = 500
+
+
+class _Event(Struct):
+    id: str
+    status: Any = 0
+
+
+class _Answers(Struct):
+    successes: list[_Event]
+    errors: list[_Event]
+
+
+class _Scores(Channel):
+    """Events that create scores."""
+
+    path = _PATH
+    # Langfuse takes 4.5 MB.
+    max_items = 500
+    max_bytes = 3_500_000
+
+    def request(self, items: Sequence[Item]) -> Request:
+        return Request(self.path, b'{"batch":[%b]}' % b",".join([item.body for item in items]))
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """Read the answer to each event."""
+        if reply.kind != "accepted":
+            return None
+        try:
+            answers = msgspec.json.decode(reply.body or b"", type=_Answers)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return Answer(is_read=False)
+        status = {event.id: event.status for event in answers.errors}
+        is_later = {
+            name: code in _BUSY or (isinstance(code, int) and code >= _FAILING) for name, code in status.items()
+        }
+        again = [item for item in items if is_later.get(item.about)]
+        return Answer(sum(is_later.get(item.about) is False for item in items), again=again)
+
+
+class LangfuseExporter(HttpExporter):
+    """Scores of one Langfuse project."""
+
+    kind = "langfuse"
+    expected = "the address of Langfuse, as https://langfuse.example.com"
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
+        super().__init__(settings, store, metrics, name)
+        self._channel = _Scores()
+        self.channels = (self._channel,)
+
+    @classmethod
+    def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
+        """Return basic authentication by the public and the secret key."""
+        public = read_secret(f"receivers.{name}.public_key", getattr(options, "public_key_env", None), None, os.environ)
+        secret = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        if public is None or secret is None:
+            return {}
+        return {"authorization": f"Basic {b64encode(f'{public}:{secret}'.encode()).decode('ascii')}"}
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Send an empty batch."""
+        request = Request(_PATH, b'{"batch":[]}')
+        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the server."""
+        return f"{address(cls.destination_of(settings, name).url)} keeps scores: delete them there, by trace"
+
+    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+        """Encode an event for each score."""
+        ended = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC)
+        is_session = "session" in verdict.details and verdict.session_id is not None
+        where: dict[str, object] = {"sessionId": verdict.session_id} if is_session else {"traceId": verdict.trace_id}
+        if not is_session and W3C_SPAN_ID.fullmatch(verdict.span_id or ""):
+            where["observationId"] = verdict.span_id
+        found: list[tuple[Channel, Item]] = []
+        for score in last_scores(verdict):
+            name = f"{verdict.evaluation_id}-{name_of(verdict.judge, score.metric)}"
+            metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version, "label": label_of(score)}
+            body: dict[str, object] = {
+                **where,
+                "id": name,
+                "name": name_of(verdict.judge, score.metric),
+                "value": score.value,
+                "dataType": "NUMERIC",
+                "metadata": {**metadata, "judge_model": verdict.judge_model},
+            }
+            comment = self.explanation(verdict, score)
+            body |= {} if comment is None else {"comment": comment}
+            body |= {} if verdict.environment is None else {"environment": verdict.environment}
+            event = {"id": name, "timestamp": ended.isoformat(), "type": "score-create", "body": body}
+            found.append((self._channel, Item(verdict, msgspec.json.encode(event), about=name)))
+        return found

@@ -1,0 +1,117 @@
+"""LangSmith: a verdict becomes feedback on the run that `tags.langsmith_run_id` names.
+
+Feedback has an id of its own, so that a verdict that is sent twice is one feedback.
+"""
+
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from worker.config.receivers import HttpReceiver, LangsmithSettings
+from worker.config.settings import Settings
+from worker.export.receiver_client import Reply, Request
+from worker.export.receiver_delivery import (
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    SkippedError,
+    check_http,
+    label_of,
+    last_scores,
+    name_of,
+)
+from worker.storage.client import Store, address
+from worker.telemetry.finding import Check
+from worker.telemetry.http_server import read_secret
+from worker.telemetry.metrics import Metrics
+
+TAG: Final = LangsmithSettings.tag
+_PATH: Final = "/feedback"
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_A_MINUTE: Final = 5_000
+
+
+class _Feedback(Channel):
+    """One feedback."""
+
+    path = _PATH
+    max_items = 1
+    interval_s = 60 / _A_MINUTE
+
+    def request(self, items: Sequence[Item]) -> Request:
+        return Request(self.path, items[0].body)
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """An unknown run was not ingested yet; a feedback that is there already was sent before."""
+        if reply.status == _CONFLICT:
+            return Answer()
+        # The page of another server says nothing of a run.
+        if reply.status == _NOT_FOUND and b"un" in (reply.body or b"") and b"detail" in (reply.body or b""):
+            return Answer(absent=items)
+        return super().answer(items, reply)
+
+
+class LangsmithExporter(HttpExporter):
+    """Feedback in one LangSmith workspace."""
+
+    kind = "langsmith"
+    expected = "the address of LangSmith's API"
+    drop_reasons = (*HttpExporter.drop_reasons, "no_target")
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
+        super().__init__(settings, store, metrics, name)
+        self._channel = _Feedback()
+        self.channels = (self._channel,)
+
+    @classmethod
+    def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
+        """Return the header with the key."""
+        key = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        return {} if key is None else {"x-api-key": key}
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """List one project."""
+        request = Request("/sessions?limit=1", b"", method="GET")
+        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the server."""
+        return f"{address(cls.destination_of(settings, name).url)} keeps feedback: delete it there, by run"
+
+    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+        """Encode a feedback for each score.
+
+        Raises:
+            SkippedError: The trace has no tag that names its run.
+        """
+        run = verdict.tags.get(TAG)
+        if not run:
+            raise SkippedError("no_target")
+        found: list[tuple[Channel, Item]] = []
+        for score in last_scores(verdict):
+            name = name_of(verdict.judge, score.metric)
+            metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version}
+            body: dict[str, object] = {
+                "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{verdict.evaluation_id} {name}")),
+                "run_id": run,
+                "key": name,
+                "score": score.value,
+                "feedback_source": {"type": "model", "metadata": {**metadata, "judge_model": verdict.judge_model}},
+                # Feedback would otherwise keep the trace for longer, which costs.
+                "extend_trace_retention": False,
+            }
+            label = label_of(score)
+            body |= {} if label is None else {"value": label}
+            comment = self.explanation(verdict, score)
+            body |= {} if comment is None else {"comment": comment}
+            found.append((self._channel, Item(verdict, msgspec.json.encode(body), about=run)))
+        return found

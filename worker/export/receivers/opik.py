@@ -1,0 +1,110 @@
+"""Opik: a verdict becomes feedback scores of the trace that `tags.opik_trace_id` names.
+
+Opik keeps one score for each trace, name and author, so that a verdict that is sent twice is one score.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from worker.config.receivers import HttpReceiver, OpikSettings
+from worker.config.settings import Settings
+from worker.export.receiver_client import Reply, Request
+from worker.export.receiver_delivery import (
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    SkippedError,
+    check_http,
+    last_scores,
+    name_of,
+)
+from worker.storage.client import Store, address
+from worker.telemetry.finding import Check
+from worker.telemetry.http_server import read_secret
+from worker.telemetry.metrics import Metrics
+
+TAG: Final = OpikSettings.tag
+_PATH: Final = "/v1/private/traces/feedback-scores"
+_NOT_FOUND: Final = 404
+
+
+class _Scores(Channel):
+    """Feedback scores of traces."""
+
+    path = _PATH
+    max_items = 500
+    max_bytes = 1024 * 1024
+
+    def request(self, items: Sequence[Item]) -> Request:
+        return Request(self.path, b'{"scores":[%b]}' % b",".join([item.body for item in items]), method="PUT")
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """An unknown trace is a trace that was not ingested yet."""
+        if reply.status == _NOT_FOUND and b"race" in (reply.body or b""):
+            return Answer(absent=items) if len(items) == 1 else Answer(unsent=items)
+        return super().answer(items, reply)
+
+
+class OpikExporter(HttpExporter):
+    """Feedback scores of one workspace."""
+
+    kind = "opik"
+    expected = "the address of Opik's API, as http://host:5173/api"
+    drop_reasons = (*HttpExporter.drop_reasons, "no_target")
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
+        super().__init__(settings, store, metrics, name)
+        self._channel = _Scores()
+        self.channels = (self._channel,)
+        options = settings.all_receivers[name]
+        assert isinstance(options, OpikSettings)  # noqa: S101 - by its kind
+        self._project = {} if options.project is None else {"project_name": options.project}
+
+    @classmethod
+    def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
+        """Return the key as Opik's cloud wants it, and the workspace."""
+        key = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        workspace = getattr(options, "workspace", None)
+        given = {"authorization": key, "comet-workspace": workspace}
+        return {header: value for header, value in given.items() if value is not None}
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """List one project."""
+        request = Request("/v1/private/projects?size=1", b"", method="GET")
+        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the server."""
+        return f"{address(cls.destination_of(settings, name).url)} keeps feedback scores: delete them there, by trace"
+
+    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+        """Encode a feedback score for each score.
+
+        Raises:
+            SkippedError: The trace has no tag that names it in Opik.
+        """
+        target = verdict.tags.get(TAG)
+        if not target:
+            raise SkippedError("no_target")
+        found: list[tuple[Channel, Item]] = []
+        for score in last_scores(verdict):
+            body: dict[str, object] = {
+                **self._project,
+                "id": target,
+                "name": name_of(verdict.judge, score.metric),
+                "value": score.value,
+                "source": "sdk",
+            }
+            body |= {} if score.label is None else {"category_name": score.label}
+            reason = self.explanation(verdict, score)
+            body |= {} if reason is None else {"reason": reason}
+            found.append((self._channel, Item(verdict, msgspec.json.encode(body), about=target)))
+        return found

@@ -1,0 +1,178 @@
+"""Sends verdicts to an OTLP receiver as spans and events.
+
+A receiver that is down delays them; they wait in the outbox, up to its cap. Redelivered verdicts are the same spans.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from importlib.metadata import version
+from typing import Final
+
+import structlog
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+
+from judges.core.verdict import Verdict
+from worker.config.graders import providers
+from worker.config.receivers import OtlpSettings
+from worker.config.redaction import Redaction
+from worker.config.settings import Settings
+from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
+from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
+from worker.export.receivers.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
+from worker.storage.client import Store, address
+from worker.telemetry.finding import Check, Finding, ok
+from worker.telemetry.metrics import Metrics
+
+
+class RequestEncoder:
+    """Encodes OTLP requests of one resource."""
+
+    def __init__(self, resource: Mapping[str, str]) -> None:
+        sender, scope = Resource(attributes=key_values(resource)), InstrumentationScope(name=SCOPE)
+        self._resource_spans = ResourceSpans(resource=sender, schema_url=SCHEMA_URL).SerializeToString()
+        self._scope_spans = ScopeSpans(scope=scope, schema_url=SCHEMA_URL).SerializeToString()
+        self._resource_logs = ResourceLogs(resource=sender, schema_url=SCHEMA_URL).SerializeToString()
+        self._scope_logs = ScopeLogs(scope=scope, schema_url=SCHEMA_URL).SerializeToString()
+
+    def traces(self, spans: bytes) -> bytes:
+        """Encode an `ExportTraceServiceRequest` from the fields that ``span_fields`` makes."""
+        scope = self._scope_spans + spans
+        resource = self._resource_spans + delimited(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, scope)
+        return delimited(ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, resource)
+
+    def logs(self, records: bytes) -> bytes:
+        """Encode an `ExportLogsServiceRequest` from the fields that ``record_fields`` makes."""
+        scope = self._scope_logs + records
+        resource = self._resource_logs + delimited(ResourceLogs.SCOPE_LOGS_FIELD_NUMBER, scope)
+        return delimited(ExportLogsServiceRequest.RESOURCE_LOGS_FIELD_NUMBER, resource)
+
+
+span_fields = partial(repeated, ScopeSpans.SPANS_FIELD_NUMBER)
+record_fields = partial(repeated, ScopeLogs.LOG_RECORDS_FIELD_NUMBER)
+log = structlog.get_logger("tracejudge.export")
+_REQUEST_HEADERS: Final = {"content-type": "application/x-protobuf"}
+_ENCODER: Final = RequestEncoder({"service.name": "tracejudge", "service.version": version("tracejudge-worker")})
+_PART: Final = "otlp receiver"
+_LEAST_CHECK_S: Final = 0.5
+
+
+class _Signal(Channel):
+    """One signal: its path, the encoder of its requests, and the type of its answer. Items are whole verdicts."""
+
+    def __init__(self, path: str, encode: Callable[[bytes], bytes], response: type[Message]) -> None:
+        self.path = path
+        self._encode = encode
+        self._response = response
+
+    def request(self, items: Sequence[Item]) -> Request:
+        return Request(self.path, self._encode(b"".join([item.body for item in items])), _REQUEST_HEADERS)
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """Read how many items of an accepted request the receiver rejected."""
+        if reply.kind != "accepted":
+            return None
+        if reply.body is None:
+            return Answer(is_read=False)
+        answer = self._response()
+        try:
+            if "json" in reply.headers.get("content-type", ""):
+                json_format.Parse(reply.body, answer, ignore_unknown_fields=True)
+            else:
+                answer.ParseFromString(reply.body)
+        except (DecodeError, json_format.ParseError, ValueError, RecursionError):
+            return Answer(is_read=False)
+        # rejected_spans or rejected_log_records, by the signal
+        counts = {field.name: value for field, value in answer.partial_success.ListFields()}  # type: ignore[attr-defined]
+        rejected = sum(value for name, value in counts.items() if name.startswith("rejected_"))
+        possible = 0 <= rejected <= sum(item.size for item in items)
+        # It does not say which: each may be of another verdict.
+        return Answer(min(rejected, len(items))) if possible else Answer(is_read=False)
+
+
+class OtlpExporter(HttpExporter):
+    """Spans and events of evaluations. The receiver of `otlp_endpoint` reads the group `otel`."""
+
+    kind = "otlp"
+    expected = "an OTLP/HTTP receiver that takes protobuf, without /v1/traces"
+    protocol = "OTLP"
+    drop_reasons = ("unreadable", "rejected", "server_error", "partial_success")
+    content = "protobuf"
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
+        super().__init__(settings, store, metrics, name)
+        options = settings.all_receivers[name]
+        assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
+        self._encoder = VerdictEncoder(
+            providers(settings),
+            models={model.judge_model: model.model for model in settings.models.values() if model.model is not None},
+            explanations=self.explains,
+            redaction=Redaction.of(settings.redact),
+            is_child=options.placement == "child",
+        )
+        self._logs_wanted = options.logs
+        self._traces = _Signal("/v1/traces", _ENCODER.traces, ExportTraceServiceResponse)
+        self._logs = _Signal("/v1/logs", _ENCODER.logs, ExportLogsServiceResponse)
+        self._logs.is_optional = True
+        self.channels = (self._traces, self._logs)
+        self._sends_events = options.logs != "off"
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Check the receiver by empty exports."""
+        return [Check(_PART, partial(check_receiver, cls.destination_of(settings, name)))]
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the receiver."""
+        receiver = address(cls.destination_of(settings, name).url)
+        return f"{receiver} keeps the spans and events that were sent: erase them there, by trace id"
+
+    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+        """Encode the verdict's spans, and its events while the receiver takes them."""
+        encoded = self._encoder.encode(verdict)
+        items: list[tuple[Channel, Item]] = []
+        items.append((self._traces, Item(verdict, span_fields(encoded.spans), size=len(encoded.spans))))
+        if self._sends_events and encoded.events:
+            items.append((self._logs, Item(verdict, record_fields(encoded.events), size=len(encoded.events))))
+        return items
+
+    def lacks(self, channel: Channel, reply: Reply) -> bool:
+        """Return whether only the path of events is absent; during a deployment both may be."""
+        if channel is not self._logs or reply.status not in ABSENT or self._logs_wanted == "on":
+            return False
+        if self.send(self._traces.request(())).kind not in {"accepted", "rejected"}:
+            return False
+        self._sends_events = False
+        fix = "none needed for spans; if it is to take events, enable /v1/logs there and restart the worker"
+        log.warning("events switched off", exporter=self.exporter, receiver=self.address, status=reply.status, fix=fix)
+        return True
+
+
+def check_receiver(destination: Destination) -> Sequence[Finding]:
+    """Post an export without spans, then one without events."""
+    # Empty exports show address, TLS and key, and leave nothing in the receiver.
+    began = time.monotonic()
+    traces, logs = (address(f"{destination.url.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
+    with closing(ReceiverClient(destination)) as client:
+        client.deadline_s = CHECK_TIMEOUT_S
+        finding = finding_of(_PART, traces, client.send(Request("/v1/traces", b"", _REQUEST_HEADERS)))
+        if finding.result != "ok":
+            return [finding]
+        client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
+        reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
+    if reply.status in ABSENT:
+        return [ok(_PART, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
+    of_logs = finding_of(_PART, logs, reply)
+    return [finding if of_logs.result == "ok" else of_logs]

@@ -1,0 +1,142 @@
+"""Phoenix: a verdict becomes annotations of the judged span, trace or session, and of the retrieved documents.
+
+Phoenix keeps one annotation for each name, target and identifier. The identifier is the evaluation id, so that a
+verdict that is sent twice is one annotation.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
+from worker.config.settings import Settings
+from worker.export.receiver_client import Reply, Request
+from worker.export.receiver_delivery import (
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    SkippedError,
+    check_http,
+    label_of,
+    last_scores,
+    name_of,
+)
+from worker.storage.client import Store, address
+from worker.telemetry.finding import Check
+from worker.telemetry.metrics import Metrics
+
+_NOT_FOUND: Final = 404
+_RESERVED: Final = frozenset({"note"})
+_ABSENT: Final = "do not exist"
+
+
+class _Annotations(Channel):
+    """Annotations of one kind of target; ``target`` of an item is its id."""
+
+    max_items = 100
+
+    def __init__(self, kind: str) -> None:
+        self.path = f"/v1/{kind}_annotations"
+
+    def request(self, items: Sequence[Item]) -> Request:
+        """Wait for the result: otherwise Phoenix accepts annotations of spans that it does not have."""
+        return Request(f"{self.path}?sync=true", b'{"data":[%b]}' % b",".join([item.body for item in items]))
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """Read which targets Phoenix does not have; it then stores none of the request."""
+        text = (reply.body or b"").decode("utf-8", "replace")
+        if reply.status != _NOT_FOUND or _ABSENT not in text:
+            return super().answer(items, reply)
+        absent = [item for item in items if item.about in text]
+        return Answer(absent=absent, unsent=[item for item in items if item.about not in text]) if absent else None
+
+
+class PhoenixExporter(HttpExporter):
+    """Annotations of one Phoenix server."""
+
+    kind = "phoenix"
+    expected = "the address of Phoenix, as http://host:6006"
+    drop_reasons = (*HttpExporter.drop_reasons, "no_target")
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
+        super().__init__(settings, store, metrics, name)
+        kinds = ("span", "trace", "session", "document")
+        self._channels = {kind: _Annotations(kind) for kind in kinds}
+        self.channels = tuple(self._channels.values())
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Send an empty list of annotations."""
+        request = Request("/v1/span_annotations?sync=true", b'{"data":[]}')
+        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the server."""
+        return f"{address(cls.destination_of(settings, name).url)} keeps annotations: delete them there, by trace"
+
+    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+        """Encode an annotation for each score, and one for each document that was judged for relevance.
+
+        Raises:
+            SkippedError: The trace has no ids of OpenTelemetry, and the verdict is not about a conversation.
+        """
+        if "session" in verdict.details and verdict.session_id is not None:
+            kind, where = "session", {"session_id": verdict.session_id}
+        elif W3C_SPAN_ID.fullmatch(verdict.span_id or "") is not None:
+            kind, where = "span", {"span_id": verdict.span_id or ""}
+        elif W3C_TRACE_ID.fullmatch(verdict.trace_id) is not None:
+            kind, where = "trace", {"trace_id": verdict.trace_id}
+        else:
+            raise SkippedError("no_target")
+        found: list[tuple[Channel, Item]] = []
+        for score in last_scores(verdict):
+            name = name_of(verdict.judge, score.metric)
+            explanation = self.explanation(verdict, score)
+            result: dict[str, object] = {"label": label_of(score), "score": score.value, "explanation": explanation}
+            metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version, "passed": score.passed}
+            body = self._annotation(verdict, f"{name}_" if name in _RESERVED else name, result, metadata, where)
+            found.append((self._channels[kind], Item(verdict, body, about=next(iter(where.values())))))
+        for where_document, relevance in self._documents(verdict):
+            body = self._annotation(verdict, verdict.judge, relevance, {}, where_document)
+            found.append((self._channels["document"], Item(verdict, body, about=str(where_document["span_id"]))))
+        return found
+
+    def _annotation(
+        self,
+        verdict: Verdict,
+        name: str,
+        result: Mapping[str, object],
+        metadata: Mapping[str, object],
+        where: Mapping[str, object],
+    ) -> bytes:
+        own = {"judge_model": verdict.judge_model, "sampling_probability": verdict.probability}
+        annotation = {
+            **where,
+            "name": name,
+            "annotator_kind": self.annotator_kind(verdict.judge_model),
+            "identifier": verdict.evaluation_id,
+            "result": {key: value for key, value in result.items() if value is not None},
+            "metadata": {**metadata, **own},
+        }
+        return msgspec.json.encode(annotation)
+
+    def _documents(self, verdict: Verdict) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
+        """Yield place and result of each judged document of a retrieval span."""
+        spans = verdict.details.get("spans") if verdict.judge == "retrieval_relevance" else None
+        for span in spans if isinstance(spans, list) else ():
+            if W3C_SPAN_ID.fullmatch(str(span.get("span_id"))) is None:
+                continue
+            for document in span["documents"]:
+                relevant = document.get("retrieval_relevance")
+                if relevant is None:
+                    continue
+                result = {
+                    "label": "relevant" if relevant else "irrelevant",
+                    "score": float(relevant),
+                    "explanation": self.redacted(document.get("rationale")),
+                }
+                yield {"span_id": span["span_id"], "document_position": document["rank"] - 1}, result

@@ -1,0 +1,107 @@
+"""Webhook: verdicts as signed JSON, for any server. docs/receivers.md describes the form.
+
+The signature is HMAC-SHA256 of the time in seconds, a full stop and the body. The time is part of it, so that a server
+can refuse requests that are old. A verdict that is sent twice has the same `evaluation_id`.
+"""
+
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.verdict import Verdict
+from worker.config.receivers import WebhookSettings
+from worker.config.settings import Settings
+from worker.export.receiver_client import Reply, Request
+from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, check_http
+from worker.storage.client import Store, address
+from worker.telemetry.finding import Check
+from worker.telemetry.http_server import read_secret
+from worker.telemetry.metrics import Metrics
+
+VERSION: Final = 1
+TIMESTAMP: Final = "x-tracejudge-timestamp"
+SIGNATURE: Final = "x-tracejudge-signature"
+
+
+class _Answer(Struct):
+    """The optional body of an accepted request: evaluation ids that the server refuses, or wants once more."""
+
+    rejected: list[str] = []
+    retry: list[str] = []
+
+
+def signed(body: bytes, key: str | None) -> Mapping[str, str]:
+    """Return the headers of a request."""
+    now = str(int(time.time()))
+    headers = {"content-type": "application/json", TIMESTAMP: now}
+    if key is not None:
+        signature = hmac.new(key.encode(), f"{now}.".encode() + body, hashlib.sha256).hexdigest()
+        headers[SIGNATURE] = f"sha256={signature}"
+    return headers
+
+
+class _Verdicts(Channel):
+    """All verdicts."""
+
+    path = ""
+    max_items = 100
+    max_bytes = 1024 * 1024
+
+    def __init__(self, key: str | None) -> None:
+        self._key = key
+
+    def request(self, items: Sequence[Item]) -> Request:
+        body = b'{"version":%d,"verdicts":[%b]}' % (VERSION, b",".join([item.body for item in items]))
+        return Request(self.path, body, signed(body, self._key))
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """Read which verdicts the server refuses; any other body means that it took all."""
+        if reply.kind != "accepted":
+            return None
+        try:
+            answer: Any = msgspec.json.decode(reply.body or b"{}", type=_Answer)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return Answer()
+        again = [item for item in items if item.about in answer.retry]
+        return Answer(sum(item.about in answer.rejected for item in items), again=again)
+
+
+class WebhookExporter(HttpExporter):
+    """Signed requests to one address."""
+
+    kind = "webhook"
+    expected = "the address that takes the requests"
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
+        super().__init__(settings, store, metrics, name)
+        self._channel = _Verdicts(_key_of(settings, name))
+        self.channels = (self._channel,)
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Send an empty list of verdicts."""
+        body = b'{"version":%d,"verdicts":[]}' % VERSION
+        request = Request("", body, signed(body, _key_of(settings, name)))
+        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the server."""
+        return f"{address(cls.destination_of(settings, name).url)} keeps what it does with verdicts: erase them there"
+
+    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+        """Encode the whole verdict."""
+        return [(self._channel, Item(verdict, self.whole(verdict), about=verdict.evaluation_id))]
+
+
+def _key_of(settings: Settings, name: str) -> str | None:
+    options = settings.all_receivers[name]
+    assert isinstance(options, WebhookSettings)  # noqa: S101 - by its kind
+    return read_secret(f"receivers.{name}.secret", options.secret_env, options.secret_file, os.environ)
