@@ -178,7 +178,10 @@ class AdaptiveLimit:
             share = measured.failed / (measured.calls + older)
             # Calls that fail at any limit are no sign of overload.
             if measured.failed >= _MIN_ENDS and share > _MIN_SHARE + 2 * self._usual_share:
-                before = Trial(self.limit, measured.throughput(self.limit)) if measured.succeeded else None
+                # Lowered again before the first time was judged: both are judged together.
+                before = self._lowered
+                if before is None and measured.succeeded:
+                    before = Trial(self.limit, measured.throughput(self.limit))
                 self._back_off(next_number)
                 self._lowered = before
                 return

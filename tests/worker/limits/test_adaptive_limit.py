@@ -199,3 +199,27 @@ def test_a_lowered_limit_that_does_not_help_is_undone() -> None:
 
     seen = simulate(AdaptiveLimit(256), Unsteady(), 60)
     assert seen.rate(5, 60) >= 0.5 * 256 / 0.2 * 0.75
+
+
+def test_two_lowerings_that_do_not_help_are_undone_together() -> None:
+    limit = AdaptiveLimit(64)
+    number = 0
+
+    def end(answers: int, failures: int) -> None:
+        nonlocal number
+        for index in range(answers + failures):
+            if index < answers:
+                limit.record_answer(number, number + limit.limit, 0.2, 1.0, wanted=True)
+            else:
+                limit.record_failure(number, number + limit.limit, 1.0, wanted=True)
+            number += 1
+
+    end(30, 10)
+    assert limit.limit == 32
+    number += 64
+    end(16, 10)
+    assert limit.limit == 16
+    number += 32
+    # 16 calls in flight bring 72 answers/s, 64 brought 240.
+    end(36, 4)
+    assert limit.limit == 64
