@@ -40,11 +40,12 @@ from worker.monitor.label_store import scan as scan_labels
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.selection.lenient import Lenient, NoTraceError
-from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.storage.client import Store, scan_stream
 from worker.storage.keys import INGEST_GROUP
 
-_FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500
+# Copies of labelled traces may be megabytes each.
+_FEW_COUNT: Final = 32
 _PAYLOADS: Final = (b"t", b"f", b"j", b"d")
 _MAX_ROUNDS: Final = 20
 _MAX_REREADS: Final = 20
@@ -183,7 +184,7 @@ class Forgotten(Struct):
         evaluations: Evaluations in batches that had not ended.
         dead_letters: Evaluations given up.
         verdicts: Entries of the outbox.
-        labels: Human labels, with what is kept of the verdicts on their traces.
+        labels: Human labels, with what is kept of the verdicts on their traces, and copies of labelled traces.
         examples: Examples of open incidents.
         unreadable: Batches and letters of another version, which were left as they are.
         unsettled: Whether new work of the target still appeared in the last round.
@@ -265,6 +266,7 @@ class Forgetting:
             remove_examples(self._store, examples)
         while self._erase_labels() and not self._dry_run:
             pass
+        self._erase_copies()
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -278,6 +280,7 @@ class Forgetting:
             self._target.learn(item.owner for item in (batch.items if batch else ()))
         self._target.learn(owner for _, owner in self._letters())
         self._target.learn(_owner(raw) for _, raw in scan_labels(self._store))
+        self._target.learn(_owner(raw) for _, raw in self._copies())
         for name, place in ((self._keys.verdicts, "verdicts"), (self._keys.traces, "traces")):
             for entries in self._scan(name, place):
                 self._target.learn(entry.owner for entry in entries)
@@ -419,15 +422,23 @@ class Forgetting:
                 self._store.call(methodcaller("hdel", self._keys.labels, *names))
         return len(owned)
 
+    def _erase_copies(self) -> None:
+        keys = (self._keys.labelled, self._keys.labelled_bytes)
+        owned = [name for name, raw in self._copies() if self._target.owns(_owner(raw))]
+        self.found.labels += len(owned)
+        for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
+            self._store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
+
+    def _copies(self) -> Iterator[tuple[str, bytes]]:
+        return scan_labels(self._store, self._keys.labelled, _FEW_COUNT)
+
     def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
         return [entry for entry in entries if self._target.owns(entry.owner)]
 
     def _scan(self, stream: str, place: str) -> Iterator[list[_ScannedEntry]]:
         """Read a stream in chunks, from its oldest entry to the one that is the newest now."""
-        newest = self._store.call(lambda client: client.xrevrange(stream, count=1))
-        position, count, seen = "-", _FIRST_CHUNK_COUNT, 0
-        while newest:
-            entries: list[Entry] = self._store.call(methodcaller("xrange", stream, position, newest[0][0], count))
+        seen = 0
+        for entries in scan_stream(self._store, stream, most=_CHUNK_COUNT):
             scanned = []
             for entry_id, fields in entries:
                 kinds = ((kind, fields[kind]) for kind in _PAYLOADS if fields and kind in fields)
@@ -436,11 +447,6 @@ class Forgetting:
             yield scanned
             seen += len(entries)
             self._progress(place, seen)
-            if len(entries) < count:
-                return
-            position = f"({entries[-1][0].decode()}"
-            size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
-            count = next_count(count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
 
     def _batch_ids(self) -> list[str]:
         return [raw.decode() for raw in self._store.call(lambda client: client.zrange(self._keys.leases, 0, -1))]

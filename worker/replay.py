@@ -31,6 +31,7 @@ from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.telemetry.backlog import SHARE_OF_WAITING
 
 QUESTION_VERSION: Final = 1
+_KNOWN_VERSIONS: Final = (1, 2)
 # The position of a finished replay.
 END: Final = ""
 _SCAN_COUNT: Final = 1_000
@@ -62,10 +63,11 @@ class ReplayOptions(NamedTuple):
     model: str | None = None
     rate: float | None = None
     dry_run: bool = False
+    trace_id: str | None = None
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """The question of one replay, as it is stored with its position. Version 1.
+    """The question of one replay, as it is stored with its position. Version 1, or 2 with ``trace_id``.
 
     Attributes:
         judges: Versions of the wanted judges by name.
@@ -75,6 +77,7 @@ class Question(Struct, frozen=True, kw_only=True):
         model: Which `[models.NAME]` judges, for judges that no rule names.
         rate: Share of the traces, for judges that no rule names.
         dry_run: Count only.
+        trace_id: The only trace that is judged.
     """
 
     v: int = QUESTION_VERSION
@@ -85,6 +88,7 @@ class Question(Struct, frozen=True, kw_only=True):
     model: str = "default"
     rate: float = 1.0
     dry_run: bool = False
+    trace_id: str | None = None
 
 
 class Counts(NamedTuple):
@@ -182,8 +186,10 @@ def first_state(settings: Settings, store: Store, options: ReplayOptions) -> Sta
         judges=versions_of(settings, options.judges),
         first=first[0][0].decode() if first else start,
         last=last[0][0].decode() if last else start,
+        v=QUESTION_VERSION if options.trace_id is None else _KNOWN_VERSIONS[-1],
         service=options.service,
         dry_run=options.dry_run,
+        trace_id=options.trace_id,
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
     return State(question, question.first if first and last else END, Counts())
@@ -316,7 +322,7 @@ class Cursor:
         """
         if not found:
             raise ReplayError(f"Redis knows no replay {self.name!r}; start a new one, nothing is judged twice")
-        if msgspec.json.decode(found[b"question"], type=_Version).v != QUESTION_VERSION:
+        if msgspec.json.decode(found[b"question"], type=_Version).v not in _KNOWN_VERSIONS:
             raise ReplayError(f"replay {self.name!r} was started by another version of tracejudge; start a new one")
         counts = Counts(*(int(found.get(name.encode(), 0)) for name in Counts._fields))
         return State(msgspec.json.decode(found[b"question"], type=Question), found[b"next"].decode(), counts)
@@ -345,7 +351,8 @@ class Chooser:
 
     def choose(self, entry: TraceEntry) -> _Selected:
         """Choose evaluations for a trace, and for its conversation."""
-        if self._service.match(entry.trace.service) is None:
+        is_other = self._question.trace_id not in {None, entry.trace.trace_id}
+        if is_other or self._service.match(entry.trace.service) is None:
             return _Selected(entry, (), ())
         trace, choices = entry.trace, list[Choice]()
         if len(self._free) < len(self._units):

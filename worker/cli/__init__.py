@@ -23,6 +23,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "demo": "Run sample traffic through an embedded Redis and a real worker",
     "doctor": "Check every part, and say how to fix each that is broken",
     "evaluate": "Judge the traces of a file offline, without Redis",
+    "export": "Save traces with verdicts and labels as a data set",
     "forget": "Erase a trace or a person",
     "gateway": "Accept traces over HTTP: OTLP and plain JSON",
     "invalid": "List the last entries that were no traces",
@@ -32,6 +33,8 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",
     "report": "Report pass shares with intervals, coverage and cost",
+    "search": "Find verdicts by judge, service, outcome, text",
+    "show": "Print a trace with its verdicts, sentences and evidence",
     "tail": "Follow verdicts live",
     "worker": "Run the worker",
 }

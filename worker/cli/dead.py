@@ -21,6 +21,7 @@ from worker.cli.options import (
     REDIS,
     amount,
     connect,
+    moments,
     note,
     options,
     plain,
@@ -32,7 +33,6 @@ from worker.config.settings import MIB, Settings
 from worker.dead_letters.retry import Retried, grouped, retry
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore, FoundDeadLetter
 from worker.queue.ledger import Ledger, StoredDeadLetter
-from worker.replay import parse_time
 from worker.storage.client import Store, StoreError
 from worker.telemetry.backlog import SHARE_OF_WAITING
 
@@ -65,6 +65,7 @@ _SELECT: Final = options(
     click.option("--judge", "judges", multiple=True, metavar="NAME", help="Only of this judge; repeatable."),
     click.option("--older-than", metavar="TIME", help="Only those given up at least this long ago: 90, 15m, 2h, 3d."),
     click.option("--newer-than", metavar="TIME", help="Only those given up since then."),
+    click.option("--trace-id", "trace_ids", multiple=True, metavar="ID", help="Only of traces whose id begins so."),
     click.option("--id", "ids", multiple=True, metavar="ID", help="Only evaluations whose id begins so; repeatable."),
 )
 _ALL: Final = click.option("--all", "everything", is_flag=True, help="All of them.")
@@ -75,21 +76,15 @@ def _check_selection(selection: dict[str, Any], *, everything: bool) -> None:
     if everything and any(selection.values()):
         raise click.UsageError("--all takes everything; leave out the other options, or leave out --all")
     if not everything and not any(selection.values()):
-        raise click.UsageError("select by --reason, --service, --judge, --older-than, --newer-than, --id, or --all")
+        raise click.UsageError(
+            "select by --reason, --service, --judge, --older-than, --newer-than, --trace-id, --id, or --all"
+        )
 
 
 def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **selection: Any) -> DeadLetterFilter:
     """Resolve the times by the clock of Redis, which has dated the letters."""
-    now = store.now_ms() / 1000
-
-    def milliseconds(option: str, text: str | None) -> int | None:
-        try:
-            return None if text is None else int(parse_time(text, now) * 1000)
-        except ValueError as error:
-            raise click.UsageError(f"{option}: {error}") from error
-
-    since_ms, until_ms = milliseconds("--newer-than", newer_than), milliseconds("--older-than", older_than)
-    return DeadLetterFilter(**selection, since_ms=since_ms, until_ms=until_ms)
+    times = moments(store, newer_than=newer_than, older_than=older_than)
+    return DeadLetterFilter(**selection, since_ms=times["newer_than"], until_ms=times["older_than"])
 
 
 def _warn_of_unreadable(letters: DeadLetterStore) -> None:

@@ -6,11 +6,13 @@ from typing import Final
 import click
 import msgspec
 
-from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json
+from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json, trace_errors
 from worker.config.redaction import UserKeys
+from worker.config.settings import Settings
 from worker.export.registry import enabled
-from worker.forget import ForgetTarget, Forgetting
-from worker.storage.client import StoreError
+from worker.forget import ForgetTarget, Forgetting, Forgotten
+from worker.lookup import TraceLookup
+from worker.storage.client import Store, StoreError
 
 _MEANINGS: Final = {
     "traces": "in the stream",
@@ -34,7 +36,7 @@ _KEPT: Final = (
 
 
 @click.command("forget")
-@click.option("--trace-id", metavar="ID", help="The trace to erase.")
+@click.option("--trace-id", metavar="ID", help="The trace to erase; the first 6 characters are enough.")
 @click.option("--user-id", metavar="ID", help="The end user to erase, with all traces of theirs.")
 @click.option("--session-id", metavar="ID", help="The conversation to erase, with all its traces.")
 @click.option("--dry-run", is_flag=True, help="Count what would be erased, and erase nothing.")
@@ -54,8 +56,10 @@ def command(
 
     Workers may keep running, and the command may be repeated. Use the workers' configuration: verdicts hold a hash of
     the end user, made with `user_key`, the key that was made in Redis, or one of `user_keys_former`. A part of a trace
-    that names another user is not erased. The verdict on a conversation is erased with any of its traces. Exit code 1
-    when an entry could not be read because another version of tracejudge wrote it.
+    that names another user is not erased. The verdict on a conversation is erased with any of its traces.
+
+    Exit code 0 on success, 1 if nothing of the id is found, or an entry could not be read because another version of
+    tracejudge wrote it, 2 on wrong usage.
 
     \b
     Examples:
@@ -66,23 +70,15 @@ def command(
         raise click.UsageError("give one of --trace-id, --user-id and --session-id")
     settings, store = connect(config, redis_url)
     user_keys = UserKeys(settings, store).all() if user_id else ()
-    subject = ForgetTarget(
-        trace_id=trace_id or None, user_id=user_id or None, session_id=session_id or None, user_keys=user_keys
-    )
-    with NOTES.status("") as status:
-        forgetting = Forgetting(
-            store,
-            settings,
-            subject,
-            dry_run=dry_run,
-            progress=lambda place, seen: status.update(f"searching {place}: {seen:,}"),
-        )
-        try:
-            forgetting.run()
-        except (KeyboardInterrupt, StoreError):
-            NOTES.print("stopped; not all is erased, run it again")
-            raise
-    found = forgetting.found
+    given = {"trace_id": trace_id or None, "user_id": user_id or None, "session_id": session_id or None}
+    found = _forget(store, settings, ForgetTarget(**given, user_keys=user_keys), dry_run=dry_run)
+    if not found.total and trace_id:
+        # Something may be left of a whole id that no verdict and no trace has any more, so that was tried first.
+        with trace_errors():
+            name = TraceLookup(store, settings).resolve(trace_id)
+        if name != trace_id:
+            note(f"{trace_id} is the beginning of {name}")
+            found = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
     exporters = enabled(settings).values()
     kept = (*filter(None, (exporter.keeps(settings) for exporter in exporters)), *_KEPT)
     if as_json:
@@ -99,4 +95,22 @@ def command(
         NOTES.print("Not erased:")
         for line in kept:
             note(f"- {line}")
-    sys.exit(1 if found.unreadable or found.unsettled else 0)
+    if not found.total:
+        note(f"nothing is stored of {trace_id or user_id or session_id}")
+    sys.exit(0 if found.total and not found.unreadable and not found.unsettled else 1)
+
+
+def _forget(store: Store, settings: Settings, target: ForgetTarget, *, dry_run: bool) -> Forgotten:
+    with NOTES.status("") as status:
+        forgetting = Forgetting(
+            store,
+            settings,
+            target,
+            dry_run=dry_run,
+            progress=lambda place, seen: status.update(f"searching {place}: {seen:,}"),
+        )
+        try:
+            return forgetting.run()
+        except (KeyboardInterrupt, StoreError):
+            NOTES.print("stopped; not all is erased, run it again")
+            raise

@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
 
@@ -27,6 +28,8 @@ from worker.config.errors import nearest
 from worker.config.judge_files import checked, file_of, read_judge, shown
 from worker.config.loading import config_path, load, place_of, redis_fix
 from worker.config.settings import Settings, SettingsError
+from worker.lookup import TraceNotFoundError
+from worker.replay import parse_time
 from worker.storage.client import Store, StoreError, address
 from worker.storage.keys import Keys
 
@@ -156,6 +159,26 @@ def _config_file() -> str | None:
     """Return the configuration file of the running command, None if there is none."""
     context = click.get_current_context(silent=True)
     return config_path(os.environ, None if context is None else context.params.get("config"))
+
+
+@contextmanager
+def trace_errors() -> Iterator[None]:
+    """End the command with exit code 1 and the reason where no trace, or more than one, has the id that was given."""
+    try:
+        yield
+    except TraceNotFoundError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def moments(store: Store, **given: str | None) -> dict[str, int | None]:
+    """Parse times by the clock of Redis, which dates entries: option name to milliseconds since the epoch."""
+    now_s, parsed = store.now_ms() / 1000, dict[str, int | None]()
+    for name, text in given.items():
+        try:
+            parsed[name] = None if text is None else int(parse_time(text, now_s) * 1000)
+        except ValueError as error:
+            raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from error
+    return parsed
 
 
 def with_retries(action: Callable[[], T], error: type[Exception], tries: int) -> T:

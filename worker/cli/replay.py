@@ -1,5 +1,6 @@
 """`tracejudge replay`: judge retained traces again."""
 
+import datetime as dt
 import os
 import time
 from typing import Final, NamedTuple
@@ -20,6 +21,7 @@ from worker.cli.options import (
     open_store,
     print_json,
     print_table,
+    trace_errors,
     with_retries,
 )
 from worker.cli.plan import work_table
@@ -27,6 +29,7 @@ from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.loading import load
 from worker.config.settings import MIB, Settings
+from worker.lookup import TraceLookup, TraceNotFoundError
 from worker.replay import (
     Chooser,
     Cursor,
@@ -64,6 +67,7 @@ _MEANINGS: Final = {
 @click.command("replay")
 @click.option("--since", metavar="TIME", help="Start: 90, 15m, 24h ago, or a time such as 2026-05-01T12:00:00Z.")
 @click.option("--until", metavar="TIME", help="End; the newest trace unless given.")
+@click.option("--trace-id", metavar="ID", help="Only this trace; the first 6 characters are enough.")
 @click.option("--judge", "names", metavar="NAME", multiple=True, help="A judge of `tracejudge judges`; repeatable.")
 @click.option("--service", metavar="PATTERN", help="Only traces of these services, such as support-*.")
 @click.option("--model", metavar="NAME", help="For judges that no rule names: which [models.NAME] judges.  [default]")
@@ -81,6 +85,7 @@ def command(
     *,
     since: str | None,
     until: str | None,
+    trace_id: str | None,
     names: tuple[str, ...],
     service: str | None,
     model: str | None,
@@ -104,15 +109,28 @@ def command(
     it (exit code 130), and --continue resumes it, as long as the ledger remembers it.
     """
     settings = load(os.environ, config, {"redis_url": redis_url})
-    said = {"--since": since, "--until": until, "--judge": names, "--service": service, "--model": model}
+    said = {
+        "--since": since,
+        "--until": until,
+        "--trace-id": trace_id,
+        "--judge": names,
+        "--service": service,
+        "--model": model,
+    }
     given = [option for option, value in (said | {"--rate": rate, "--dry-run": dry_run}).items() if value]
     if name is not None and given:
         raise click.UsageError(f"--continue takes these options from the replay it resumes; leave out {given[0]}")
-    missing = [option for option in ("--judge", "--since") if option not in given]
+    if trace_id is not None and (since is not None or until is not None):
+        raise click.UsageError("--trace-id says which trace; leave out --since and --until")
+    needed = ("--judge",) if trace_id is not None else ("--judge", "--since")
+    missing = [option for option in needed if option not in given]
     if name is None and missing:
         raise click.UsageError(f"Missing option '{missing[0]}'.")
-    options = ReplayOptions(judges_named(settings, *names), since or "", until, service, model, rate, dry_run)
     store = open_store(settings)
+    if trace_id is not None:
+        trace_id, since, until = _published(settings, store, trace_id)
+    judges = judges_named(settings, *names)
+    options = ReplayOptions(judges, since or "", until, service, model, rate, dry_run, trace_id)
     try:
         if name is None:
             try:
@@ -141,6 +159,18 @@ def command(
         raise click.ClickException(str(error)) from error
     finally:
         store.close()
+
+
+def _published(settings: Settings, store: Store, given: str) -> tuple[str, str, str]:
+    """Return the id of the trace that begins so, and the times between which it was published."""
+    lookup = TraceLookup(store, settings)
+    with trace_errors():
+        name = lookup.resolve(given)
+        times = [one.published_ms for one in lookup.find({name}).get(name, []) if one.published_ms is not None]
+        if not times:
+            raise TraceNotFoundError(f"{name}: its text is no longer in the stream, so it cannot be judged again")
+    since, until = (dt.datetime.fromtimestamp(at / 1000, dt.UTC) for at in (min(times) - 1, max(times) + 1))
+    return name, since.isoformat(), until.isoformat()
 
 
 class _Replay(NamedTuple):

@@ -2,7 +2,6 @@
 
 import fnmatch
 import itertools
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, get_args
@@ -11,11 +10,12 @@ import click
 import msgspec
 
 from judges.core.judge import RESULT
-from judges.core.verdict import Origin, Verdict
+from judges.core.verdict import Origin
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json
+from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json, trace_errors
 from worker.config.settings import Settings
+from worker.lookup import FAILED, VerdictFilter, judged_traces, usable_prefix
 from worker.monitor.cascades import step_of
 from worker.monitor.series import read_series
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
@@ -38,6 +38,7 @@ _LAST = 10
     type=click.Choice(get_args(Origin)),
     help="Only verdicts of this origin; live ones are those of the quality series.",
 )
+@click.option("--trace-id", metavar="ID", help="Only verdicts on this trace; the first 6 characters are enough.")
 @click.option("--last", type=click.IntRange(min=0), metavar="N", help="Begin with the last N verdicts.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after N verdicts.")
 @click.option("--no-follow", "ends", is_flag=True, help="Print the last N (10 unless given), and end.")
@@ -50,6 +51,7 @@ def command(
     service: str | None,
     judge: str | None,
     origin: str | None,
+    trace_id: str | None,
     last: int | None,
     count: int | None,
     ends: bool,
@@ -64,17 +66,14 @@ def command(
     if last is None:
         last = _LAST if ends else 0
     settings, store = connect(config, redis_url)
-    of_service, of_judge = (re.compile(fnmatch.translate(pattern or "*")) for pattern in (service, judge))
+    with trace_errors():
+        begins = "" if trace_id is None else usable_prefix(trace_id)
+    chosen = VerdictFilter(service, judge, origin, FAILED if failed else ())
 
-    def is_wanted(verdict: Verdict) -> bool:
-        if not (of_service.match(verdict.service) and of_judge.match(verdict.judge)):
-            return False
-        if origin not in {None, verdict.origin}:
-            return False
-        is_failed = verdict.outcome != "scored" or any(score.passed is False for score in verdict.scores)
-        return is_failed or not failed
+    def is_wanted(entry: OutboxEntry) -> bool:
+        return chosen.accepts(entry) and any(name.startswith(begins) for name in judged_traces(entry.verdict))
 
-    wanted = is_wanted if service is not None or judge is not None or origin is not None or failed else None
+    wanted = None if chosen.accepts_all and not begins else is_wanted
     unknown = _unknown(settings, store, service, judge)
     entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
     if ends and last and not entries:
@@ -88,7 +87,7 @@ def command(
         if as_json:
             print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})
         else:
-            OUT.print(_line(entry), soft_wrap=True)
+            OUT.print(verdict_line(entry), soft_wrap=True)
 
 
 def _unknown(settings: Settings, store: Store, service: str | None, judge: str | None) -> str:
@@ -101,7 +100,7 @@ def _unknown(settings: Settings, store: Store, service: str | None, judge: str |
     return ""
 
 
-def follow(store: Store, last: int = 0, wanted: Callable[[Verdict], bool] | None = None) -> Iterator[OutboxEntry]:
+def follow(store: Store, last: int = 0, wanted: Callable[[OutboxEntry], bool] | None = None) -> Iterator[OutboxEntry]:
     """Yield the last few entries of the outbox, then every new one; only those that are wanted.
 
     The last few are searched among the newest 10,000.
@@ -116,7 +115,9 @@ def follow(store: Store, last: int = 0, wanted: Callable[[Verdict], bool] | None
             yield from _readable(arrived, wanted)
 
 
-def _newest(store: Store, last: int, wanted: Callable[[Verdict], bool] | None) -> tuple[Sequence[OutboxEntry], bytes]:
+def _newest(
+    store: Store, last: int, wanted: Callable[[OutboxEntry], bool] | None
+) -> tuple[Sequence[OutboxEntry], bytes]:
     """Find the last few entries that are wanted, in order, and the id of the newest entry."""
     # A rare verdict among millions must not make Redis return the whole outbox.
     searched = _SEARCHED if last and wanted else max(1, last)
@@ -133,19 +134,20 @@ def _newest(store: Store, last: int, wanted: Callable[[Verdict], bool] | None) -
             marked = {**msgspec.to_builtins(step), "second": "missing"}
             verdict = msgspec.structs.replace(verdict, details={**verdict.details, "cascade": marked})
             entry = entry._replace(verdict=verdict)  # noqa: PLW2901
-        if wanted is None or wanted(verdict):
+        if wanted is None or wanted(entry):
             found.append(entry)
     return found[::-1], newest[0][0] if newest else b"0"
 
 
-def _readable(entries: Iterable[Entry], wanted: Callable[[Verdict], bool] | None) -> Iterator[OutboxEntry]:
+def _readable(entries: Iterable[Entry], wanted: Callable[[OutboxEntry], bool] | None) -> Iterator[OutboxEntry]:
     for entry in entries:
         read = read_outbox_entry(entry)
-        if read is not None and (wanted is None or wanted(read.verdict)):
+        if read is not None and (wanted is None or wanted(read)):
             yield read
 
 
-def _line(entry: OutboxEntry) -> str:
+def verdict_line(entry: OutboxEntry, *, with_date: bool = False) -> str:
+    """Write a verdict on one line, with the whole id of its trace."""
     verdict = entry.verdict
     if entry.kind == "d":
         result = f"[magenta]dead[/magenta] {verdict.reason}"
@@ -166,8 +168,10 @@ def _line(entry: OutboxEntry) -> str:
             scores.append(f"[{style}]{metric}{plain(text)}[/{style}]")
         result = " ".join(scores)
     why = plain(verdict.rationale or verdict.note or "")
-    when = time.strftime("%H:%M:%S", time.localtime(verdict.started_at + verdict.duration_s))
-    trace = f"[dim]{when}[/dim] {plain(verdict.service)} [dim]{plain(verdict.trace_id[:8])}[/dim]"
+    when = time.strftime(
+        "%Y-%m-%d %H:%M:%S" if with_date else "%H:%M:%S", time.localtime(verdict.started_at + verdict.duration_s)
+    )
+    trace = f"[dim]{when}[/dim] {plain(verdict.service)} [dim]{plain(verdict.trace_id)}[/dim]"
     if "session" in verdict.details:
         trace += f" [dim]session[/dim] {plain(verdict.session_id or '-')}"
     if "session" in verdict.details or verdict.origin != "live":

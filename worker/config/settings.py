@@ -390,6 +390,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             it has grown by half.
         max_session_bytes: Maximum of gathered conversations; above it those with the earliest end of their waiting time
             are judged early and dropped.
+        keep_labelled: Keep a redacted copy of each trace that gets a label, for as long as the label.
+        max_labelled_bytes: Maximum of these copies; further labels are stored without one.
         late_feedback_wait: Seconds that feedback on earlier traces is gathered before they are searched in the stream.
         grace_s: Seconds a stopping worker lets running evaluations finish.
         shift_s: Seconds a Celery task fetches batches of its judge model before another task does.
@@ -451,6 +453,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     session_max: Annotated[int, Meta(ge=1, le=1_000)] = 50
     session_keep: Seconds = HOUR_S
     max_session_bytes: Size = 256 * MIB
+    keep_labelled: bool = True
+    max_labelled_bytes: Size = 256 * MIB
     late_feedback_wait: Seconds = 60.0
     grace_s: Seconds = 20.0
     shift_s: Seconds = 5.0

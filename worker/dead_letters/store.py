@@ -69,6 +69,7 @@ class DeadLetterFilter(NamedTuple):
         services: Patterns of services, of which one matches.
         judges: Names of judges.
         ids: Evaluation ids, or prefixes of them.
+        trace_ids: Trace ids, or prefixes of them.
         since_ms: Given up at this time or later, in milliseconds since the epoch.
         until_ms: Given up at this time or before.
     """
@@ -77,15 +78,17 @@ class DeadLetterFilter(NamedTuple):
     services: Sequence[str] = ()
     judges: Sequence[str] = ()
     ids: Sequence[str] = ()
+    trace_ids: Sequence[str] = ()
     since_ms: int | None = None
     until_ms: int | None = None
 
     def accepts(self, letter: StoredDeadLetter) -> bool:
-        """Return whether a letter is wanted by reason, judge and service."""
+        """Return whether a letter is wanted by reason, judge, service and trace."""
         service = letter.owner.service
         return (
             (not self.reasons or letter.reason in self.reasons)
             and (not self.judges or letter.evaluation.judge in self.judges)
+            and (not self.trace_ids or letter.owner.trace_id.startswith(tuple(self.trace_ids)))
             and (not self.services or any(fnmatchcase(service, pattern) for pattern in self.services))
         )
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from judges.core.verdict import Origin as VerdictOrigin
 from judges.core.verdict import Outcome, Verdict, joined_parts
 from judges.forms.typed_questions import UNCORRECTED
+from tracejudge import Trace
 from worker.monitor.corrected import Origin
 from worker.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.queue.ledger import read_outbox_entry
@@ -52,6 +53,11 @@ class Label(Struct, frozen=True, omit_defaults=True):
     def id(self) -> str:
         """The name of the label in Redis; a second label of the same trace and metric replaces the first."""
         return label_id(self.trace_id, self.span_id, self.judge, self.metric)
+
+    @property
+    def tag(self) -> str:
+        """The name of the label as a tag of its trace in a data set."""
+        return self.judge if self.metric == self.judge else f"{self.judge}.{self.metric}"
 
     @property
     def origin(self) -> Origin:
@@ -211,12 +217,12 @@ def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) ->
     return [Labelled(labels[name], tuple(verdicts.get(name, {}).values())) for name in ordered]
 
 
-def scan(store: Store) -> Iterator[tuple[str, bytes]]:
-    """Yield all fields of the hash; one that is written meanwhile may be missing, and one may come twice."""
+def scan(store: Store, key: str | None = None, count: int = _READ_COUNT) -> Iterator[tuple[str, bytes]]:
+    """Yield all fields of a hash, the labels' unless given; one written meanwhile may be missing or come twice."""
     cursor = 0
     while True:
         cursor, found = store.call(
-            lambda client: client.hscan(store.keys.labels, cursor, count=_READ_COUNT)  # noqa: B023 - called at once
+            lambda client: client.hscan(key or store.keys.labels, cursor, count=count)  # noqa: B023 - called at once
         )
         yield from ((name.decode(), raw) for name, raw in found.items())
         if not cursor:
@@ -344,6 +350,26 @@ class OutboxMatcher(OutboxWalk):
     def __init__(self, store: Store) -> None:
         super().__init__(store, lambda verdicts: self.attached.add(attach(store, verdicts)))
         self.attached = Attached()
+
+
+def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
+    """Keep a copy of a labelled trace for good, which replaces an earlier one; False where it would exceed the bytes.
+
+    Args:
+        trace: The redacted trace.
+        max_bytes: Bytes of all copies.
+    """
+    keys = (store.keys.labelled, store.keys.labelled_bytes)
+    return bool(store.run("keep_labelled", keys, (max_bytes, trace.trace_id, msgspec.json.encode(trace))))
+
+
+def labelled_trace(store: Store, trace_id: str) -> Trace | None:
+    """Return the copy of a labelled trace, None if there is none that can be read."""
+    raw = store.call(lambda client: client.hget(store.keys.labelled, trace_id))
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=Trace)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def outbox_verdicts(store: Store) -> Iterator[Verdict]:

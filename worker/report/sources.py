@@ -37,10 +37,9 @@ from worker.report.figures import (
     time_of,
     written,
 )
-from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.storage.client import Entry, Store, scan_stream
 
 _SERIES_AT_ONCE: Final = 25
-_FIRST_COUNT: Final = 32
 _MOST_COUNT: Final = 4_000
 _COUNTS: Final = tuple(name for name in Coverage.__struct_fields__ if not name.endswith("_day") and name != "reasons")
 _OUTBOX_CUT: Final = "outbox_cut_off:monitor"
@@ -221,15 +220,9 @@ def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
         oldest = int(first[0][0].partition(b"-")[0]) / 1000
     # Costs need no history, which most of the outbox may be.
     begin = scope.period.since if costs_only else scope.history
-    position, count = str(max(0, int(begin * 1000))), _FIRST_COUNT
-    while entries := store.call(
-        lambda client: client.xrange(store.keys.verdicts, min=position, count=count)  # noqa: B023 - called at once
-    ):
+    for entries in scan_stream(store, store.keys.verdicts, str(max(0, int(begin * 1000)))):
         for at, verdict in _decoded(entries):
             tally.add(verdict, at, only="cost" if costs_only else "all")
-        size = sum(len(value) for _, fields in entries for value in fields.values())
-        count = next_count(count, len(entries), size, most=_MOST_COUNT, most_bytes=CHUNK_BYTES)
-        position = f"({entries[-1][0].decode()}"
     return _Outbox(tally, oldest)
 
 

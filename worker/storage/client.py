@@ -9,9 +9,10 @@ All scripts can be repeated: what took effect once does not take effect twice.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
 import redis
@@ -32,6 +33,7 @@ _SOCKET_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
 _SCAN_COUNT: Final = 1_000
+_FIRST_CHUNK_COUNT: Final = 16
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
 _REFUSED: Final = "REFUSED "
 _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
@@ -325,6 +327,38 @@ def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, 
     ``least`` and ``most``.
     """
     return max(least, min(2 * count, most_bytes * read // max(1, size), most))
+
+
+def scan_stream(
+    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
+) -> Iterator[list[Entry]]:
+    """Yield the entries of a range in chunks of bounded size; the newest entry of now ends it unless one is given.
+
+    Args:
+        first: Id of the oldest entry, or the milliseconds of its time.
+        last: Id of the newest entry, or the milliseconds of its time.
+        most: Entries of the largest chunk.
+    """
+    if last == "+":
+        newest = store.call(lambda client: client.xrevrange(stream, count=1))
+        if not newest:
+            return
+        last = newest[0][0].decode()
+    count = _FIRST_CHUNK_COUNT
+    while True:
+        entries: list[Entry] = store.call(
+            methodcaller("xrevrange", stream, last, first, count)
+            if newest_first
+            else methodcaller("xrange", stream, first, last, count)
+        )
+        if entries:
+            yield entries
+        if len(entries) < count:
+            return
+        after = f"({entries[-1][0].decode()}"
+        first, last = (first, after) if newest_first else (after, last)
+        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
 
 
 def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:

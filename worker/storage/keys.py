@@ -118,6 +118,11 @@ class Keys:
     labels = _Key("labels")
     """Hash of human labels by id, and of verdicts on their traces by label and evaluation id. No TTL."""
 
+    labelled = _Key("labels:traces")
+    """Hash of trace id to a redacted copy of a labelled trace. No TTL."""
+    labelled_bytes = _Key("labels:bytes")
+    """String, the bytes of all copies of labelled traces. No TTL."""
+
     # --- budgets ---
     rates = _Key("rates")
     """String, JSON of the factors by which rates are multiplied, by rule and segment; TTL of an hour."""

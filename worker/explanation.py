@@ -1,0 +1,258 @@
+"""What a verdict says of each sentence of the answer, and where its evidence stands in the documents.
+
+Judges differ in what they return: labelled sentences with an excerpt, keys of sentences, or results by document. This
+module reads the details of a verdict into one form, for `tracejudge show` and the board. Nothing is judged again: an
+excerpt is only looked up where the verdict does not say whether it was found.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from judges.catalog.ragbench import SPECIAL_WORDS, Shown
+from judges.core.judge import Judge
+from judges.core.prompt import texts_of
+from judges.core.verdict import Verdict
+from judges.forms.keyed_sentences import Keyed
+from judges.parsing.evidence import Source
+from tracejudge import Trace
+
+Letter = Literal["S", "U", "C", "N"]
+OUTCOMES: Final[Mapping[Letter, str]] = {
+    "S": "supported",
+    "U": "unsupported",
+    "C": "contradictory",
+    "N": "needs no support",
+}
+_LETTERS: Final[Mapping[str, Letter]] = {"supported": "S", "no_rad": "N", "contradictory": "C"}
+_GAP: Final = re.compile(r"\s*(?:\[?\(?(?:\.\.\.+|\u2026)\)?\]?|\n)\s*")
+_MAX_WORDS: Final = 400
+# Searching without regard to blanks and case costs a hundred times as much: a page must not take seconds.
+_MAX_SEARCHED_CHARS: Final = 200_000
+# The next sentence of a document begins within so many characters behind the last, in one of so many documents.
+_AHEAD_CHARS: Final = 10_000
+_AHEAD_DOCUMENTS: Final = 3
+
+
+class Place(NamedTuple):
+    """A part of a text: of the document with this index from 0, or of the answer (-1), in characters."""
+
+    document: int
+    start: int
+    end: int
+
+
+class Evidence(NamedTuple):
+    """What a judge names as evidence of a sentence.
+
+    Attributes:
+        text: The excerpt, or the sentence of a document.
+        found: Whether it is in the documents.
+        places: Where, as far as its parts can be located; an excerpt may be joined from several.
+        looked_up: Whether the passage was looked up by common words, because the model names none.
+    """
+
+    text: str
+    found: bool
+    places: tuple[Place, ...] = ()
+    looked_up: bool = False
+
+
+class Sentence(NamedTuple):
+    """A sentence of the answer with its outcome, its place in the answer, and its evidence."""
+
+    text: str
+    letter: Letter
+    place: Place | None = None
+    evidence: tuple[Evidence, ...] = ()
+    note: str = ""
+
+
+class DocumentSentence(NamedTuple):
+    """A sentence of a document that is relevant to the question, or used by the answer."""
+
+    text: str
+    relevant: bool
+    used: bool
+    place: Place | None
+
+
+class DocumentResult(NamedTuple):
+    """The result of one document by its rank from 1; None where the model did not know."""
+
+    rank: int
+    passed: bool | None
+    rationale: str
+    span: str = ""
+
+
+class Explanation(NamedTuple):
+    """What a verdict says of the parts of its trace; empty for judges that judge the whole only.
+
+    Attributes:
+        same_version: Whether the installed judge has the version of the verdict: else sentences may be cut otherwise.
+    """
+
+    sentences: tuple[Sentence, ...] = ()
+    document_sentences: tuple[DocumentSentence, ...] = ()
+    documents: tuple[DocumentResult, ...] = ()
+    same_version: bool = True
+
+
+def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
+    """Explain a verdict.
+
+    Args:
+        judge: The installed judge as its judge model is asked; None if there is none of this name.
+    """
+    details, texts = verdict.details, texts_of(trace.context)
+    labelled = _entries(details, "sentences")
+    keyed = _keyed(judge, trace) if "relevant" in details or "utilized" in details else None
+    sentences: list[Sentence] = []
+    if labelled:
+        sentences = _labelled(labelled, trace.output, texts)
+    elif keyed is not None and keyed.answer is not None:
+        sentences = _keyed_sentences(_entries(details, "sentence_support"), keyed, trace.output, texts)
+    return Explanation(
+        tuple(sentences),
+        () if keyed is None else tuple(_marked_documents(details, keyed.documents, texts)),
+        tuple(_document_results(details)),
+        judge is not None and judge.version == verdict.judge_version,
+    )
+
+
+def place(text: str, within: str, document: int, start: int = 0, end: int | None = None) -> Place | None:
+    """Find a text in another, whatever its blanks and case; None where it is not there as a whole."""
+    end = len(within) if end is None else end
+    at = within.find(text, start, end)
+    if text and at >= 0:
+        return Place(document, at, at + len(text))
+    words = text.split()
+    if not 0 < len(words) <= _MAX_WORDS or end - start > _MAX_SEARCHED_CHARS:
+        return None
+    found = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE).search(within, start, end)
+    return None if found is None else Place(document, *found.span())
+
+
+class _Sentences(NamedTuple):
+    """The sentences that a judge has shown with their keys; no answer where it shows the answer as a text."""
+
+    documents: Keyed
+    answer: Keyed | None
+
+
+def _keyed(judge: Judge | None, trace: Trace) -> _Sentences | None:
+    if judge is None:
+        return None
+    about = judge.prompts(judge.prepare(trace))[0].about
+    if isinstance(about, Shown):
+        return _Sentences(*about)
+    return _Sentences(about, None) if isinstance(about, Keyed) else None
+
+
+def _entries(details: Mapping[str, object], name: str) -> list[Mapping[str, Any]]:
+    """Return a list of objects in the details; other versions of a judge may have written anything."""
+    given = details.get(name)
+    return [one for one in given if isinstance(one, dict)] if isinstance(given, list | tuple) else []
+
+
+def _labelled(entries: Iterable[Mapping[str, Any]], answer: str, texts: Sequence[str]) -> list[Sentence]:
+    source, found, position = Source(texts), list[Sentence](), 0
+    for one in entries:
+        text, label = str(one.get("sentence", "")), str(one.get("label", ""))
+        at = place(text, answer, -1, position)
+        position = position if at is None else at.end
+        evidence: tuple[Evidence, ...] = ()
+        excerpt, passage = one.get("excerpt"), one.get("passage")
+        if isinstance(excerpt, str) and excerpt:
+            holds = one.get("excerpt_found")
+            in_documents = source.holds(excerpt) if holds is None else holds is True
+            evidence = (Evidence(excerpt, in_documents, _places(excerpt, texts) if in_documents else ()),)
+        elif isinstance(passage, str):
+            evidence = (Evidence(passage, found=True, places=_places(passage, texts), looked_up=True),)
+        claimed = one.get("labelled")
+        note = f"the judge called it {claimed}, without evidence that holds" if isinstance(claimed, str) else ""
+        found.append(Sentence(text, _LETTERS.get(label, "U"), at, evidence, note))
+    return found
+
+
+def _keyed_sentences(
+    entries: Iterable[Mapping[str, Any]], keyed: _Sentences, answer: str, texts: Sequence[str]
+) -> list[Sentence]:
+    by_key = {str(one.get("response_sentence_key")): one for one in entries}
+    places = _in_order(keyed.documents.sentences, texts)
+    found, position = list[Sentence](), 0
+    for key, text in ({} if keyed.answer is None else keyed.answer.sentences).items():
+        at = place(text, answer, -1, position)
+        position = position if at is None else at.end
+        one = by_key.get(key)
+        if one is None:
+            found.append(Sentence(text, "U", at, note="the judge did not name it"))
+            continue
+        named = [str(each) for each in one.get("supporting_sentence_keys", ())]
+        words = [each for each in named if each in SPECIAL_WORDS]
+        evidence = tuple(
+            Evidence(
+                keyed.documents.sentences[each], found=True, places=() if (there := places[each]) is None else (there,)
+            )
+            for each in named
+            if each in keyed.documents.sentences
+        )
+        letter: Letter = "S" if one.get("fully_supported") is True else "U"
+        found.append(Sentence(text, letter, at, evidence, ", ".join(word.replace("_", " ") for word in words)))
+    return found
+
+
+def _marked_documents(
+    details: Mapping[str, object], documents: Keyed, texts: Sequence[str]
+) -> Iterable[DocumentSentence]:
+    relevant, used = (
+        set(map(str, given)) if isinstance(given := details.get(name), list | tuple) else set()
+        for name in ("relevant", "utilized")
+    )
+    places = _in_order(documents.sentences, texts)
+    for key, text in documents.sentences.items():
+        if key in relevant or key in used:
+            yield DocumentSentence(text, key in relevant, key in used, places[key])
+
+
+def _document_results(details: Mapping[str, object]) -> Iterable[DocumentResult]:
+    groups = [("", _entries(details, "documents"))]
+    groups += [(str(span.get("name") or ""), _entries(span, "documents")) for span in _entries(details, "spans")]
+    for span, entries in groups:
+        for one in entries:
+            value = one.get("retrieval_relevance", one.get("passed"))
+            rank = one.get("rank")
+            passed = None if value is None else bool(value)
+            yield DocumentResult(rank if isinstance(rank, int) else 0, passed, str(one.get("rationale") or ""), span)
+
+
+def _in_order(sentences: Mapping[str, str], texts: Sequence[str]) -> dict[str, Place | None]:
+    """Locate the sentences of documents, which come in the order of the documents."""
+    found: dict[str, Place | None] = {}
+    written = [index for index, text in enumerate(texts) if text.strip()]
+    nth, position = 0, 0
+    for key, text in sentences.items():
+        # A row of a table is shown in another form than it has in the text, and is not found.
+        found[key] = None
+        for ahead, index in enumerate(written[nth : nth + _AHEAD_DOCUMENTS]):
+            start = 0 if ahead else position
+            at = place(text, texts[index], index, start, start + len(text) + _AHEAD_CHARS)
+            if at is not None:
+                nth, position, found[key] = nth + ahead, at.end, at
+                break
+    return found
+
+
+def _places(excerpt: str, texts: Sequence[str]) -> tuple[Place, ...]:
+    """Locate an excerpt, or its parts where it was joined from several."""
+    found: list[Place] = []
+    for parts in ([excerpt], [part for part in _GAP.split(excerpt) if part]):
+        located = (
+            next((at for index, text in enumerate(texts) if (at := place(part, text, index)) is not None), None)
+            for part in parts
+        )
+        found = [at for at in located if at is not None]
+        if found and len(found) == len(parts):
+            break
+    return tuple(found)
