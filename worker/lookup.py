@@ -207,7 +207,7 @@ class TraceLookup:
 
     def with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
         """Return the ids of traces whose texts contain a text in any case, at most the newest 100,000."""
-        wanted = text.casefold()
+        wanted = text.lower()
         raw = wanted.encode()
         # In JSON the bytes of any other character may be written as an escape.
         is_plain = _PLAIN_TEXT.fullmatch(raw) is not None
@@ -218,7 +218,7 @@ class TraceLookup:
             newest_first=True,
             holds=(lambda payload: raw in payload.lower()) if is_plain else None,
         ):
-            if any(wanted in each.casefold() for each in texts_of(one.trace)):
+            if any(wanted in each.lower() for each in texts_of(one.trace)):
                 found.add(one.trace.trace_id)
                 if len(found) == MAX_TRACES:
                     break

@@ -257,6 +257,8 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "session_max": ("20", 20),
     "session_keep": ("2h", 7200.0),
     "max_session_bytes": ("64MiB", 64 << 20),
+    "keep_labelled": ("false", False),
+    "max_labelled_bytes": ("64MiB", 64 << 20),
     "grace_s": ("2.5", 2.5),
     "shift_s": ("3s", 3.0),
     "task_events": ("true", True),

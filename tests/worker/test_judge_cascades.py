@@ -17,7 +17,7 @@ from stage_parts import Ground, settings_of
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.core.verdict import Verdict
-from worker.cli.tail import _line, _newest
+from worker.cli.tail import _newest, verdict_line
 from worker.config.checks import check_settings
 from worker.config.settings import NANO, Cascade, Rule, Settings, SettingsError
 from worker.export.sums import QualitySums
@@ -245,7 +245,7 @@ def test_first_verdicts_stand_while_the_second_model_is_away(ground: Ground, des
     worker.models["strong"]._steps = itertools.cycle([failing(*range(100))])
     worker.run(*choose(ground, 100, **SETTINGS))
     waiting = ground.batches()
-    marked = [one.verdict.trace_id for one in _newest(ground.store, 1000, None)[0] if "missing" in _line(one)]
+    marked = [one.verdict.trace_id for one in _newest(ground.store, 1000, None)[0] if "missing" in verdict_line(one)]
     chosen = [one.trace_id for one in verdicts(ground, "cheap") if one.details["cascade"]["is_chosen"]]  # type: ignore[index]
     assert marked == chosen, "first verdicts without their second one are marked"
     assert {one.v for one in waiting.values()} == {4}, "workers that do not know cascades leave them alone"
@@ -261,7 +261,7 @@ def test_first_verdicts_stand_while_the_second_model_is_away(ground: Ground, des
     while ground.batches():
         worker.sweep()
     assert len(verdicts(ground, "strong")) == len(waiting)
-    assert not any("missing" in _line(one) for one in _newest(ground.store, 1000, None)[0])
+    assert not any("missing" in verdict_line(one) for one in _newest(ground.store, 1000, None)[0])
 
 
 def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:

@@ -323,7 +323,7 @@ def test_one_that_redis_has_forgotten_ends_with_what_to_do(ground: Ground) -> No
 
 def test_one_of_another_version_is_not_guessed_at(ground: Ground) -> None:
     replay = Replays(ground).begin()
-    ground.client.hset(replay._cursor.key, "question", '{"v": 2}')
+    ground.client.hset(replay._cursor.key, "question", '{"v": 3}')
     with pytest.raises(ReplayError, match="another version of tracejudge"):
         replay._cursor.read()
 

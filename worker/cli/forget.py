@@ -6,12 +6,12 @@ from typing import Final
 import click
 import msgspec
 
-from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json, trace_errors
+from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json
 from worker.config.redaction import UserKeys
 from worker.config.settings import Settings
 from worker.export.registry import enabled
 from worker.forget import ForgetTarget, Forgetting, Forgotten
-from worker.lookup import TraceLookup
+from worker.lookup import TraceLookup, TraceNotFoundError
 from worker.storage.client import Store, StoreError
 
 _MEANINGS: Final = {
@@ -74,9 +74,11 @@ def command(
     found = _forget(store, settings, ForgetTarget(**given, user_keys=user_keys), dry_run=dry_run)
     if not found.total and trace_id:
         # Something may be left of a whole id that no verdict and no trace has any more, so that was tried first.
-        with trace_errors():
+        try:
             name = TraceLookup(store, settings).resolve(trace_id)
-        if name != trace_id:
+        except TraceNotFoundError as error:
+            note(str(error))
+        else:
             note(f"{trace_id} is the beginning of {name}")
             found = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
     exporters = enabled(settings).values()

@@ -35,6 +35,7 @@ from worker.cli.options import (
     print_table,
 )
 from worker.config.errors import nearest
+from worker.lookup import keep_traces
 from worker.monitor.label_store import (
     MAX_TEXT_CHARS,
     MAX_VERDICT_BYTES,
@@ -67,6 +68,7 @@ _MEANINGS: Final = {
     "without_verdict": "imported labels whose trace has no verdict so far",
     "ambiguous": "imported labels of traces with several judged spans: add span_id",
     "too_large": f"verdicts of more than {MAX_VERDICT_BYTES >> 10} KiB without their texts, not stored",
+    "without_copy": "labelled traces that are gone from the stream, or found no room for a copy",
     "too_many": f"verdicts beyond the {MAX_VERDICTS:,} that are kept, not stored",
 }
 _verdict_decoder: Final = msgspec.json.Decoder(Verdict)
@@ -322,6 +324,7 @@ def import_labels(
             while matcher.step():
                 progress.update(task, completed=matcher.seen)
             run.attached.add(matcher.attached)
+            run.without_copy = keep_traces(store, settings, run.traces)
     if run.wrong > _MAX_SHOWN:
         note(f"{run.wrong - _MAX_SHOWN:,} further lines have an error")
     counts = run.counts()
@@ -343,6 +346,8 @@ class _Import:
         self.wrong = 0
         self.unlabelled = 0
         self.imported: set[str] = set()
+        self.traces: set[str] = set()
+        self.without_copy = 0
         self._store = store
         self._reader = reader
         self._dry_run = dry_run
@@ -378,14 +383,15 @@ class _Import:
             advance(completed=(seen := seen + len(some)))
 
     def counts(self) -> dict[str, int]:
-        """Count what was imported; the last four are unknown before labels are stored."""
+        """Count what was imported; the last five are unknown before labels are stored."""
         counts = {**msgspec.to_builtins(self._written), "unlabelled": self.unlabelled, "wrong": self.wrong}
         if self._dry_run:
             return counts
         found = read_labels(self._store, lambda label: label.id in self.imported)
         without = sum(not one.verdicts for one in found)
         counts |= {"without_verdict": without, "ambiguous": sum(one.is_ambiguous for one in found)}
-        return counts | {"too_large": self.attached.too_large, "too_many": self.attached.too_many}
+        counts |= {"too_large": self.attached.too_large, "too_many": self.attached.too_many}
+        return counts | {"without_copy": self.without_copy}
 
     def _store_chunk(self, chunk: Sequence[ReadLabel]) -> None:
         labels = [one.label for one in chunk]
@@ -393,6 +399,7 @@ class _Import:
         for name in Written.__struct_fields__:
             setattr(self._written, name, getattr(self._written, name) + getattr(found, name))
         self.imported |= {label.id for label in labels}
+        self.traces |= {label.trace_id for label in labels}
         self._attach([one.verdict for one in chunk if one.verdict is not None])
 
     def _attach(self, verdicts: Sequence[Verdict]) -> None:

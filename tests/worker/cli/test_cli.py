@@ -18,6 +18,7 @@ CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
     *("labels", "calibrate", "plan"),
+    *("show", "search", "export"),
 }
 
 
@@ -29,6 +30,12 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
         *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
         *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
     ),
+    ("show",): ("TRACE_ID", "--whole", "--config FILE", "--redis-url URL", "--json", "Examples"),
+    ("search",): (
+        *("--service PATTERN", "--judge PATTERN", "--failed", "--outcome", "--text TEXT", "--trace-id ID", "--limit N"),
+        *("--since TIME", "--until TIME", "--config FILE", "--redis-url URL", "--json", "Examples", "Exit code 0"),
+    ),
+    ("export",): ("--labelled", "--output FILE", "--limit N", "--failed", "--redis-url URL", "--json", "Examples"),
     ("plan",): ("--since TIME", "--rate SHARE", "--model NAME", "--cascade NAME", "--config FILE", "--json"),
     ("report",): (
         *("--since TIME", "--until TIME", "--by KEYS", "--compare SPAN", "--format", "--archive FILE"),

@@ -131,7 +131,7 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
     assert read_labels(ground.store) == []
     first = served(*arguments)
     found = {"new": 4, "changed": 0, "same": 0, "unlabelled": 1, "wrong": 2, "without_verdict": 1, "ambiguous": 1}
-    found |= {"too_large": 0, "too_many": 0}
+    found |= {"too_large": 0, "too_many": 0, "without_copy": 4}
     assert (first.code, first.document) == (1, {**found, "dry_run": False})
     assert first.err.splitlines() == [
         "line 6 is not JSON",

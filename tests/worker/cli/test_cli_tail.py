@@ -208,14 +208,14 @@ def test_tail_for_people_is_a_line_each(served: Run, outbox: Outbox) -> None:
     ended = served("tail", "--last", "8", "--count", "8")
     at = time.strftime("%H:%M:%S", time.localtime(1002))
     assert [line.rstrip() for line in ended.out.splitlines()] == [
-        f"{at} shop 4bf92f35 safety by lexical: yes So it is.",
-        f"{at} shop 4bf92f35 safety by lexical: no",
-        f"{at} shop 4bf92f35 safety by lexical: length 0.50",
-        f"{at} shop 4bf92f35 safety by lexical: abstained",
-        f"{at} shop 4bf92f35 safety by lexical: unscored refusal the model declined to answer",
-        f"{at} shop 4bf92f35 safety by lexical: dead timeout",
-        f"{at} shop 4bf92f35 safety by majority(a,b): fail disagreement 1.00 1 of 2 models pass",
-        f"{at} shop 4bf92f35 session [b]chat session_update safety by lexical: yes",
+        f"{at} shop {TRACE_ID} safety by lexical: yes So it is.",
+        f"{at} shop {TRACE_ID} safety by lexical: no",
+        f"{at} shop {TRACE_ID} safety by lexical: length 0.50",
+        f"{at} shop {TRACE_ID} safety by lexical: abstained",
+        f"{at} shop {TRACE_ID} safety by lexical: unscored refusal the model declined to answer",
+        f"{at} shop {TRACE_ID} safety by lexical: dead timeout",
+        f"{at} shop {TRACE_ID} safety by majority(a,b): fail disagreement 1.00 1 of 2 models pass",
+        f"{at} shop {TRACE_ID} session [b]chat session_update safety by lexical: yes",
     ]
 
 
