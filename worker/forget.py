@@ -184,7 +184,8 @@ class Forgotten(Struct):
         evaluations: Evaluations in batches that had not ended.
         dead_letters: Evaluations given up.
         verdicts: Entries of the outbox.
-        labels: Human labels, with what is kept of the verdicts on their traces, and copies of labelled traces.
+        labels: Human labels and the answers of annotators, what is kept of the verdicts on their traces, and copies of
+            these traces.
         examples: Examples of open incidents.
         unreadable: Batches and letters of another version, which were left as they are.
         unsettled: Whether new work of the target still appeared in the last round.
@@ -266,7 +267,7 @@ class Forgetting:
             remove_examples(self._store, examples)
         while self._erase_labels() and not self._dry_run:
             pass
-        self._erase_copies()
+        self._erase_answers_and_copies()
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -422,7 +423,13 @@ class Forgetting:
                 self._store.call(methodcaller("hdel", self._keys.labels, *names))
         return len(owned)
 
-    def _erase_copies(self) -> None:
+    def _erase_answers_and_copies(self) -> None:
+        stored = scan_labels(self._store, self._keys.answers)
+        answers = [name for name, raw in stored if self._target.owns(_owner(raw))]
+        self.found.labels += len(answers)
+        for first in range(0, 0 if self._dry_run else len(answers), _CHUNK_COUNT):
+            some = answers[first : first + _CHUNK_COUNT]
+            self._store.call(methodcaller("hdel", self._keys.answers, *some))
         keys = (self._keys.labelled, self._keys.labelled_bytes)
         owned = [name for name, raw in self._copies() if self._target.owns(_owner(raw))]
         self.found.labels += len(owned)

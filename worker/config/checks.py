@@ -3,6 +3,7 @@
 Each check raises ``SettingsError`` at the first mistake.
 """
 
+import ipaddress
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
 from worker.config.receivers import HttpUrl
 from worker.config.redaction import pattern_fault
-from worker.config.settings import MAX_KEY_BYTES, Gateway, Rule, Settings, SettingsError
+from worker.config.settings import MAX_KEY_BYTES, Board, Gateway, Rule, Settings, SettingsError
 from worker.storage.client import each
 
 # A secret pasted in place of the variable's name has other characters, as a rule.
@@ -49,6 +50,7 @@ def check_settings(settings: Settings, origin: Mapping[str, str], *, needs_rules
     _check_secrets(settings, origin)
     _check_receivers(settings, origin)
     _check_gateway(settings.gateway, f"{origin.get('gateway', 'defaults')}: gateway")
+    _check_board(settings.board, f"{origin.get('board', 'defaults')}: board")
     if not settings.roles:
         raise SettingsError(f"{origin['roles']}: roles: is empty; name at least one of ingest, judge, export, monitor")
     if len(set(settings.series_labels)) < len(settings.series_labels):
@@ -171,6 +173,25 @@ def _check_secrets(settings: Settings, origin: Mapping[str, str]) -> None:
     for is_wrong, keys, fix in mistakes:
         if is_wrong:
             raise SettingsError(f"{origin[keys[0]]}: {keys[0]}: {fix}")
+
+
+def _check_board(board: Board, here: str) -> None:
+    if (board.tls_cert is None) != (board.tls_key is None):
+        raise SettingsError(f"{here}: tls_cert and tls_key belong together; set both or none")
+    if board.token_env is not None and board.token_file is not None:
+        raise SettingsError(f"{here}: token_env and token_file exclude each other; keep one")
+    for name, template in board.links.items():
+        try:
+            template.format(trace_id="", span_id="", session_id="", service="")
+        except (LookupError, ValueError, AttributeError):
+            known = "{trace_id}, {span_id}, {session_id} and {service}"
+            raise SettingsError(f"{here}.links.{name}: may hold {known} only; write other braces twice") from None
+    for address in board.proxies:
+        try:
+            ipaddress.ip_network(address)
+        except ValueError:
+            fix = "is no address and no network such as 10.0.0.0/8"
+            raise SettingsError(f"{here}.proxies: {address!r} {fix}") from None
 
 
 def _check_gateway(gateway: Gateway, here: str) -> None:

@@ -148,7 +148,7 @@ def _from_variable(key: str, variable: str, text: str) -> object:
     if key == "redact" and text.strip().lower() in _SWITCHES:
         # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
         return {"builtin": _SWITCHES[text.strip().lower()]}
-    if key in _TABLES or key in {"redact", "gateway", "monitor"}:
+    if key in _TABLES or key in {"redact", "gateway", "monitor", "board"}:
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:

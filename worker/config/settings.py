@@ -298,6 +298,37 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     max_connections: AtLeastOne = 4_000
 
 
+class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[board]`: where `tracejudge board` listens, and who may read it.
+
+    Attributes:
+        host: Address to listen on; 0.0.0.0 admits other machines, which requires a token or `user_header`.
+        port: Port of the board; 0 takes any free one, which is then printed.
+        token_env: Name of the variable with the bearer token; the token itself is refused here. Browsers ask for it as
+            the password, with any user name, which is the name of the annotator.
+        token_file: A file that holds the token instead.
+        user_header: Header in which a reverse proxy names the user that it has checked, as `X-Forwarded-User`.
+        proxies: Addresses of the reverse proxies whose `user_header` counts; it is ignored from all others.
+        hosts: Names under which browsers reach the board, besides those of the loopback; checked where there is no
+            token, since a foreign page could have its own name point here.
+        tls_cert: Certificate (PEM, with its chain) to serve the board over TLS.
+        tls_key: Its private key (PEM, without a passphrase).
+        links: Where a trace is shown elsewhere, by name: URLs with `{trace_id}`, `{span_id}`, `{session_id}` or
+            `{service}`, as `Grafana = "https://grafana.example.com/explore?traceId={trace_id}"`.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 9810
+    token_env: str | None = None
+    token_file: str | None = None
+    user_header: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z")] | None = None
+    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    hosts: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    links: Mapping[str, Annotated[str, Meta(pattern=r"^https?://[^\s]+\Z")]] = msgspec.field(default_factory=dict)
+
+
 def tag_of(segment: str) -> str | None:
     """Return the tag whose values make a segment; None where a field of the trace does."""
     return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
@@ -403,6 +434,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         roles: Roles that run in this worker.
         redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
         gateway: What `tracejudge gateway` accepts, as `[gateway]`.
+        board: Where `tracejudge board` listens, as `[board]`.
         monitor: Which series the monitor keeps, as `[monitor]`.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
@@ -466,6 +498,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
     redact: Redact = Redact()
     gateway: Gateway = Gateway()
+    board: Board = Board()
     monitor: Monitor = Monitor()
     models: Mapping[str, ModelSettings] = msgspec.field(
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}

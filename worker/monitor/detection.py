@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress, islice
 from pathlib import Path
 from typing import Final, Literal
@@ -108,6 +109,19 @@ class Detector(msgspec.Struct, array_like=True):
     def is_due(self, now: float) -> bool:
         """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
         return now - self.learned_at >= (HOUR_S if self.norm is None else DAY_S)
+
+
+def read_incidents(store: Store, series_ids: Sequence[str]) -> dict[str, Incident]:
+    """Read the open drops of series, as the active monitor has stored them."""
+    names = [store.keys.quality_detector(series_id) for series_id in series_ids]
+    stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names]) if names else []
+    found: dict[str, Incident] = {}
+    for series_id, raw in zip(series_ids, stored, strict=True):
+        with suppress(msgspec.DecodeError):
+            detector = msgspec.msgpack.decode(raw, type=Detector) if raw else None
+            if detector is not None and detector.incident is not None:
+                found[series_id] = detector.incident
+    return found
 
 
 class Detection:

@@ -118,6 +118,10 @@ class Keys:
     labels = _Key("labels")
     """Hash of human labels by id, and of verdicts on their traces by label and evaluation id. No TTL."""
 
+    answers = _Key("labels:answers")
+    """Hash of label id and annotator to what the annotator answered on the board. No TTL."""
+    annotators = _Key("labels:annotators")
+    """Set of annotators, as keyed hashes of their names. No TTL."""
     labelled = _Key("labels:traces")
     """Hash of trace id to a redacted copy of a labelled trace. No TTL."""
     labelled_bytes = _Key("labels:bytes")
@@ -174,6 +178,10 @@ class Keys:
         Removed letters are taken out when their time comes; the set has a TTL, renewed with each letter.
         """
         return f"{self.prefix}:dead:again:{judge_model}"
+
+    def label_lock(self, label: str) -> str:
+        """String, the annotator who is asked for a label; TTL of ten minutes."""
+        return f"{self.prefix}:labels:lock:{label}"
 
     def receiver_parked(self, name: str) -> tuple[str, str]:
         """Hash and sorted set of verdicts whose traces a receiver does not know yet; TTL of a day."""

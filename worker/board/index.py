@@ -1,0 +1,230 @@
+"""An index of the outbox in memory, so that pages can filter 200,000 verdicts at once.
+
+SQLite holds names, outcomes and figures, and no text of a trace: texts are read from Redis when a page shows them, so
+what is erased there is gone from the pages too.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from judges.core.verdict import Verdict
+from worker.lookup import VerdictOutcome, outcome_of
+from worker.monitor.series import VERSION_DIGITS
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.selection.sampling import position
+from worker.service import ServiceThread
+from worker.storage.client import Entry, Store, scan_stream
+
+_READ_COUNT: Final = 500
+_BLOCK_MS: Final = 500
+_COLUMNS: Final = (
+    *("entry", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "version", "model", "origin"),
+    *("outcome", "reason", "metric", "value", "passed", "probability", "sampled", "cost", "attempts", "place"),
+)
+_SCHEMA: Final = f"""
+CREATE TABLE verdicts ({", ".join(_COLUMNS)});
+CREATE UNIQUE INDEX by_entry ON verdicts (entry);
+CREATE INDEX by_time ON verdicts (at_ms);
+CREATE INDEX by_name ON verdicts (service, judge);
+CREATE INDEX by_outcome ON verdicts (outcome, judge);
+CREATE INDEX by_evaluation ON verdicts (evaluation_id);
+CREATE INDEX by_place ON verdicts (place);
+CREATE INDEX by_trace ON verdicts (trace_id, judge, metric);
+"""
+# Another one than that of sampling: a place must not depend on whether the trace was sampled.
+_PLACE_KEY: Final = "labels"
+_INSERT: Final = f"INSERT OR IGNORE INTO verdicts VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - no input
+QUEUE_OUTCOMES: Final[tuple[VerdictOutcome, ...]] = ("passed", "failed")
+"""Outcomes of verdicts that a human label can be compared with."""
+
+
+class IndexedVerdict(NamedTuple):
+    """One row of the index; figures are of the first metric with a pass rule, else of the first."""
+
+    entry: str
+    at_ms: int
+    evaluation_id: str
+    trace_id: str
+    span_id: str
+    service: str
+    judge: str
+    version: str
+    model: str
+    origin: str
+    outcome: VerdictOutcome
+    reason: str
+    metric: str
+    value: float | None
+    passed: int | None
+    probability: float | None
+    sampled: float
+    cost: float | None
+    attempts: int
+    place: float
+    """From 0 to 1 by the hash of the evaluation: labels are drawn below a rate."""
+
+    @classmethod
+    def of(cls, entry: OutboxEntry) -> "IndexedVerdict":
+        """Make the row of an entry."""
+        verdict: Verdict = entry.verdict
+        rated = (score for score in verdict.scores if score.passed is not None)
+        score = next(rated, verdict.scores[0] if verdict.scores else None)
+        return cls(
+            entry.entry_id,
+            int(entry.entry_id.partition("-")[0]),
+            verdict.evaluation_id,
+            verdict.trace_id,
+            verdict.span_id or "",
+            verdict.service,
+            verdict.judge,
+            verdict.judge_version[:VERSION_DIGITS],
+            verdict.judge_model,
+            verdict.origin,
+            outcome_of(entry),
+            verdict.reason or "",
+            score.metric if score else verdict.metrics[0] if verdict.metrics else verdict.judge,
+            None if score is None else score.value,
+            None if score is None or score.passed is None else int(score.passed),
+            None if score is None else score.probability,
+            verdict.probability,
+            verdict.cost_usd,
+            verdict.attempts,
+            position(verdict.evaluation_id, _PLACE_KEY),
+        )
+
+
+class Selection(NamedTuple):
+    """Which verdicts a page wants; an empty field accepts all. Service and judge may hold `*` and `?`."""
+
+    service: str = ""
+    judge: str = ""
+    outcome: str = ""
+    origin: str = ""
+    trace_id: str = ""
+    since_ms: int = 0
+
+    def where(self) -> tuple[str, list[object]]:
+        """Return the condition in SQL, and its values."""
+        parts, values = ["1"], list[object]()
+        for column, pattern in (("service", self.service), ("judge", self.judge)):
+            if pattern:
+                is_pattern = "*" in pattern or "?" in pattern
+                parts.append(f"{column} {'GLOB' if is_pattern else '='} ?")
+                values.append(pattern)
+        if self.outcome == "not passed":
+            parts.append("outcome IN ('failed', 'abstained', 'unscored', 'dead')")
+        elif self.outcome:
+            parts.append("outcome = ?")
+            values.append(self.outcome)
+        if self.origin:
+            parts.append("origin = ?")
+            values.append(self.origin)
+        if self.trace_id:
+            # A range of the index: LIKE with a parameter would read every row.
+            parts.append("trace_id >= ? AND trace_id < ?")
+            values += [self.trace_id, f"{self.trace_id}\U0010ffff"]
+        if self.since_ms:
+            parts.append("at_ms >= ?")
+            values.append(self.since_ms)
+        return " AND ".join(parts), values
+
+
+class VerdictIndex(ServiceThread):
+    """Follows the outbox; any thread may query."""
+
+    role = "board"
+
+    def __init__(self, store: Store) -> None:
+        super().__init__("board-index")
+        self._store = store
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.executescript(_SCHEMA)
+        self._lock = threading.Lock()
+        self._position = ""
+        self.is_complete = False
+
+    def run_once(self) -> None:
+        """Read the outbox as it is, then what is new; remove what was trimmed."""
+        if not self._position:
+            for entries in scan_stream(self._store, self._store.keys.verdicts):
+                self._add(entries)
+                if self.stopping.is_set():
+                    return
+            self._position = self._position or "0"
+        self.is_complete = True
+        streams: dict[Any, Any] = {self._store.keys.verdicts: self._position}
+        reply: Any = self._store.call(lambda client: client.xread(streams, count=_READ_COUNT, block=_BLOCK_MS))
+        for _, arrived in reply or []:
+            self._add(arrived)
+        first = self._store.call(lambda client: client.xrange(self._store.keys.verdicts, count=1))
+        oldest_ms = _ms(first[0][0]) if first else 1 << 62
+        with self._lock:
+            self._database.execute("DELETE FROM verdicts WHERE at_ms < ?", (oldest_ms,))
+        newest = self._store.call(lambda client: client.xrevrange(self._store.keys.verdicts, count=1))
+        if newest and _ms(newest[0][0]) < _ms(self._position.encode()):
+            # Redis came back without its last data: its new entries have ids that were read before.
+            with self._lock:
+                self._database.execute("DELETE FROM verdicts")
+            self._position = ""
+
+    def rows(
+        self, wanted: Selection, *, limit: int, before: str = "", order: str = "rowid DESC", extra: str = "1"
+    ) -> list[IndexedVerdict]:
+        """Return verdicts, the newest first.
+
+        Args:
+            wanted: The selection.
+            limit: How many.
+            before: Only those before this entry.
+            order: The order in SQL; a constant of the caller.
+            extra: A further condition in SQL; a constant of the caller.
+        """
+        where, values = wanted.where()
+        if before:
+            where += " AND rowid < coalesce((SELECT rowid FROM verdicts WHERE entry = ?), 0)"
+            values.append(before)
+        text = f"SELECT * FROM verdicts WHERE {where} AND {extra} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
+        return [IndexedVerdict(*row) for row in self.query(text, (*values, limit))]
+
+    def find(self, evaluation_id: str) -> IndexedVerdict | None:
+        """Return the newest verdict of an evaluation."""
+        text = "SELECT * FROM verdicts WHERE evaluation_id = ? ORDER BY rowid DESC LIMIT 1"
+        found = self.query(text, (evaluation_id,))
+        return IndexedVerdict(*found[0]) if found else None
+
+    def query(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a query of constants with values."""
+        with self._lock:
+            return self._database.execute(text, tuple(values)).fetchall()
+
+    def names(self) -> Mapping[str, list[str]]:
+        """List services and judges, for the choices of forms."""
+        services = self.query("SELECT DISTINCT service FROM verdicts ORDER BY 1 LIMIT 500")
+        judges = self.query("SELECT DISTINCT judge FROM verdicts ORDER BY 1 LIMIT 500")
+        return {"services": [name for (name,) in services], "judges": [name for (name,) in judges]}
+
+    def entries(self, rows: Iterable[IndexedVerdict]) -> dict[str, OutboxEntry]:
+        """Read the entries of rows from Redis; those that were erased there leave the index."""
+        names = [row.entry for row in rows]
+        key = self._store.keys.verdicts
+        found = self._store.pipeline(lambda pipe: [pipe.xrange(key, name, name) for name in names]) if names else []
+        read = {name: read_outbox_entry(one[0]) for name, one in zip(names, found, strict=True) if one}
+        if gone := [(name,) for name in names if name not in read]:
+            with self._lock:
+                self._database.executemany("DELETE FROM verdicts WHERE entry = ?", gone)
+        return {name: entry for name, entry in read.items() if entry is not None}
+
+    def _add(self, entries: Sequence[Entry]) -> None:
+        rows = [IndexedVerdict.of(entry) for entry in map(read_outbox_entry, entries) if entry is not None]
+        with self._lock:
+            self._database.execute("BEGIN")
+            self._database.executemany(_INSERT, rows)
+            self._database.execute("COMMIT")
+        self._position = entries[-1][0].decode()
+        self.record_progress()
+
+
+def _ms(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])
