@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -33,7 +34,7 @@ class Part(NamedTuple):
         text: Its text; signs that are not visible are written as such.
         kinds: Classes of the style sheet: `S`, `U`, `C`, `N` of a sentence, `relevant`, `used`, `evidence`.
         mark: Letters shown before it, so that colour is not needed.
-        id: The anchor of an evidence, empty without one.
+        id: The anchor of its evidence, empty without one.
         target: Where a click leads: the anchor of its first evidence.
         note: What the mark means.
     """
@@ -95,9 +96,9 @@ class VerdictPages:
         self._redaction = Redaction.of(settings.redact)
         self._graders = Graders(settings, configured(settings.judges))
 
-    def judge(self, verdict: Verdict) -> Judge | None:
-        """Return the installed judge as the model of a verdict is asked."""
-        return self._graders.judge(verdict.judge, verdict.judge_model)
+    def judge(self, name: str, judge_model: str) -> Judge | None:
+        """Return the installed judge as a judge model is asked."""
+        return self._graders.judge(name, judge_model)
 
     def trace(self, verdict: Verdict) -> FoundTrace | None:
         """Find the redacted trace of a verdict; None where its text is gone."""
@@ -114,7 +115,7 @@ class VerdictPages:
             found: Its trace.
             explained: Whether what the verdict says is shown; without it only the texts are.
         """
-        explanation, judge = Explanation(), self.judge(verdict)
+        explanation, judge = Explanation(), self.judge(verdict.judge, verdict.judge_model)
         if explained and "session" not in verdict.details:
             try:
                 explanation = explain(verdict, found.trace, judge)
@@ -154,14 +155,14 @@ class VerdictPages:
         Raises:
             JudgeFailedError: The judge cannot render this trace.
         """
-        judge = self.judge(verdict)
+        judge = self.judge(verdict.judge, verdict.judge_model)
         if judge is None:
             raise JudgeFailedError(f"no judge {verdict.judge} is installed here")
         if judge.run is not None:
             raise JudgeFailedError(f"{judge.name} judges in Python and asks no model")
         prompts = judge.prompts(judge.prepare(trace))
         found = [(one.role, one.content[:_MAX_REQUEST_CHARS]) for one in render(prompts[0])] if prompts else []
-        questions = [("question", one.text) for one in prompts[0].questions] if prompts else []
+        questions = [("question", one.instructions) for one in prompts[0].questions] if prompts else []
         if len(prompts) > 1:
             questions.append(("note", f"{len(prompts) - 1} further requests differ in their material only."))
         return [*found, *questions]
@@ -192,7 +193,7 @@ def divide(text: str, spans: Iterable[Span]) -> list[Part]:
     text, is_cut = text[:MAX_TEXT_CHARS], len(text) > MAX_TEXT_CHARS
     cuts = sorted({0, len(text), *(at for span in ordered for at in (span.start, span.end) if at < len(text))})
     parts, open_spans, position = list[Part](), list[Span](), 0
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         open_spans = [span for span in open_spans if span.end > start]
         begun = []
         while position < len(ordered) and ordered[position].start <= start:
@@ -205,7 +206,7 @@ def divide(text: str, spans: Iterable[Span]) -> list[Part]:
                 neutralise(text[start:end]),
                 kinds,
                 "".join(dict.fromkeys(span.part.mark for span in begun)),
-                next((span.part.id for span in begun if span.part.id), ""),
+                next((span.part.id for span in open_spans if span.part.id), ""),
                 next((span.part.target for span in open_spans if span.part.target), ""),
                 ", ".join(dict.fromkeys(span.part.note for span in open_spans if span.part.note)),
             )
@@ -213,6 +214,11 @@ def divide(text: str, spans: Iterable[Span]) -> list[Part]:
     if is_cut:
         parts.append(Part(f" […cut after {MAX_TEXT_CHARS:,} characters]"))
     return parts
+
+
+def by_anchor(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
+    """Group parts that belong to one anchor, so that a click lights all of them."""
+    return [(anchor, list(group)) for anchor, group in groupby(parts, key=lambda part: part.id)]
 
 
 def figures(entry: OutboxEntry) -> list[tuple[str, str]]:

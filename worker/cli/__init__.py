@@ -18,6 +18,7 @@ _TERMINATED: Final = 143
 # The help texts stand here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
 _COMMANDS: Final[Mapping[str, str]] = {
     "account": "Print the accounting: the outcome of every trace and evaluation",
+    "board": "Serve pages with shares, verdicts, losses and labels",
     "calibrate": "Measure a judge against human labels",
     "dead": "List, show, retry or drop evaluations that were given up",
     "demo": "Run sample traffic through an embedded Redis and a real worker",

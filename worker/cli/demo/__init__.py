@@ -5,6 +5,7 @@ in the terminal. This module starts and stops the parts, runs the traffic, and c
 """
 
 import contextlib
+import importlib.util
 import io
 import math
 import os
@@ -40,7 +41,7 @@ from worker.cli.demo.screen import (
     page,
 )
 from worker.cli.options import JSON, NOTES, OUT, note, print_json
-from worker.config.settings import Has, Rule, Where
+from worker.config.settings import Board, Has, Rule, Settings, Where
 from worker.embedded import EmbeddedRedis, start_watcher
 from worker.storage.client import Store
 from worker.storage.keys import Keys
@@ -166,7 +167,7 @@ class Session(NamedTuple):
 @contextlib.contextmanager
 def open_session() -> Iterator[Session]:
     """Start Redis and a worker, point the SDK at them, and stop all in order."""
-    with EmbeddedRedis() as redis, WorkerProcess(redis.url) as worker:
+    with EmbeddedRedis() as redis, WorkerProcess(redis.url) as worker, _board(redis.url) as board_url:
         store = Store(redis.url, Keys())
         # Everything that the user's environment could set is given: this SDK must agree with this worker only.
         tracejudge.init(
@@ -178,11 +179,23 @@ def open_session() -> Iterator[Session]:
             disabled=False,
         )
         try:
-            yield Session(store, worker, redis.version, redis.url)
+            yield Session(store, worker, redis.version, redis.url, board_url)
         finally:
             _ignore_signals()
             tracejudge.shutdown(_SDK_TIMEOUT_S)
             store.close()
+
+
+@contextlib.contextmanager
+def _board(redis_url: str) -> Iterator[str]:
+    """Serve the board in a thread; yield its address, empty where its packages are not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")):
+        yield ""
+        return
+    from worker.board.server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
+
+    with BoardServer(Settings(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
+        yield board.url
 
 
 def rules() -> tuple[Rule, ...]:

@@ -1,0 +1,90 @@
+"""Serves the board: HTTP server and threads, started and stopped in order."""
+
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Final, Self
+
+import uvicorn
+
+from worker.board.access import Access
+from worker.board.app import Board
+from worker.board.index import VerdictIndex
+from worker.board.overview import OverviewThread
+from worker.config.settings import Settings, SettingsError
+from worker.storage.client import Store
+from worker.storage.keys import Keys
+
+_THREAD_STOP_S: Final = 5.0
+_GRACE_S: Final = 5
+_BACKLOG: Final = 128
+
+
+class BoardServer:
+    """One board; `run` serves until a signal, and as a context manager it serves in a thread.
+
+    Attributes:
+        url: The address of the board.
+    """
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
+        """Open the port.
+
+        Raises:
+            SettingsError: The token, the address or the certificate cannot be used.
+        """
+        board = settings.board
+        access = Access(settings, environment)
+        self._store = Store(settings.redis_url, Keys(settings.prefix))
+        index = VerdictIndex(self._store)
+        overview = OverviewThread(self._store, index)
+        self._threads = (index, overview)
+        try:
+            family, *_, where = socket.getaddrinfo(
+                board.host, board.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            self._listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            fix = f"cannot be used ({error.strerror}); set another, or --port 0 for any free one"
+            raise SettingsError(f"board.port: {board.host}:{board.port} {fix}") from None
+        host = f"[{board.host}]" if ":" in board.host else board.host
+        self.url = f"{'https' if board.tls_cert else 'http'}://{host}:{self._listener.getsockname()[1]}"
+        config = uvicorn.Config(
+            Board(self._store, settings, access, index, overview).app(),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            ssl_certfile=board.tls_cert,
+            ssl_keyfile=board.tls_key,
+        )
+        try:
+            config.load()
+        except OSError as error:
+            self._listener.close()
+            raise SettingsError(f"board.tls_cert: certificate or key cannot be used ({error.strerror})") from None
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self.run, name="tracejudge-board", daemon=True)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, or the end of the context."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._server.run(sockets=[self._listener])
+        finally:
+            for thread in self._threads:
+                thread.stop(_THREAD_STOP_S)
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(_GRACE_S + 2 * _THREAD_STOP_S)

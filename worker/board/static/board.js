@@ -1,0 +1,85 @@
+// Pages work without this script. It polls, draws the large charts, and adds keys.
+"use strict";
+
+// --- polling: the page is fetched again with its ETag; an unchanged one is an answer without a body ---
+const main = document.getElementById("main");
+let tag = null;
+async function poll() {
+  if (document.hidden) return;
+  try {
+    const answer = await fetch(location.href, { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    if (answer.status !== 200) return;
+    tag = answer.headers.get("ETag");
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
+    if (fresh && fresh.innerHTML !== main.dataset.seen && !main.contains(document.activeElement)) {
+      main.dataset.seen = fresh.innerHTML;
+      main.replaceChildren(...fresh.childNodes);
+      draw();
+    }
+  } catch {
+    // The board is restarting; the next poll finds it.
+  }
+}
+if (main.dataset.poll) setInterval(poll, Number(main.dataset.poll) * 1000);
+
+// --- charts: the small picture of the server becomes one that can be read point by point ---
+function draw() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const percent = (_, value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
+  for (const figure of document.querySelectorAll("figure.chart[data-points]")) {
+    const points = JSON.parse(figure.dataset.points);
+    const columns = [0, 1, 2, 3].map((column) => points.map((point) => point[column]));
+    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line") } };
+    const picture = figure.querySelector("svg");
+    const plot = new uPlot(
+      {
+        width: Math.max(200, figure.clientWidth), height: 160,
+        scales: { y: { range: (_, low, high) => [Math.max(0, low - 0.05), Math.min(1, high + 0.05)] } },
+        axes: [axis, { ...axis, values: (_, ticks) => ticks.map((tick) => `${Math.round(100 * tick)} %`) }],
+        series: [
+          { label: "Time" },
+          { label: "Share", stroke: colour("--link"), width: 2, value: percent },
+          { label: "Lower", stroke: "transparent", value: percent, points: { show: false } },
+          { label: "Upper", stroke: "transparent", value: percent, points: { show: false } },
+        ],
+        bands: [{ series: [3, 2], fill: `${colour("--link")}33` }],
+      },
+      columns, figure,
+    );
+    // Screen readers keep the description of the picture.
+    plot.root.setAttribute("aria-hidden", "true");
+    picture.setAttribute("height", "0");
+    picture.setAttribute("width", "0");
+    delete figure.dataset.points;
+  }
+}
+if (window.uPlot) draw();
+
+// --- keys: 1-2-3 answer, arrows skip and go back; a selection in the answer becomes the excerpt ---
+const form = document.querySelector("form[data-keys=label]");
+if (form) {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+    const said = { 1: "pass", 2: "fail", 3: "cannot_tell" }[event.key];
+    if (said) form.requestSubmit(form.querySelector(`button[value=${said}]`));
+    else if (event.key === "ArrowRight") location.assign(form.dataset.skip);
+    else if (event.key === "ArrowLeft" && form.dataset.back) location.assign(form.dataset.back);
+  });
+  const answer = document.getElementById("answer");
+  document.addEventListener("selectionchange", () => {
+    const selection = document.getSelection();
+    const text = String(selection).trim();
+    if (text && answer && answer.contains(selection.anchorNode)) form.elements.excerpt.value = text.slice(0, 2000);
+  });
+}
+const rows = document.querySelector("[data-keys=rows]");
+if (rows) {
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
+    if (!step || event.target.matches("input, select, textarea")) return;
+    const links = [...rows.querySelectorAll("a")];
+    const next = links[links.indexOf(document.activeElement) + step];
+    if (next) { event.preventDefault(); next.focus(); }
+  });
+}
