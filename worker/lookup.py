@@ -27,6 +27,7 @@ MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10
 """Traces that an ambiguous beginning lists."""
 MAX_TRACES: Final = 100_000
+_CLOCKS_MS: Final = 60_000
 _PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 
@@ -178,17 +179,24 @@ class TraceLookup:
         return found
 
     def near(self, verdict: Verdict, most: int) -> FoundTrace | None:
-        """Find the trace of a verdict among at most ``most`` entries before its judging, or where else it is kept."""
-        seen = 0
-        # A second for the difference of two clocks; entries of the same trace and span are rarely published twice.
-        last = str(int(verdict.started_at * 1000) + 1_000)
-        for chunk in scan_stream(self._store, self._store.keys.traces, "-", last, newest_first=True, most=1_000):
-            for one in self._read(chunk, _contains({verdict.trace_id})):
-                if (one.trace.trace_id, one.trace.span_id) == (verdict.trace_id, verdict.span_id):
-                    return one
-            seen += len(chunk)
-            if seen >= most:
-                break
+        """Find the trace of a verdict near the time of its judging, or where else it is kept.
+
+        At most ``most`` entries before that time are searched, and as many of the minute after it: the clock of a
+        worker may be behind that of Redis.
+        """
+        at_ms = int(verdict.started_at * 1000) + 1_000
+        holds, key = _contains({verdict.trace_id}), self._store.keys.traces
+        before = scan_stream(self._store, key, "-", str(at_ms), newest_first=True, most=1_000)
+        after = scan_stream(self._store, key, str(at_ms + 1), str(at_ms + _CLOCKS_MS), most=1_000)
+        for chunks in (before, after):
+            seen = 0
+            for chunk in chunks:
+                for one in self._read(chunk, holds):
+                    if (one.trace.trace_id, one.trace.span_id) == (verdict.trace_id, verdict.span_id):
+                        return one
+                seen += len(chunk)
+                if seen >= most:
+                    break
         return self.elsewhere(verdict.trace_id, verdict.span_id)
 
     def scan(

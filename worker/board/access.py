@@ -1,7 +1,6 @@
 """Who may read the board, as whom, and what browsers may do with its pages."""
 
 import base64
-import binascii
 import hashlib
 import hmac
 import ipaddress
@@ -90,7 +89,7 @@ class Access:
             # Browsers cannot be told to send a bearer token; they ask for a name and a password.
             try:
                 user, _, credential = base64.b64decode(credential, validate=True).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:
                 credential = ""
         shown = credential.strip().encode("utf-8", "replace")
         if scheme.lower() in {"bearer", "basic"} and hmac.compare_digest(shown, (self._token or "").encode()):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast, get_args
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import jinja2
 import msgspec
@@ -239,7 +239,7 @@ class Board:
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > _MAX_FORM_BYTES:
             return self._error(request, 413, "The form is too large.")
-        form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+        form = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
         return await run_in_threadpool(self._guarded(lambda one: self._stored(one, form)), request)
 
     def _stored(self, request: Request, form: Mapping[str, str]) -> Response:

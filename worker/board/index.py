@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from worker.lookup import VerdictOutcome, outcome_of
 from worker.monitor.series import VERSION_DIGITS
@@ -200,10 +201,11 @@ class VerdictIndex(ServiceThread):
             return self._database.execute(text, tuple(values)).fetchall()
 
     def names(self) -> Mapping[str, list[str]]:
-        """List services and judges, for the choices of forms."""
+        """List services and judges, for the choices of forms; without names that hold signs nobody sees."""
         services = self.query("SELECT DISTINCT service FROM verdicts ORDER BY 1 LIMIT 500")
         judges = self.query("SELECT DISTINCT judge FROM verdicts ORDER BY 1 LIMIT 500")
-        return {"services": [name for (name,) in services], "judges": [name for (name,) in judges]}
+        found = {"services": services, "judges": judges}
+        return {kind: [name for (name,) in names if neutralise(name) == name] for kind, names in found.items()}
 
     def entries(self, rows: Iterable[IndexedVerdict]) -> dict[str, OutboxEntry]:
         """Read the entries of rows from Redis; those that were erased there leave the index."""
