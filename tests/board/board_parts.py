@@ -1,9 +1,12 @@
 """A board with real verdicts of the built-in model: what its tests and the screenshots of the documents use."""
 
 import json
+import os
+import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +23,7 @@ from worker.config.settings import Board, Settings
 
 JUDGES = ("facts_grounding", "ragbench", "retrieval_relevance", "groundedness")
 DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
+DAY_MS = 86_400_000
 ANSWER = "Refunds are paid within 14 days. Gold coins rain from purple clouds."
 
 
@@ -99,6 +103,68 @@ def fill(redis: Redis, prefix: str, rows: Sequence[Mapping[str, Any]], verdicts:
         redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)})
     for verdict in verdicts:
         redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(verdict)})
+
+
+def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> None:
+    """Write two weeks of live verdicts of three services, of which `support-bot` falls in the last three days.
+
+    The newest traces are in the stream. Sums are made by a worker of the role monitor, see `summed`.
+    """
+    good = trace_row(1, output="Refunds are paid within 14 days. Shipping is free of charge above 50 euros.")
+    names = ("facts_grounding", "relevance_to_query")
+    templates = {(one.judge, one.trace_id): one for one in judged([good, trace_row(2)], names)}
+    chance, now_ms, number = random.Random(7), int(time.time() * 1000), 10
+    for step in range(days * a_day):
+        at_ms = now_ms - (days * a_day - step) * (DAY_MS // a_day)
+        is_late = now_ms - at_ms < 3 * DAY_MS
+        for service, share in (("support-bot", 0.75 if is_late else 0.93), ("library", 0.9), ("shop", 0.97)):
+            number += 1
+            row = (good if chance.random() < share else trace_row(2)) | {
+                "trace_id": f"{number * 7919:032x}",
+                "span_id": f"{number:016x}",
+                "service": service,
+            }
+            if now_ms - at_ms < DAY_MS // 4:
+                redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)}, id=f"{at_ms}-{number}")
+            for judge in names:
+                template = templates[judge, good["trace_id"] if "Gold" not in row["output"] else f"{2:032x}"]
+                verdict = msgspec.structs.replace(
+                    template,
+                    evaluation_id=f"{number:024x}{judge.encode().hex()[:8]}",
+                    trace_id=row["trace_id"],
+                    span_id=row["span_id"],
+                    service=service,
+                    started_at=at_ms / 1000 + 1,
+                    cost_usd=0.0004,
+                    judge_model="gpt-4.1-mini",
+                    attempts=1,
+                    input_tokens=812,
+                    output_tokens=96,
+                )
+                entry = {"v": "1", "j": msgspec.json.encode(verdict)}
+                redis.xadd(f"{prefix}:verdicts", entry, id=f"{at_ms + 1_500}-{2 * number + names.index(judge)}")
+
+
+@contextmanager
+def summed(redis: Redis, redis_url: str, prefix: str) -> Iterator[None]:
+    """Run a worker of the role monitor until it has added up the outbox."""
+    given = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
+    command = [sys.executable, "-m", "worker.cli", "worker", "--roles", "monitor"]
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **given}, **quiet)  # type: ignore[call-overload]
+        try:
+
+            def done() -> bool:
+                groups = {one["name"]: one for one in redis.xinfo_groups(f"{prefix}:verdicts")}
+                found = groups.get(b"monitor", {"lag": 1, "pending": 1})
+                return found["lag"] == 0 and found["pending"] == 0
+
+            wait_until(done, what="the sums of the monitor")
+            yield
+        finally:
+            process.terminate()
+            process.wait()
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from board_parts import fill, hostile_rows, judged, serving, trace_row
+from board_parts import fill, history, hostile_rows, judged, serving, summed, trace_row
 from redis import Redis
 from support.browser import Browser
 from support.processes import wait_until
@@ -45,7 +44,7 @@ def clean(page: Browser, url: str) -> None:
 
 
 def test_pages_have_no_errors_and_no_serious_violation(
-    page: Browser, redis: Redis, redis_url: str, prefix: str, tmp_path: Path
+    page: Browser, redis: Redis, redis_url: str, prefix: str
 ) -> None:
     verdicts = judged(ROWS)
     fill(redis, prefix, ROWS, verdicts)
@@ -63,6 +62,25 @@ def test_pages_have_no_errors_and_no_serious_violation(
                     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     assert wide <= 0, (path, size)
         page.errors = [one for one in page.errors if "404" not in one]
+        clean(page, url)
+
+
+def test_the_overview_says_what_fell_and_draws_it(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
+    history(redis, prefix)
+    with summed(redis, redis_url, prefix), serving(redis_url, prefix) as url:
+        wait_until(lambda: "got worse" in httpx.get(url).text, what="the overview")
+        for size in SIZES:
+            page.resize(*size)
+            page.open(url)
+            headline = page.evaluate("document.querySelector('h1').textContent")
+            assert headline.startswith("support-bot facts_grounding grounded"), headline
+            assert "points fewer than the week before (95 % interval" in headline
+            # Three services with two judges; facts_grounding has a share of sentences besides, without a pass rule.
+            assert page.evaluate("document.querySelectorAll('.panel .uplot canvas').length") == 6
+            assert page.evaluate("document.querySelectorAll('.panel.falls').length") == 1
+            assert page.violations() == [], size
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, size
+            assert re.search(r"got worse, since about \d\d [A-Z][a-z]+:", headline), headline
         clean(page, url)
 
 

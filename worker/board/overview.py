@@ -1,5 +1,7 @@
 """What the overview and the funnel show, computed in the background: requests never wait for it."""
 
+import datetime as dt
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,7 @@ from worker.board.index import VerdictIndex
 from worker.monitor.detection import read_incidents
 from worker.monitor.incidents import Incident
 from worker.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute
-from worker.report.figures import Evidence, Period, Report, Row, Scope, Sources, make_report, oldest_bucket
+from worker.report.figures import Evidence, Period, Point, Report, Row, Scope, Sources, make_report, oldest_bucket
 from worker.report.html import chart
 from worker.report.sources import read_sums
 from worker.service import ServiceThread
@@ -23,6 +25,7 @@ _BY: Final = ("service", "environment")
 _MOST_ROWS: Final = 200
 # A smaller change is no news, however certain.
 _FALL: Final = 0.02
+_SPLIT_GAIN: Final = math.log(15)
 
 
 class Panel(NamedTuple):
@@ -176,13 +179,40 @@ def _headline(
     for panel in sorted(panels, key=lambda panel: panel.row.difference.value if panel.row.difference else 0.0):
         found, share = panel.row.difference, panel.row.share
         if panel.falls and found is not None and share is not None:
-            fewer = f"{share.value:.0%} pass this week, {-100 * found.value:.0f} points fewer than in the week before"
-            sure = f"(95 % interval {-100 * found.high:.0f} to {-100 * found.low:.0f})."
-            return f"{panel.title} got worse: {fewer} {sure}{others}", True
+            fewer = (
+                f"{100 * share.value:.0f} % pass this week, {-100 * found.value:.1f} points fewer than the week before"
+            )
+            sure = f"(95 % interval {-100 * found.high:.1f} to {-100 * found.low:.1f})"
+            begun = began(panel.row.points)
+            since = f", since about {begun:%d %B}" if begun else ""
+            return f"{panel.title} got worse{since}: {fewer} {sure}.{others}", True
     compared = sum(panel.row.compared is not None for panel in panels)
     if not compared:
         return f"{len(panels)} judged qualities, and no verdicts of the week before to compare with.", False
     return f"Nothing got worse beyond its 95 % interval: {compared} qualities compared with the week before.", False
+
+
+def began(points: Sequence[Point]) -> dt.datetime | None:
+    """Return the day or hour from which on points are lower: the split in two shares with the largest likelihood.
+
+    None without a split that explains them better than one share does (a likelihood ratio of 15, as for 95 %).
+    """
+
+    def likelihood(some: Sequence[Point]) -> float:
+        judged = sum(one.judgements for one in some)
+        passed = sum(one.share.value * one.judgements for one in some)
+        parts = ((passed, passed / judged), (judged - passed, 1 - passed / judged)) if judged else ()
+        return sum(count * math.log(share) for count, share in parts if share > 0)
+
+    best: tuple[float, dt.datetime | None] = (_SPLIT_GAIN, None)
+    whole = likelihood(points)
+    for place in range(1, len(points)):
+        before, after = points[:place], points[place:]
+        gain = likelihood(before) + likelihood(after) - whole
+        means = [sum(one.share.value for one in some) / len(some) for some in (before, after)]
+        if gain > best[0] and means[1] < means[0]:
+            best = gain, after[0].begins_at
+    return best[1]
 
 
 def read_funnel(store: Store) -> Funnel:

@@ -35,6 +35,7 @@ function draw() {
     const plot = new uPlot(
       {
         width: Math.max(200, figure.clientWidth), height: 160,
+        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
         scales: { y: { range: (_, low, high) => [Math.max(0, low - 0.05), Math.min(1, high + 0.05)] } },
         axes: [axis, { ...axis, values: (_, ticks) => ticks.map((tick) => `${Math.round(100 * tick)} %`) }],
         series: [
