@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.against import compare
+from benchmarks.board import board
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.ingest import ingest
@@ -45,6 +46,7 @@ _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "ingest": ingest,
     "gateway": gateway,
     "monitor": monitor,
+    "board": board,
 }
 _TITLES: Final = {"reading": "Rendering and reading", "sampling": "Sampling and budgets"}
 

@@ -2,7 +2,10 @@
 
 import base64
 import html
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +134,7 @@ def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, pref
 
 
 def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
-    board: httpx.Client, redis: Redis, redis_url: str, prefix: str
+    board: httpx.Client, redis: Redis, redis_url: str, prefix: str, tmp_path: Path
 ) -> None:
     store = Store(redis_url, Keys(prefix))
     page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada"}).text
@@ -153,6 +156,14 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert labelled.label.id == name
     assert (labelled.label.passed, labelled.label.drawn, labelled.label.comment) == (False, 1.0, "made up")
     assert [one.version for one in labelled.verdicts] == [stored.judge_version]
+    exported = tmp_path / "labels.jsonl"
+    given = ("labels", "export", "--traces", "--output", str(exported))
+    variables = {**os.environ, "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
+    subprocess.run([sys.executable, "-m", "worker.cli", *given], env=variables, cwd=tmp_path, check=True)
+    (line,) = map(msgspec.json.decode, exported.read_bytes().splitlines())
+    assert (line["label"], line["origin"], line["drawn"], line["trace"]["output"]) == ("fail", "drawn", 1.0, ANSWER)
+    assert line["judge_versions"] == [stored.judge_version]
+    assert line["answers"][0]["annotator"] == stored.annotator
     redis.delete(f"{prefix}:traces")
     copy = labelled_trace(store, stored.trace_id)
     assert copy is not None

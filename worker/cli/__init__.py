@@ -29,7 +29,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "gateway": "Accept traces over HTTP: OTLP and plain JSON",
     "invalid": "List the last entries that were no traces",
     "judges": "List the judges; show a prompt; measure a judge against labels",
-    "labels": "Import and list human labels of traces",
+    "labels": "Import, list and export human labels of traces",
     "plan": "Estimate judgements, tokens and cost of a day of rules",
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",

@@ -1,15 +1,12 @@
 """`tracejudge export`: save the traces of verdicts as a data set."""
 
-import contextlib
-import os
 import sys
-from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import click
 import msgspec
 
-from worker.cli.options import JSON, NOTES, REDIS, amount, connect, note, print_json, trace_errors
+from worker.cli.options import JSON, NOTES, REDIS, amount, connect, note, output_file, print_json, trace_errors
 from worker.cli.search import FILTER, verdict_filter
 from worker.lookup import Dataset
 
@@ -61,7 +58,7 @@ def command(
     saved = 0
     with NOTES.status("searching verdicts and traces"):
         dataset = Dataset(store, settings, wanted, limit=limit, labelled=labelled)
-    with _opened(path) as file:
+    with output_file(path) as file:
         for row in dataset.rows():
             file.write(msgspec.json.encode(row).decode() + "\n")
             saved += 1
@@ -73,13 +70,3 @@ def command(
         more = f"; --limit {limit:,} left out further ones" if is_limited else ""
         note(f"saved {amount(saved, 'trace')}{lost}{more}")
     sys.exit(0 if saved else 1)
-
-
-def _opened(path: str | None) -> "contextlib.AbstractContextManager[TextIO]":
-    if path is None:
-        return contextlib.nullcontext(sys.stdout)
-    try:
-        # The texts of end users: only for whoever runs the command.
-        return os.fdopen(os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"--output: {path}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`tracejudge labels`: import and list human labels of traces."""
+"""`tracejudge labels`: import, list and export human labels of traces."""
 
 import sys
 from collections import Counter
@@ -31,11 +31,13 @@ from worker.cli.options import (
     counts_table,
     judges_named,
     note,
+    output_file,
     print_json,
     print_table,
 )
 from worker.config.errors import nearest
 from worker.lookup import keep_traces
+from worker.monitor.answers import read_answers
 from worker.monitor.label_store import (
     MAX_TEXT_CHARS,
     MAX_VERDICT_BYTES,
@@ -48,6 +50,7 @@ from worker.monitor.label_store import (
     TooManyLabelsError,
     Written,
     attach,
+    labelled_trace,
     read_labels,
     write_labels,
 )
@@ -241,13 +244,14 @@ def _verdict_in(row: Mapping[str, object], label: Label) -> Verdict | None:
 
 @click.group("labels", cls=SuggestingGroup)
 def command() -> None:
-    """Import and list human labels, by which shares are corrected and judges are measured.
+    """Import, list and export human labels, by which shares are corrected and judges are measured.
 
     \b
     Examples:
       tracejudge labels import labels.jsonl --judge groundedness --drawn 0.05
       tracejudge labels import golden.jsonl --judge safety --label safe --drawn golden --verdicts verdicts.jsonl
       tracejudge labels list
+      tracejudge labels export --traces --output labels.jsonl
     """  # noqa: D301 - click's mark for lines that stay as they are
 
 
@@ -467,3 +471,50 @@ def list_labels(*, judge: str | None, config: str | None, redis_url: str | None,
         table.add_row(*key, *map("{:,}".format, (*numbers, sum(one.is_ambiguous for one in group))))
     print_table(OUT, table)
     note(f"{amount(len(found), 'label')}; tracejudge calibrate --judge NAME compares them with the verdicts")
+
+
+@command.command("export")
+@click.option("--judge", metavar="NAME", help="Only labels of this judge.")
+@click.option("--traces", "with_traces", is_flag=True, help="Add the copy of each trace that was kept with its label.")
+@click.option("--output", "path", metavar="FILE", help="The file to write; standard output unless given.")
+@REDIS
+def export_labels(
+    *, judge: str | None, with_traces: bool, path: str | None, config: str | None, redis_url: str | None
+) -> None:
+    """Save the labels as JSON lines that `labels import` reads.
+
+    A line has the label, how its trace was drawn, the answer of each annotator of the board with a hash of the
+    annotator's name, and the judge versions whose verdicts are known. `label` is empty where as many annotators say
+    pass as fail. `trace_kept` says whether there is a copy of the trace.
+
+    Exit code 0 on success, 1 if there is no label, 2 on wrong usage.
+    """
+    settings, store = connect(config, redis_url)
+    labels = {one.label.id: one for one in read_labels(store, lambda label: judge in {None, label.judge})}
+    answers = {name: given for name, given in read_answers(store).items() if judge in {None, given[0].judge}}
+    if judge is not None and not (labels or answers):
+        judges_named(settings, judge)
+    gone = 0
+    with output_file(path) as file:
+        for name in sorted({*labels, *answers}):
+            one, given = labels.get(name), answers.get(name, [])
+            about = given[0] if one is None else one.label
+            row: dict[str, object] = {
+                **{key: getattr(about, key) for key in ("trace_id", "span_id", "judge", "metric", "drawn")},
+                "label": "" if one is None else "pass" if one.label.passed else "fail",
+            }
+            versions = {answer.judge_version for answer in given}
+            if one is not None:
+                row |= {"annotator": one.label.annotator, "comment": one.label.comment, "time": one.label.labelled_at}
+                row["origin"] = one.label.origin
+                versions |= {verdict.version for verdict in one.verdicts}
+            trace = labelled_trace(store, about.trace_id)
+            gone += trace is None
+            row |= {"judge_versions": sorted(versions), "answers": msgspec.to_builtins(given)}
+            row["trace_kept"] = trace is not None
+            if with_traces and trace is not None:
+                row["trace"] = msgspec.to_builtins(trace)
+            file.write(msgspec.json.encode(row).decode() + "\n")
+    total = len({*labels, *answers})
+    note(f"saved {amount(total, 'label')}" + (f"; no copy is kept of the traces of {gone:,}" if gone else ""))
+    sys.exit(0 if total else 1)

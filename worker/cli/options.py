@@ -2,9 +2,10 @@
 
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
 
@@ -179,6 +180,16 @@ def moments(store: Store, **given: str | None) -> dict[str, int | None]:
         except ValueError as error:
             raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from error
     return parsed
+
+
+def output_file(path: str | None) -> "AbstractContextManager[TextIO]":
+    """Open the file of `--output`, only for whoever runs the command; standard output without one."""
+    if path is None:
+        return nullcontext(sys.stdout)
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"--output: {path}: {error.strerror}") from error
 
 
 def with_retries(action: Callable[[], T], error: type[Exception], tries: int) -> T:

@@ -18,7 +18,7 @@ CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
     *("labels", "calibrate", "plan"),
-    *("show", "search", "export"),
+    *("show", "search", "export", "board"),
 }
 
 
@@ -30,6 +30,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
         *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
         *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
     ),
+    ("board",): ("--host", "--port", "--config FILE", "--redis-url URL", "Examples"),
     ("show",): ("TRACE_ID", "--whole", "--config FILE", "--redis-url URL", "--json", "Examples"),
     ("search",): (
         *("--service PATTERN", "--judge PATTERN", "--failed", "--outcome", "--text TEXT", "--trace-id ID", "--limit N"),
