@@ -1,10 +1,11 @@
 """The pages of the board with 200,000 verdicts in the outbox, while a worker judges."""
 
-import random
+import contextlib
 import statistics
+import threading
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import httpx
 import msgspec
@@ -21,6 +22,8 @@ _VERDICTS: Final = 200_000
 _AT_ONCE: Final = 1_000
 _REQUESTS: Final = 60
 _DELAY_S: Final = 0.2
+_A_SECOND: Final = 600
+_EVERY_S: Final = 0.25
 _JUDGED: Final = 1_000
 _BAR: Final = "≤ 300 ms"
 
@@ -36,26 +39,48 @@ def board() -> Iterator[Figure]:
             began = time.monotonic()
             until(lambda: _is_ready(url), process, what="reading the outbox")
             yield Figure(f"reading {_VERDICTS:,} verdicts into the index", f"{time.monotonic() - began:.1f} s")
-            # About as much as one worker judges in a minute, so that it never pauses.
-            parts.fill(150_000)
-            with httpx.Client(base_url=url, timeout=60) as client:
+            with _traffic(parts), httpx.Client(base_url=url, timeout=60) as client:
+                time.sleep(2)
                 yield from _pages(client, parts)
             yield Figure("memory of the board", f"{process.peak_mib():.0f} MiB")
 
 
+@contextlib.contextmanager
+def _traffic(parts: Pipeline) -> Iterator[None]:
+    """Publish 600 traces a second until the block is left."""
+    ended = threading.Event()
+
+    def publish() -> None:
+        while not ended.wait(_EVERY_S):
+            parts.fill(int(_A_SECOND * _EVERY_S))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def _pages(client: httpx.Client, parts: Pipeline) -> Iterator[Figure]:
-    draw = random.Random(1)
-    ids = [
-        msgspec.json.decode(fields[b"j"], type=Verdict).evaluation_id
-        for _, fields in parts.client.xrevrange(parts.outbox, count=50_000)[:: 50_000 // _REQUESTS]
-    ]
-    pages = {
+
+    def newest(number: int) -> str:
+        entries: Any = parts.client.xrevrange(parts.outbox, count=1)
+        path = f"/verdicts/{msgspec.json.decode(entries[0][1][b'j'], type=Verdict).evaluation_id}"
+        # The index follows within a second.
+        until(lambda: client.get(path).is_success, what=f"page {number}")
+        return path
+
+    absent = [f"/verdicts/{_JUDGED + number * 1_000:032x}" for number in range(1, _REQUESTS + 1)]
+    pages: dict[str, Callable[[int], str]] = {
         "overview": lambda _: "/",
         "verdicts, newest": lambda _: "/verdicts",
         "verdicts, filtered": lambda number: (
             f"/verdicts?service=*o*&outcome=failed&judge=ground*&origin=live&x={number}"
         ),
-        "verdict": lambda _: f"/verdicts/{draw.choice(ids)}",
+        "verdict": newest,
+        "verdict, its text is gone": lambda number: absent[number],
         "funnel": lambda _: "/funnel",
         "labels, drawn at random": lambda number: f"/labels?as=a{number}",
         "labels, judges disagree": lambda number: f"/labels?kind=disagreeing&as=b{number}",
@@ -64,8 +89,9 @@ def _pages(client: httpx.Client, parts: Pipeline) -> Iterator[Figure]:
         before, taken = parts.verdicts(), list[float]()
         began = time.monotonic()
         for number in range(_REQUESTS):
+            address = path(number)
             at = time.monotonic()
-            client.get(path(number)).raise_for_status()
+            client.get(address).raise_for_status()
             taken.append(time.monotonic() - at)
         judged = (parts.verdicts() - before) / (time.monotonic() - began)
         p95 = statistics.quantiles(taken, n=20)[-1]
@@ -79,7 +105,8 @@ def _pages(client: httpx.Client, parts: Pipeline) -> Iterator[Figure]:
 
 def _copy_verdicts(parts: Pipeline) -> None:
     """Fill the outbox with copies of the verdicts it has, with ids and traces of their own."""
-    given = [fields[b"j"] for _, fields in parts.client.xrange(parts.outbox)]
+    entries: Any = parts.client.xrange(parts.outbox)
+    given = [fields[b"j"] for _, fields in entries]
     templates = [msgspec.json.decode(raw, type=Verdict) for raw in given]
     number = len(templates)
     while number < _VERDICTS:

@@ -27,7 +27,10 @@ MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10
 """Traces that an ambiguous beginning lists."""
 MAX_TRACES: Final = 100_000
-_CLOCKS_MS: Final = 60_000
+# Clocks of services, workers and Redis differ by so much.
+_CLOCKS_MS: Final = 2_000
+_NEAR_COUNT: Final = 1_000
+_LAST_S: Final = 10**11
 _PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 
@@ -179,16 +182,18 @@ class TraceLookup:
         return found
 
     def near(self, verdict: Verdict, most: int) -> FoundTrace | None:
-        """Find the trace of a verdict near the time of its judging, or where else it is kept.
+        """Find the trace of a verdict in a bounded time, or where else it is kept.
 
-        At most ``most`` entries before that time are searched, and as many of the minute after it: the clock of a
-        worker may be behind that of Redis.
+        At most ``most`` entries from the end of the judged call on are searched, when services publish it, then as many
+        before its judging. A trace that came long after its call, or waited long for its judge, is not found.
         """
-        at_ms = int(verdict.started_at * 1000) + 1_000
         holds, key = _contains({verdict.trace_id}), self._store.keys.traces
-        before = scan_stream(self._store, key, "-", str(at_ms), newest_first=True, most=1_000)
-        after = scan_stream(self._store, key, str(at_ms + 1), str(at_ms + _CLOCKS_MS), most=1_000)
-        for chunks in (before, after):
+        at_ms = int(verdict.started_at * 1000)
+        searches = [scan_stream(self._store, key, "-", str(at_ms + _CLOCKS_MS), newest_first=True, most=_NEAR_COUNT)]
+        if verdict.trace_ended_at is not None and 0 < verdict.trace_ended_at < _LAST_S:
+            begin = str(max(0, int(verdict.trace_ended_at * 1000) - _CLOCKS_MS))
+            searches.insert(0, scan_stream(self._store, key, begin, most=_NEAR_COUNT))
+        for chunks in searches:
             seen = 0
             for chunk in chunks:
                 for one in self._read(chunk, holds):

@@ -102,7 +102,9 @@ def fill(redis: Redis, prefix: str, rows: Sequence[Mapping[str, Any]], verdicts:
     for row in rows:
         redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)})
     for verdict in verdicts:
-        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(verdict)})
+        # The traces came after their verdicts were made, which the search near a verdict does not expect.
+        now = msgspec.structs.replace(verdict, started_at=time.time())
+        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(now)})
 
 
 def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> None:

@@ -133,7 +133,7 @@ class Board:
 
     def _verdict_page(self, request: Request) -> Response:
         row, entry = self._entry(request)
-        found = self._pages.trace(entry.verdict)
+        found = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
         siblings = self._index.rows(Selection(trace_id=row.trace_id), limit=20)
         return self._page(
             request,
@@ -144,6 +144,7 @@ class Board:
             details=further_details(entry.verdict.details),
             trace=None if found is None else self._pages.page(entry.verdict, found),
             elsewhere=self._pages.links(entry.verdict),
+            whole=bool(request.query_params.get("whole")),
             siblings=[one for one in siblings if one.evaluation_id != row.evaluation_id],
         )
 
@@ -200,7 +201,7 @@ class Board:
         context: dict[str, Any] = {"question": question, "texts": None, "previous": None, "gone": False}
         if question is not None:
             entry = self._index.entries([question.row]).get(question.row.entry)
-            found = None if entry is None else self._pages.trace(entry.verdict)
+            found = None if entry is None else self._pages.trace_anywhere(entry.verdict)
             context["gone"] = found is None
             if entry is not None and found is not None:
                 context["texts"] = self._pages.page(entry.verdict, found, explained=False)
@@ -279,7 +280,7 @@ class Board:
             session_id=verdict.session_id,
             user_id=verdict.user_id,
         )
-        found = self._pages.trace(verdict)
+        found = self._pages.trace_anywhere(verdict)
         if found is not None and self._settings.keep_labelled and found.source != "label":
             # Before the label: one without a copy cannot be exported as a whole.
             keep_trace(self._store, found.trace, self._settings.max_labelled_bytes)

@@ -22,23 +22,25 @@ _READ_COUNT: Final = 500
 _BLOCK_MS: Final = 500
 _COLUMNS: Final = (
     *("entry", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "version", "model", "origin"),
-    *("outcome", "reason", "metric", "value", "passed", "probability", "sampled", "cost", "attempts", "place"),
+    *("outcome", "reason", "metric", "value", "passed", "probability", "sampled", "cost", "attempts", "place", "rated"),
 )
 _SCHEMA: Final = f"""
 CREATE TABLE verdicts ({", ".join(_COLUMNS)});
 CREATE UNIQUE INDEX by_entry ON verdicts (entry);
 CREATE INDEX by_time ON verdicts (at_ms);
 CREATE INDEX by_name ON verdicts (service, judge);
-CREATE INDEX by_outcome ON verdicts (outcome, judge);
+CREATE INDEX by_outcome ON verdicts (outcome);
+CREATE INDEX by_rating ON verdicts (rated, service, judge);
 CREATE INDEX by_evaluation ON verdicts (evaluation_id);
-CREATE INDEX by_place ON verdicts (place);
-CREATE INDEX by_trace ON verdicts (trace_id, judge, metric);
+CREATE INDEX by_place ON verdicts (rated, place);
+CREATE INDEX by_trace ON verdicts (trace_id, judge, metric, passed);
 """
 # Another one than that of sampling: a place must not depend on whether the trace was sampled.
 _PLACE_KEY: Final = "labels"
 _INSERT: Final = f"INSERT OR IGNORE INTO verdicts VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - no input
-QUEUE_OUTCOMES: Final[tuple[VerdictOutcome, ...]] = ("passed", "failed")
-"""Outcomes of verdicts that a human label can be compared with."""
+# Repeats and the canary measure the judge against itself, and have no labels.
+_RATED: Final = {"live": 2, "repeat": 0, "canary": 0}
+_MAX_NAMES: Final = 500
 
 
 class IndexedVerdict(NamedTuple):
@@ -65,6 +67,8 @@ class IndexedVerdict(NamedTuple):
     attempts: int
     place: float
     """From 0 to 1 by the hash of the evaluation: labels are drawn below a rate."""
+    rated: int
+    """2 for a live verdict that a label can be compared with, 1 for one of another origin, else 0."""
 
     @classmethod
     def of(cls, entry: OutboxEntry) -> "IndexedVerdict":
@@ -93,6 +97,7 @@ class IndexedVerdict(NamedTuple):
             verdict.cost_usd,
             verdict.attempts,
             position(verdict.evaluation_id, _PLACE_KEY),
+            0 if score is None or score.passed is None else _RATED.get(verdict.origin, 1),
         )
 
 
@@ -144,6 +149,7 @@ class VerdictIndex(ServiceThread):
         self._database.executescript(_SCHEMA)
         self._lock = threading.Lock()
         self._position = ""
+        self._names: dict[str, set[str]] = {"services": set(), "judges": set()}
         self.is_complete = False
 
     def run_once(self) -> None:
@@ -202,10 +208,7 @@ class VerdictIndex(ServiceThread):
 
     def names(self) -> Mapping[str, list[str]]:
         """List services and judges, for the choices of forms; without names that hold signs nobody sees."""
-        services = self.query("SELECT DISTINCT service FROM verdicts ORDER BY 1 LIMIT 500")
-        judges = self.query("SELECT DISTINCT judge FROM verdicts ORDER BY 1 LIMIT 500")
-        found = {"services": services, "judges": judges}
-        return {kind: [name for (name,) in names if neutralise(name) == name] for kind, names in found.items()}
+        return {kind: sorted(names)[:_MAX_NAMES] for kind, names in self._names.items()}
 
     def entries(self, rows: Iterable[IndexedVerdict]) -> dict[str, OutboxEntry]:
         """Read the entries of rows from Redis; those that were erased there leave the index."""
@@ -224,6 +227,10 @@ class VerdictIndex(ServiceThread):
             self._database.execute("BEGIN")
             self._database.executemany(_INSERT, rows)
             self._database.execute("COMMIT")
+        for kind, names in (("services", {row.service for row in rows}), ("judges", {row.judge for row in rows})):
+            if len(self._names[kind]) < _MAX_NAMES:
+                # Another set, since pages may be reading this one.
+                self._names[kind] = self._names[kind] | {name for name in names if neutralise(name) == name}
         self._position = entries[-1][0].decode()
         self.record_progress()
 

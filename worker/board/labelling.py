@@ -21,13 +21,11 @@ RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _WANTED: Final = 400
 """About how many verdicts the default rate draws: as many as ± 5 points need."""
 _MOST: Final = 2_000
-_RATED: Final = "outcome IN ('passed', 'failed') AND passed IS NOT NULL AND origin NOT IN ('repeat', 'canary')"
-_LIVE: Final = f"{_RATED} AND origin = 'live'"
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
     "GROUP BY trace_id, judge, metric HAVING min(passed) < max(passed)"
 )
-_DISAGREEING: Final = f"{_RATED} AND trace_id IN ({_SPLIT})"
+_DISAGREEING: Final = f"rated > 0 AND trace_id IN ({_SPLIT})"
 
 
 class Queue(NamedTuple):
@@ -70,7 +68,7 @@ class LabelQueue:
             return min(RATES, key=lambda rate: abs(rate - queue.rate))
         where, values = Selection(queue.service, queue.judge).where()
         ((count,),) = self._index.query(
-            f"SELECT count(*) FROM verdicts WHERE {where} AND {_LIVE}",  # noqa: S608 - constants
+            f"SELECT count(*) FROM verdicts WHERE {where} AND rated = 2",  # noqa: S608 - constants
             values,
         )
         return next((rate for rate in reversed(RATES) if count * rate >= _WANTED), 1.0)
@@ -108,14 +106,14 @@ class LabelQueue:
         if queue.kind == "random":
             # Every verdict has a place of its own below 1, as a trace has in sampling: those below the rate are drawn,
             # in the order of their places, so that what is answered so far is a random part of them.
-            rows = self._index.rows(wanted, limit=_MOST, extra=_LIVE, order="place")
+            rows = self._index.rows(wanted, limit=_MOST, extra="rated = 2", order="place")
             rate = self.rate(queue)
             return [row for row in rows if row.place < rate]
         if queue.kind == "failing":
-            return self._index.rows(wanted, limit=_MOST, extra=f"{_RATED} AND outcome = 'failed'")
+            return self._index.rows(wanted, limit=_MOST, extra="rated > 0 AND outcome = 'failed'")
         if queue.kind == "uncertain":
             order = "abs(probability - 0.5), rowid DESC"
-            return self._index.rows(wanted, limit=_MOST, extra=f"{_RATED} AND probability IS NOT NULL", order=order)
+            return self._index.rows(wanted, limit=_MOST, extra="rated > 0 AND probability IS NOT NULL", order=order)
         if queue.kind == "second":
             found = (self._index.find(given[0].evaluation_id) for given in answers.values())
             return (

@@ -21,7 +21,7 @@ from worker.lookup import FoundTrace, TraceLookup, outcome_of
 from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store
 
-_SEARCHED: Final = 50_000
+_SEARCHED: Final = 4_000
 MAX_TEXT_CHARS: Final = 200_000
 _MAX_DOCUMENTS: Final = 200
 _MAX_REQUEST_CHARS: Final = 500_000
@@ -100,12 +100,26 @@ class VerdictPages:
         """Return the installed judge as a judge model is asked."""
         return self._graders.judge(name, judge_model)
 
-    def trace(self, verdict: Verdict) -> FoundTrace | None:
-        """Find the redacted trace of a verdict; None where its text is gone."""
-        found = TraceLookup(self._store, self._settings).near(verdict, _SEARCHED)
+    def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
+        """Find the redacted trace of a verdict; None where its text is gone.
+
+        Args:
+            verdict: The verdict.
+            whole: Whether the whole stream is searched, which takes seconds, not only near the times of the verdict.
+        """
+        lookup = TraceLookup(self._store, self._settings)
+        if whole:
+            published = lookup.find({verdict.trace_id}).get(verdict.trace_id, [])
+            found = next((one for one in published if one.trace.span_id == verdict.span_id), None)
+        else:
+            found = lookup.near(verdict, _SEARCHED)
         if found is not None and self._redaction is not None:
             found = found._replace(trace=self._redaction.trace(found.trace))
         return found
+
+    def trace_anywhere(self, verdict: Verdict) -> FoundTrace | None:
+        """Find the redacted trace of a verdict, if need be in the whole stream."""
+        return self.trace(verdict) or self.trace(verdict, whole=True)
 
     def page(self, verdict: Verdict, found: FoundTrace, *, explained: bool = True) -> TracePage:
         """Lay out the texts of a trace.
