@@ -31,6 +31,8 @@ WHOLLY_SLOW = {
     "faults/test_network.py",
     "faults/test_pauses.py",
     "faults/test_cascade_kills.py",
+    "faults/test_label_kills.py",
+    "board/test_board_browser.py",
     "faults/test_quality_kills.py",
     "faults/test_repeat_kills.py",
     "faults/test_session_kills.py",
