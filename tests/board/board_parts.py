@@ -18,7 +18,7 @@ from redis import Redis
 from support.processes import wait_until
 
 from judges.core.verdict import Verdict
-from worker.board.server import BoardServer
+from worker.board.board_server import BoardServer
 from worker.config.settings import Board, Settings
 
 JUDGES = ("facts_grounding", "ragbench", "retrieval_relevance", "groundedness")

@@ -16,7 +16,7 @@ from board_parts import ANSWER, JUDGES, fill, hostile_rows, judged, serving, tra
 from redis import Redis
 
 from worker.board.access import Access
-from worker.board.server import BoardServer
+from worker.board.board_server import BoardServer
 from worker.board.verdict_page import Part, Span, divide
 from worker.config.loading import load
 from worker.config.settings import Board, Settings, SettingsError

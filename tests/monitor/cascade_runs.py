@@ -12,7 +12,7 @@ import numpy as np
 
 from judges.agreement.intervals import Z
 from worker.config.settings import Cascade
-from worker.monitor.cascades import CascadeSums, estimate, fitted_factor, second_rate
+from worker.monitor.cascade_shares import CascadeSums, estimate, fitted_factor, second_rate
 
 TRACES: Final = 20_000
 PRICE: Final = 12

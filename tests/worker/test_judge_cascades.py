@@ -21,7 +21,7 @@ from worker.cli.tail import _newest, verdict_line
 from worker.config.checks import check_settings
 from worker.config.settings import NANO, Cascade, Rule, Settings, SettingsError
 from worker.export.sums import QualitySums
-from worker.monitor.cascades import (
+from worker.monitor.cascade_shares import (
     START_RATE,
     CascadeWatch,
     factor_field,

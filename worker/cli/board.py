@@ -38,7 +38,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(settings, board=msgspec.structs.replace(settings.board, **given))
     logs.configure(settings.log_level)
-    from worker.board.server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
+    from worker.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
 
     server = BoardServer(settings, os.environ)
     note(f"board: {server.url}")

@@ -16,7 +16,7 @@ from judges.registry import configured
 from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json, trace_errors
 from worker.config.settings import Settings
 from worker.lookup import FAILED, VerdictFilter, judged_traces, usable_prefix
-from worker.monitor.cascades import step_of
+from worker.monitor.cascade_shares import step_of
 from worker.monitor.series import read_series
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store

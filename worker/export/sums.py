@@ -24,7 +24,7 @@ from worker.config.settings import Settings, tag_of
 from worker.export.consumer import ExportConsumer
 from worker.monitor.budgets import BudgetController
 from worker.monitor.canary import CanaryCounter, CanaryWatch
-from worker.monitor.cascades import CascadeWatch, count_cascades
+from worker.monitor.cascade_shares import CascadeWatch, count_cascades
 from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
 from worker.monitor.pruning import SeriesPruning, segment_of

@@ -17,7 +17,7 @@ from msgspec import structs
 from judges.core.verdict import Verdict, joined_parts, repeat_id
 from worker.config.graders import Grader
 from worker.config.settings import Settings
-from worker.monitor.cascades import factor_field, rate_field, read_factors, second_rate
+from worker.monitor.cascade_shares import factor_field, rate_field, read_factors, second_rate
 from worker.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
 from worker.selection.sampling import Sampler, position
 from worker.storage.client import Store, StoreError

@@ -15,7 +15,7 @@ from judges.agreement.reliability import Reliability, Row, effective, fit, relia
 from judges.agreement.reliability import Threshold as ThresholdFound
 from judges.core.decision import Calibration as FittedMap
 from judges.core.verdict import Verdict
-from worker.monitor.cascades import step_of
+from worker.monitor.cascade_shares import step_of
 from worker.monitor.corrected import Agreement, Confusion, Origin, agreement
 from worker.monitor.label_store import Label, Labelled, LabelVerdict
 from worker.queue.batch import CascadeStep

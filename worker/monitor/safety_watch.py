@@ -20,7 +20,7 @@ from judges.core.verdict import Verdict
 from judges.registry import configured
 from worker.config.graders import Graders
 from worker.config.settings import Settings
-from worker.monitor.cascades import step_of
+from worker.monitor.cascade_shares import step_of
 from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.monitor.gauges import GaugeTable, Sample

@@ -25,7 +25,7 @@ from judges.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.config.graders import CODE, Graders
 from worker.config.settings import Cascade, Settings
 from worker.judging.reservations import most_tokens
-from worker.monitor.cascades import START_RATE, fitted_factor, second_rate, uncertainty
+from worker.monitor.cascade_shares import START_RATE, fitted_factor, second_rate, uncertainty
 from worker.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.monitor.shares import merged, pass_share
 from worker.queue.ledger import read_outbox_entry

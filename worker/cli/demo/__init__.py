@@ -192,7 +192,7 @@ def _board(redis_url: str) -> Iterator[str]:
     if any(importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")):
         yield ""
         return
-    from worker.board.server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
+    from worker.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
 
     with BoardServer(Settings(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
         yield board.url

@@ -8,9 +8,9 @@ from typing import Final, Self
 import uvicorn
 
 from worker.board.access import Access
-from worker.board.app import Board
 from worker.board.index import VerdictIndex
 from worker.board.overview import OverviewThread
+from worker.board.pages import Board
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import Store
 from worker.storage.keys import Keys

@@ -83,15 +83,15 @@ class Board:
     def app(self) -> Guard:
         """Return the application."""
         routes = [
-            Route("/", self._guarded(self._overview_page)),
-            Route("/verdicts", self._guarded(self._verdicts_page)),
-            Route("/verdicts.jsonl", self._guarded(self._dataset)),
-            Route("/verdicts/{evaluation_id}", self._guarded(self._verdict_page)),
-            Route("/verdicts/{evaluation_id}/request", self._guarded(self._request_page)),
-            Route("/funnel", self._guarded(self._funnel_page)),
-            Route("/labels", self._guarded(self._labels_page)),
-            Route("/labels", self._answer, methods=["POST"]),
-            Route("/health", self._health),
+            Route("/", self._guarded(self.overview_page)),
+            Route("/verdicts", self._guarded(self.verdicts_page)),
+            Route("/verdicts.jsonl", self._guarded(self.dataset)),
+            Route("/verdicts/{evaluation_id}", self._guarded(self.verdict_page)),
+            Route("/verdicts/{evaluation_id}/request", self._guarded(self.request_page)),
+            Route("/funnel", self._guarded(self.funnel_page)),
+            Route("/labels", self._guarded(self.labels_page)),
+            Route("/labels", self.answer, methods=["POST"]),
+            Route("/health", self.health),
             Mount(self._static, StaticFiles(directory=_HERE / "static")),
         ]
         handlers = {404: self._not_found, 405: self._not_found}
@@ -99,15 +99,18 @@ class Board:
 
     # --- pages ---
 
-    def _overview_page(self, request: Request) -> Response:
+    def overview_page(self, request: Request) -> Response:
+        """Show what got worse, and all shares."""
         return self._page(
             request, "overview.html", overview=self._overview.overview, loading=not self._index.is_complete
         )
 
-    def _funnel_page(self, request: Request) -> Response:
+    def funnel_page(self, request: Request) -> Response:
+        """Show where traces and evaluations went."""
         return self._page(request, "funnel.html", funnel=self._overview.funnel)
 
-    def _verdicts_page(self, request: Request) -> Response:
+    def verdicts_page(self, request: Request) -> Response:
+        """List verdicts, the newest first."""
         wanted, span = _selection(request.query_params)
         before = request.query_params.get("before", "")
         rows = self._index.rows(wanted, limit=_PAGE + 1, before=before)
@@ -131,7 +134,8 @@ class Board:
             loading=not self._index.is_complete,
         )
 
-    def _verdict_page(self, request: Request) -> Response:
+    def verdict_page(self, request: Request) -> Response:
+        """Show one verdict with the text of its trace."""
         row, entry = self._entry(request)
         found = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
         siblings = self._index.rows(Selection(trace_id=row.trace_id), limit=20)
@@ -148,7 +152,8 @@ class Board:
             siblings=[one for one in siblings if one.evaluation_id != row.evaluation_id],
         )
 
-    def _request_page(self, request: Request) -> Response:
+    def request_page(self, request: Request) -> Response:
+        """Show the request as the installed judge renders it."""
         row, entry = self._entry(request)
         found = self._pages.trace(entry.verdict)
         judge = self._pages.judge(row.judge, row.model)
@@ -168,7 +173,8 @@ class Board:
             version=entry.verdict.judge_version[:8],
         )
 
-    def _dataset(self, request: Request) -> Response:
+    def dataset(self, request: Request) -> Response:
+        """Send the selected traces as JSON lines."""
         wanted, _ = _selection(request.query_params)
         outcomes = {"": (), "not passed": FAILED}.get(wanted.outcome, (wanted.outcome,))
         chosen = VerdictFilter(
@@ -189,7 +195,8 @@ class Board:
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
 
-    def _labels_page(self, request: Request) -> Response:
+    def labels_page(self, request: Request) -> Response:
+        """Ask the next question of the queue."""
         params = request.query_params
         user = self._annotator(request, params.get("as", ""))
         queue = _queue(params)
@@ -235,7 +242,7 @@ class Board:
             **context,
         )
 
-    async def _answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         """Store an answer; the reply comes after Redis has it."""
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > _MAX_FORM_BYTES:
@@ -289,7 +296,8 @@ class Board:
         query = urlencode({**{name: value for name, value in kept.items() if value}, "done": label_of(row)})
         return RedirectResponse(f"/labels?{query}", 303)
 
-    def _health(self, _request: Request) -> Response:
+    def health(self, _request: Request) -> Response:
+        """Say whether the whole outbox was read."""
         return Response("ready\n" if self._index.is_complete else "loading\n", media_type="text/plain")
 
     # --- parts ---
