@@ -8,10 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 from otel_parts import BEGAN_S, GROUP, SCORED, Senders, evaluated, names, numbered, pending, senders
-from stage_parts import Ground, make_verdict
+from stage_parts import Ground, make_verdict, settings_of
 from support.otlp import Link, Log, OtlpReceiver, Span, Status
 
 from judges.core.verdict import Call, Score
+from worker.config.receivers import OtlpSettings
+from worker.config.settings import SettingsError
+from worker.export.receivers.otlp_receiver import OtlpExporter
+from worker.telemetry.metrics import Metrics
 
 RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
 SCHEMA = "https://opentelemetry.io/schemas/1.41.1"
@@ -41,6 +45,45 @@ def test_repeats_and_canaries_stay_here(ground: Ground, otlp: OtlpReceiver, send
         "replay"
     ]
     assert pending(ground) == 0
+
+
+def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
+    ground: Ground, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{otlp.endpoint}/v1/traces")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=eval%20team,authorization=Bearer s3cret")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod,service.name=judges")
+    receivers = {"plain": OtlpSettings(resource={"openinference.project.name": "scores"})}
+    settings = settings_of(ground, receivers=receivers)
+    exporter = OtlpExporter(settings, ground.store, Metrics(settings), "plain")
+    exporter.gather_s = 0.0
+    exporter.prepare()
+    ground.send(SCORED)
+    exporter.run_once()
+    assert [span.name for span in otlp.spans][:1] == ["evaluate safety"]
+    sent = otlp.spans[0].resource
+    assert sent == {
+        **RESOURCE,
+        "service.name": "judges",
+        "deployment.environment.name": "prod",
+        "openinference.project.name": "scores",
+    }
+    headers = otlp.exports[0].headers
+    assert (headers["x-team"], headers["authorization"]) == ("eval team", "Bearer s3cret")
+    for name, value, says in (
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4317", "must be http"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "ask for grpc"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "no number of seconds"),
+    ):
+        with monkeypatch.context() as one:
+            one.setenv(name, value)
+            with pytest.raises(SettingsError, match=says):
+                OtlpExporter.destination_of(settings, "plain")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    with pytest.raises(SettingsError, match="set it, or the variable OTEL_EXPORTER_OTLP_ENDPOINT"):
+        OtlpExporter.destination_of(settings, "plain")
 
 
 def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(

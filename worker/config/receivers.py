@@ -75,6 +75,7 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
         client_key: Its private key (PEM, without a passphrase).
     """
 
+    needs_url: ClassVar[bool] = True
     url: HttpUrl | None = None
     api_key_env: str | None = None
     api_key_file: str | None = None
@@ -87,7 +88,10 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
     def faults(self) -> Iterator[tuple[bool, str]]:
         """Check what no type shows."""
         yield from super().faults()
-        yield self.url is None, "url: is missing; set the address of the receiver, as http://host:port"
+        yield (
+            self.url is None and self.needs_url,
+            "url: is missing; set the address of the receiver, as http://host:port",
+        )
         is_wrong = self.url is not None and (has_misplaced_login(self.url) or not is_endpoint(self.url))
         yield is_wrong, "url: must be http://host:port or https://host:port"
         for name, source in self.headers.items():
@@ -107,7 +111,13 @@ class OtlpSettings(
 ):
     """An OTLP/HTTP receiver; `url` is without `/v1/traces`.
 
+    Without `url` the variables of OpenTelemetry say where it is: `OTEL_EXPORTER_OTLP_ENDPOINT`, `_HEADERS`, `_TIMEOUT`,
+    `_CERTIFICATE`, `_CLIENT_CERTIFICATE` and `_CLIENT_KEY`, each also as `OTEL_EXPORTER_OTLP_TRACES_…`.
+
     Attributes:
+        resource: Attributes of the resource that sends spans, as `{ "openinference.project.name" = "judges" }`; they
+            and `service.name = "tracejudge"` keep scores apart from the traces of services. `OTEL_RESOURCE_ATTRIBUTES`
+            and `OTEL_SERVICE_NAME` add to them.
         placement: Where the spans of evaluations stand: `linked`, in traces of their own with a link to the judged
             span, or as its `child` in the user's own trace.
         logs: Whether events are sent to `/v1/logs`; `auto` until the receiver answers that it has no such path.
@@ -115,6 +125,8 @@ class OtlpSettings(
 
     placement: Literal["linked", "child"] = "linked"
     logs: Literal["auto", "on", "off"] = "auto"
+    resource: Mapping[str, str] = {}
+    needs_url: ClassVar[bool] = False
 
 
 class PhoenixSettings(

@@ -3,6 +3,7 @@
 A receiver that is down delays them; they wait in the outbox, up to its cap. Redelivered verdicts are the same spans.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -22,12 +23,16 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+from opentelemetry.sdk.environment_variables import OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TIMEOUT
+from opentelemetry.sdk.resources import OTELResourceDetector
+from opentelemetry.util.re import parse_env_headers
 
 from judges.core.verdict import Verdict
+from judges.models.http import is_endpoint
 from worker.config.graders import providers
 from worker.config.receivers import OtlpSettings
 from worker.config.redaction import Redaction
-from worker.config.settings import Settings
+from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
 from worker.export.receivers.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
@@ -63,7 +68,8 @@ span_fields = partial(repeated, ScopeSpans.SPANS_FIELD_NUMBER)
 record_fields = partial(repeated, ScopeLogs.LOG_RECORDS_FIELD_NUMBER)
 log = structlog.get_logger("tracejudge.export")
 _REQUEST_HEADERS: Final = {"content-type": "application/x-protobuf"}
-_ENCODER: Final = RequestEncoder({"service.name": "tracejudge", "service.version": version("tracejudge-worker")})
+_RESOURCE: Final = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
+_OUR_PROTOCOL: Final = "http/protobuf"
 _PART: Final = "otlp receiver"
 _LEAST_CHECK_S: Final = 0.5
 
@@ -122,8 +128,11 @@ class OtlpExporter(HttpExporter):
             is_child=options.placement == "child",
         )
         self._logs_wanted = options.logs
-        self._traces = _Signal("/v1/traces", _ENCODER.traces, ExportTraceServiceResponse)
-        self._logs = _Signal("/v1/logs", _ENCODER.logs, ExportLogsServiceResponse)
+        # The variables of OpenTelemetry name the resource of the whole process.
+        given = {name: str(value) for name, value in OTELResourceDetector().detect().attributes.items()}
+        encoder = RequestEncoder({**_RESOURCE, **given, **options.resource})
+        self._traces = _Signal("/v1/traces", encoder.traces, ExportTraceServiceResponse)
+        self._logs = _Signal("/v1/logs", encoder.logs, ExportLogsServiceResponse)
         self._logs.is_optional = True
         self.channels = (self._traces, self._logs)
         self._sends_events = options.logs != "off"
@@ -132,6 +141,39 @@ class OtlpExporter(HttpExporter):
     def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
         """Check the receiver by empty exports."""
         return [Check(_PART, partial(check_receiver, cls.destination_of(settings, name)))]
+
+    @classmethod
+    def destination_of(cls, settings: Settings, name: str) -> Destination:
+        """Return where requests go; without `url` as the variables of OpenTelemetry say.
+
+        Raises:
+            SettingsError: A credential or the address is absent, or the variables ask for another protocol.
+        """
+        found = super().destination_of(settings, name)
+        if found.url:
+            return found
+        here, given = f"receivers.{name}.url", _variables()
+        if not given.get("ENDPOINT"):
+            raise SettingsError(f"{here}: is missing; set it, or the variable {OTEL_EXPORTER_OTLP_ENDPOINT}")
+        url = given["ENDPOINT"].removesuffix("/v1/traces")
+        if not is_endpoint(url):
+            raise SettingsError(f"{here}: the variable {OTEL_EXPORTER_OTLP_ENDPOINT} must be http://host:port")
+        if given.get("PROTOCOL", _OUR_PROTOCOL) != _OUR_PROTOCOL:
+            fix = f"set url to a receiver of {_OUR_PROTOCOL}, usually at port 4318"
+            raise SettingsError(f"{here}: the variables ask for {given['PROTOCOL']}, which is not spoken here; {fix}")
+        try:
+            timeout_s = float(given.get("TIMEOUT", found.timeout_s))
+        except ValueError:
+            raise SettingsError(f"{here}: the variable {OTEL_EXPORTER_OTLP_TIMEOUT} is no number of seconds") from None
+        return found._replace(
+            url=url,
+            setting=OTEL_EXPORTER_OTLP_ENDPOINT,
+            headers={**parse_env_headers(given.get("HEADERS", ""), liberal=True), **found.headers},
+            timeout_s=timeout_s,
+            ca_file=found.ca_file or given.get("CERTIFICATE"),
+            client_cert=found.client_cert or given.get("CLIENT_CERTIFICATE"),
+            client_key=found.client_key or given.get("CLIENT_KEY"),
+        )
 
     @classmethod
     def keeps_of(cls, settings: Settings, name: str) -> str:
@@ -158,6 +200,14 @@ class OtlpExporter(HttpExporter):
         fix = "none needed for spans; if it is to take events, enable /v1/logs there and restart the worker"
         log.warning("events switched off", exporter=self.exporter, receiver=self.address, status=reply.status, fix=fix)
         return True
+
+
+def _variables() -> dict[str, str]:
+    """Read `OTEL_EXPORTER_OTLP_*` by the last part of their names; those of traces win over those of all signals."""
+    prefix, of_traces = "OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"
+    found = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
+    whole = {name.removeprefix(prefix): value for name, value in found.items() if not name.startswith(of_traces)}
+    return whole | {name.removeprefix(of_traces): value for name, value in found.items() if name.startswith(of_traces)}
 
 
 def check_receiver(destination: Destination) -> Sequence[Finding]:
