@@ -24,6 +24,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import methodcaller
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,9 +32,11 @@ from msgspec import Struct
 
 from tracejudge.content.convert import MAX_NAME_CHARS, convert_field
 from tracejudge.ids import MAX_ID_CHARS, bounded
+from worker.config.receivers import FileSettings
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
+from worker.export.receivers.files import erase_lines
 from worker.ingest.conversations import StoredSession, decode_session
 from worker.monitor.failing import remove_examples, scan_examples
 from worker.monitor.label_store import scan as scan_labels
@@ -187,6 +190,7 @@ class Forgotten(Struct):
         labels: Human labels and the answers of annotators, what is kept of the verdicts on their traces, and copies of
             these traces.
         examples: Examples of open incidents.
+        archived: Lines of the archives on this machine, of receivers of the kind `file`.
         unreadable: Batches and letters of another version, which were left as they are.
         unsettled: Whether new work of the target still appeared in the last round.
     """
@@ -199,6 +203,7 @@ class Forgotten(Struct):
     verdicts: int = 0
     labels: int = 0
     examples: int = 0
+    archived: int = 0
     unreadable: int = 0
     unsettled: bool = False
 
@@ -206,7 +211,7 @@ class Forgotten(Struct):
     def total(self) -> int:
         """The number of all things found."""
         found = self.traces + self.feedback + self.gathered + self.evaluations
-        return found + self.dead_letters + self.verdicts + self.labels + self.examples
+        return found + self.dead_letters + self.verdicts + self.labels + self.examples + self.archived
 
 
 class Forgetting:
@@ -242,6 +247,7 @@ class Forgetting:
 
         Raises:
             StoreError: Redis did not answer; it is safe to begin again.
+        OSError: A file of an archive cannot be read or replaced; the same.
         """
         if self._target.is_person or self._target.session_id is not None:
             self._learn()
@@ -260,6 +266,7 @@ class Forgetting:
             self.found.unsettled = True
         self._erase_verdicts()
         self._erase_parked()
+        self._erase_archived()
         # After the verdicts, which the monitor searches for examples, and copies to their labels.
         examples = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
         self.found.examples = len(examples)
@@ -412,6 +419,14 @@ class Forgetting:
             if owned and not self._dry_run:
                 self._store.call(methodcaller("hdel", parked, *owned))
                 self._store.call(methodcaller("zrem", due, *owned))
+
+    def _erase_archived(self) -> None:
+        """Remove lines from the archives on this machine."""
+        for options in self._settings.receivers.values():
+            if isinstance(options, FileSettings):
+                self.found.archived += erase_lines(
+                    Path(options.path), lambda line: self._target.owns(_owner(line)), dry_run=self._dry_run
+                )
 
     def _erase_labels(self) -> int:
         """Remove labels and the verdicts kept with them; return how many fields there were."""

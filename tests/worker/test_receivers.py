@@ -6,6 +6,8 @@ The servers of tests/support/backends.py refuse what is not as documented.
 import asyncio
 import gzip
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,13 +21,14 @@ from stage_parts import Ground, make_verdict, only, samples, settings_of
 from support import backends
 from support.backends import BACKENDS, KEY, PUBLIC_KEY, Backend
 from support.otlp import Accept, OtlpReceiver, failing
+from support.processes import wait_until
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
 from worker.config.receivers import KINDS, FileSettings
 from worker.config.settings import Settings
 from worker.export.receiver_delivery import PARKED_FOR_S, ReceiverExporter
-from worker.export.receivers.files import FileExporter
+from worker.export.receivers.files import FileExporter, locked
 from worker.export.registry import RECEIVERS, enabled
 from worker.forget import ForgetTarget, Forgetting
 from worker.telemetry.metrics import Metrics
@@ -360,6 +363,57 @@ def test_files_hold_each_verdict_by_day(
         ("2025-11-27", ".jsonl"): names(4, 0, 1, 2),
     }
     assert (worker.dropped, pending(ground)) == ({}, 0)
+
+
+def test_a_file_that_another_worker_compresses_meanwhile_is_not_replaced_by_an_empty_one(
+    sender: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "archive"
+    worker = sender({"kind": "file", "path": str(folder)})
+    assert isinstance(worker.exporter, FileExporter)
+    folder.mkdir()
+    old = folder / "verdicts-2025-11-25.host-1.jsonl"
+    old.write_bytes(b'{"evaluation_id":"e1"}\n')
+    with locked(old):
+        # It has listed the file, and waits for the other worker.
+        other = threading.Thread(target=worker.exporter._tidy)
+        other.start()
+        wait_until(lambda: _waits_for(old), what="the second worker")
+        with gzip.open(f"{old}.gz", "wb") as compressed:
+            compressed.write(old.read_bytes())
+        old.unlink()
+    other.join()
+    assert [path.name for path in folder.iterdir()] == [f"{old.name}.gz"]
+    assert gzip.decompress(Path(f"{old}.gz").read_bytes()) == b'{"evaluation_id":"e1"}\n'
+
+
+def _waits_for(path: Path) -> bool:
+    """Return whether the file is open twice in this process."""
+    opened = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))  # noqa: PTH208
+    return list(opened).count(str(path)) > 1
+
+
+def test_forget_erases_lines_of_archives(ground: Ground, sender: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    one = {"kind": "file", "path": str(folder)}
+    worker = sender(one)
+    ground.send(*map(verdict, range(3)))
+    worker.turn()
+    (plain,) = folder.iterdir()
+    with gzip.open(folder / "verdicts-2025-11-25.host-1.jsonl.gz", "wb") as compressed:
+        compressed.write(plain.read_bytes())
+    target = ForgetTarget(trace_id=verdict(1).trace_id)
+    settings = settings_of(ground, receivers={"mine": receiver(one)})
+    for dry_run, erased in ((True, 2), (False, 2), (False, 0)):
+        assert Forgetting(ground.store, settings, target, dry_run=dry_run).run().archived == erased
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
+        assert [json.loads(line)["evaluation_id"] for line in lines] == [names(3)[0], names(3)[2]], path
+    # The worker goes on with the replaced file.
+    ground.send(verdict(3))
+    worker.turn()
+    assert names(4)[3] in plain.read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_waited_for(ground: Ground, sender: Any, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ _MEANINGS: Final = {
     "verdicts": "in the outbox; the accounting keeps their count",
     "labels": "with the verdicts on their traces",
     "examples": "of open incidents",
+    "archived": "lines of the archives on this machine",
 }
 _KEPT: Final = (
     "Redis keeps the record of ended evaluations until it expires: hashes, no texts and no names",
@@ -116,3 +117,6 @@ def _forget(store: Store, settings: Settings, target: ForgetTarget, *, dry_run: 
         except (KeyboardInterrupt, StoreError):
             NOTES.print("stopped; not all is erased, run it again")
             raise
+        except OSError as error:
+            what = f"{error.filename}: {error.strerror}; not all is erased, make it writable and run this again"
+            raise click.ClickException(what) from error

@@ -12,10 +12,10 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, ClassVar, Final
+from typing import IO, ClassVar, Final, Literal
 
 from judges.core.verdict import Verdict
 from worker.config.receivers import FileSettings
@@ -99,7 +99,7 @@ class FileExporter(_LineExporter):
     def keeps_of(cls, settings: Settings, name: str) -> str:
         """Name the folder."""
         path = _options(settings, name).path
-        return f"the files in {path} keep verdicts: remove the lines with the trace id on each machine that has them"
+        return f"the files in {path} on other machines keep verdicts: run this command there as well"
 
     @property
     def address(self) -> str:
@@ -110,7 +110,7 @@ class FileExporter(_LineExporter):
         """Append lines to the file of today, and wait until they are on the disk."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with locked(self._folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl") as file:
+            with locked(self._folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl", "ab") as file:
                 file.write(request.body)
                 file.flush()
                 os.fsync(file.fileno())
@@ -141,11 +141,46 @@ class FileExporter(_LineExporter):
                         path.unlink()
 
 
+def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -> int:
+    """Remove lines from all files of an archive; return how many there are.
+
+    Workers may be writing meanwhile.
+
+    Raises:
+        OSError: A file cannot be read or replaced; the others before it are done.
+    """
+    erased = 0
+    for path in sorted(folder.glob(f"{PREFIX}*.jsonl*")):
+        # A file that another process is compressing is found under its other name by the next run.
+        with contextlib.suppress(FileNotFoundError), locked(path):
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rb") as lines:
+                found = sum(owns(line) for line in lines)
+            erased += found
+            if not found or dry_run:
+                continue
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            with opened(path, "rb") as lines, opened(temporary, "wb") as kept:
+                kept.writelines(line for line in lines if not owns(line))
+            shutil.copymode(path, temporary)
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.rename(path)
+    return erased
+
+
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for appending, alone: `tracejudge forget` replaces files that contain lines to be erased."""
+def locked(path: Path, mode: Literal["ab", "r+b"] = "r+b") -> Iterator[IO[bytes]]:
+    """Open a file alone: `tracejudge forget` replaces files that contain lines to be erased, and workers compress them.
+
+    Only ``ab`` makes a file. One that came into being empty behind a file that was compressed meanwhile would replace
+    the compressed one.
+
+    Raises:
+        FileNotFoundError: There is no such file any more.
+    """
     while True:
-        with path.open("ab") as file:
+        with path.open(mode) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 is_current = os.fstat(file.fileno()).st_ino == path.stat().st_ino
