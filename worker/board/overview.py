@@ -16,7 +16,7 @@ from worker.report.figures import Evidence, Period, Point, Report, Row, Scope, S
 from worker.report.html import chart
 from worker.report.sources import read_sums
 from worker.service import ServiceThread
-from worker.storage.client import Store
+from worker.storage.client import Store, groups_of
 from worker.telemetry.backlog import measure
 
 _EVERY_S: Final = 15.0
@@ -230,8 +230,7 @@ def read_funnel(store: Store) -> Funnel:
         _stage("judged", judged, "with a verdict", account, _NOT_SCORED),
         _stage("scored", account.scored, "with a score", account, {}),
     ]
-    found = store.call(lambda client: client.xinfo_groups(store.keys.verdicts) if account.chosen else [])
-    pending = {group["name"].decode(): int(group["pending"]) for group in found}
+    pending = groups_of(store, store.keys.verdicts)
     behind = measure(store, groups=tuple(pending)).outbox
     exports = [(name, behind[name].lag, waiting) for name, waiting in sorted(pending.items()) if name in behind]
     return Funnel(traces, evaluations, exports, account.lost)

@@ -361,6 +361,12 @@ def scan_stream(
         count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
 
 
+def groups_of(store: Store, stream: str) -> dict[str, int]:
+    """Return the consumer groups of a stream with the number of their pending entries; none without the stream."""
+    found = store.call(lambda client: client.xinfo_groups(stream) if client.exists(stream) else [])
+    return {group["name"].decode(): int(group["pending"]) for group in found}
+
+
 def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
     """Remove consumers that have nothing pending and were silent for ``idle_ms``, except ``keep``; return how many."""
     return int(store.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))

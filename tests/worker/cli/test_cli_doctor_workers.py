@@ -53,6 +53,15 @@ def test_a_role_whose_workers_make_no_progress(run: Run, server: EmbeddedRedis) 
     assert roles(run, server)["ingest"][:2] == ("ok", "1 of 3 workers make progress")
 
 
+def test_the_group_of_a_removed_receiver(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    be_present(server.url, ingest=True, judge=True, export=True, monitor=True)
+    for name in ("metrics", "receiver:old"):
+        store.make_group(store.keys.verdicts, name)
+    found = examined(run, url=server.url)[1]["removed receivers"]
+    assert found[:2] == ("warning", "no receiver of this configuration reads receiver:old")
+    assert "XGROUP DESTROY tracejudge:verdicts receiver:old" in found[2]
+
+
 def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:
     for _ in range(3):
         store.call(lambda client: client.xadd(store.keys.traces, {"v": 1, "t": "{}"}))

@@ -34,13 +34,13 @@ from worker.config.graders import Graders
 from worker.config.loading import config_path, load, unconfigured
 from worker.config.settings import NANO, Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
-from worker.export.registry import enabled
+from worker.export.registry import EXPORTERS, enabled
 from worker.judging.reservations import most_tokens
 from worker.monitor.budgets import read_states
 from worker.monitor.canary import graders_of
 from worker.queue.batch import Evaluation
 from worker.selection.unusable import MAX_INVALID, read_invalid, read_left_out
-from worker.storage.client import Store
+from worker.storage.client import Store, groups_of
 from worker.storage.keys import INGEST_GROUP, Keys
 from worker.telemetry.backlog import measure
 from worker.telemetry.finding import Check, Finding, broken, examine, misconfigured, ok, warning
@@ -277,6 +277,11 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         else:
             fix = f"start one: tracejudge worker --roles {role}, or without --roles for all"
             findings.append(broken(name, f"no worker runs it{more}", fix))
+    # A group that is left over shows as a backlog that never ends.
+    if unread := sorted(groups_of(store, store.keys.verdicts).keys() - exporters.keys() - EXPORTERS.keys()):
+        fix = f"add the receiver again, or remove the group: XGROUP DESTROY {store.keys.verdicts} {unread[0]}"
+        what = f"no receiver of this configuration reads {', '.join(unread)}"
+        findings.append(warning("removed receivers", what, fix))
     return findings
 
 
