@@ -39,6 +39,9 @@ def test_labels_survive_kills_of_the_board_and_restarts_of_redis(tmp_path: Path)
                 assert httpx.post(f"{url}/labels", data=form).status_code == 303
                 board.signal(signal.SIGKILL)
             server.restart()
+        with Program("-m", "worker.cli", "board", "--port", "0", folder=tmp_path, env=env) as board:
+            board.wait_for("board: http")
+            assert board.terminate() == 0
         saved = tmp_path / "labels.jsonl"
         command = ("-m", "worker.cli", "labels", "export", "--traces", "--output", saved)
         with Program(*command, folder=tmp_path, env=env) as program:

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Mapping
+from types import FrameType
 from typing import Final, Self
 
 import uvicorn
@@ -67,7 +68,7 @@ class BoardServer:
         except OSError as error:
             self._listener.close()
             raise SettingsError(f"board.tls_cert: certificate or key cannot be used ({error.strerror})") from None
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(target=self.run, name="tracejudge-board", daemon=True)
 
     def run(self) -> None:
@@ -88,3 +89,11 @@ class BoardServer:
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(_GRACE_S + 2 * _THREAD_STOP_S)
+
+
+class _Server(uvicorn.Server):
+    """Ends with exit code 0 on a signal; a second one ends open requests."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the library's signature
+        """Stop. The library's own method raises the signal again at the end."""
+        self.force_exit, self.should_exit = self.should_exit, True
