@@ -29,10 +29,10 @@ class Forget:
         self._env = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
         self._folder, self._stack = folder, stack
 
-    def run(self, *arguments: str) -> dict[str, Any]:
+    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
         command = ("-m", "worker.cli", "forget", *arguments, "--json")
         program = self._stack.enter_context(Program(*command, folder=self._folder, env=self._env))
-        assert program.wait(60) == 0
+        assert program.wait(60) == code
         return json.loads(program.stdout)
 
 
@@ -124,7 +124,8 @@ def test_forget_while_a_worker_judges(
     theirs = {trace.trace_id for trace in traces[::4]}
     judged = {entry.verdict.trace_id for entry in pipeline.outbox()}
     assert judged == {trace.trace_id for trace in traces} - theirs
-    again = forget.run("--user-id", PERSON)
+    # Nothing of the person is left.
+    again = forget.run("--user-id", PERSON, code=1)
     assert not any(again[name] for name in ("traces", "feedback", "evaluations", "dead_letters", "verdicts"))
     wait_until(lambda: worker.scrape().value("tracejudge_outbox_lag", exporter="metrics") == 0, what="all exported")
     assert worker.scrape().value("tracejudge_cut_off_total") == 0

@@ -18,6 +18,7 @@ from judges.registry import catalogue
 from worker.config.loading import load
 from worker.config.receivers import KINDS, PhoenixSettings, Secret
 from worker.config.settings import (
+    Board,
     Budget,
     Cascade,
     Gateway,
@@ -268,6 +269,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "log_level": ("debug", "debug"),
     "roles": ("ingest,export", ("ingest", "export")),
     "redact": ('{"builtin": true, "patterns": ["a1"]}', Redact(builtin=True, patterns=("a1",))),
+    "board": ('{"port": 9811, "user_header": "X-User"}', Board(port=9811, user_header="X-User")),
     "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
     "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
     "receivers": (

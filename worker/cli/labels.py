@@ -71,7 +71,7 @@ _MEANINGS: Final = {
     "without_verdict": "imported labels whose trace has no verdict so far",
     "ambiguous": "imported labels of traces with several judged spans: add span_id",
     "too_large": f"verdicts of more than {MAX_VERDICT_BYTES >> 10} KiB without their texts, not stored",
-    "without_copy": "labelled traces that are gone from the stream, or found no room for a copy",
+    "without_copy": "labelled traces that are gone, or found no room for a copy",
     "too_many": f"verdicts beyond the {MAX_VERDICTS:,} that are kept, not stored",
 }
 _verdict_decoder: Final = msgspec.json.Decoder(Verdict)

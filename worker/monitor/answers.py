@@ -118,7 +118,7 @@ def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
 
     def write(client: "redis.Redis") -> None:
         with client.pipeline() as pipe:
-            pipe.sadd(keys.annotators, answer.annotator)
+            pipe.hset(keys.annotators, answer.annotator, answer.answered_at)
             pipe.hset(keys.answers, f"{name}:{answer.annotator}", msgspec.json.encode(answer))
             if label is None:
                 pipe.hdel(keys.labels, name)
@@ -164,7 +164,7 @@ def read_answers(store: Store) -> dict[str, list[Answer]]:
 
 def of_label(store: Store, name: str) -> list[Answer]:
     """Read the answers on one question."""
-    annotators = sorted(store.call(lambda client: client.smembers(store.keys.annotators)))
+    annotators = sorted(store.call(lambda client: client.hgetall(store.keys.annotators)))
     if not annotators:
         return []
     fields = [f"{name}:{annotator.decode()}" for annotator in annotators]

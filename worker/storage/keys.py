@@ -121,7 +121,7 @@ class Keys:
     answers = _Key("labels:answers")
     """Hash of label id and annotator to what the annotator answered on the board. No TTL."""
     annotators = _Key("labels:annotators")
-    """Set of annotators, as keyed hashes of their names. No TTL."""
+    """Hash of annotator, a keyed hash of a name, to the time of the last answer in seconds. No TTL."""
     labelled = _Key("labels:traces")
     """Hash of trace id to a redacted copy of a labelled trace. No TTL."""
     labelled_bytes = _Key("labels:bytes")
