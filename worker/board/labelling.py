@@ -93,13 +93,9 @@ class LabelQueue:
                 continue
             # Somebody may have answered between the reading of all answers and the lock.
             if lock(self._store, name, annotator) and (is_second or not of_label(self._store, name)):
-                return Question(row, self._drawn(queue, by_others))
+                drawn: Drawn = self.rate(queue) if queue.kind == "random" else "queue"
+                return Question(row, by_others[0].drawn if by_others else drawn)
         return None
-
-    def _drawn(self, queue: Queue, others: list[Answer]) -> Drawn:
-        if others:
-            return others[0].drawn
-        return self.rate(queue) if queue.kind == "random" else "queue"
 
     def _candidates(self, queue: Queue, answers: Mapping[str, list[Answer]]) -> Iterable[IndexedVerdict]:
         wanted = Selection(queue.service, queue.judge)

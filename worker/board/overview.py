@@ -118,7 +118,11 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
     scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, _BY, None, (), now)
     evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
     incidents = read_incidents(store, [one.id for one in series])
-    open_drops = {_name(one): (one, incidents[one.id]) for one in series if one.id in incidents}
+    open_drops = {
+        (one.service, one.environment, one.judge, one.metric): (one, incidents[one.id])
+        for one in series
+        if one.id in incidents
+    }
     reasons: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for service, judge, reason, count in index.query(
         "SELECT service, judge, reason, count(*) FROM verdicts WHERE reason != '' GROUP BY 1, 2, 3 ORDER BY 4 DESC"
@@ -132,10 +136,6 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
     panels = [_panel(report, number, reasons, costs, open_drops) for number in range(len(report.rows[:_MOST_ROWS]))]
     panels.sort(key=lambda panel: (not panel.since, not panel.falls, panel.row.share is None, panel.title))
     return Overview(*_headline(panels, open_drops), panels, time.time())
-
-
-def _name(series: Series) -> tuple[str, str, str, str]:
-    return series.service, series.environment, series.judge, series.metric
 
 
 def _panel(
