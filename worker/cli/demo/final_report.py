@@ -145,7 +145,7 @@ def commands(redis_url: str | None, trace_id: str | None = None) -> tuple[tuple[
         )
         whole = (f"{program} account --redis-url {redis_url}", "the outcome of every trace and every evaluation")
         if trace_id is not None:
-            whole = (f"{program} show --redis-url {redis_url} {trace_id}", "the failed answer above, with every verdict")
+            whole = (f"{program} show --redis-url {redis_url} {trace_id}", "the answer above that failed")
         return (
             (f"{program} {tail}", "the latest answers without support in their documents, and why"),
             (
@@ -161,7 +161,7 @@ def commands(redis_url: str | None, trace_id: str | None = None) -> tuple[tuple[
     return (
         (
             f"{program} demo --keep",
-            "the same, but Redis, worker and board stay until Ctrl-C: open the board, or try `tail`, `report` and `show`",
+            "the same, but Redis, worker and board stay until Ctrl-C, for the board, `tail`, `report` and `show`",
         ),
         (f"{program} {test}", "how often the heuristic agrees with the labels of the samples; needs no Redis"),
         (f"{program} judges show {DROP.judge}", "the prompt that a configured model receives in its place"),
