@@ -7,7 +7,9 @@ import sys
 import click
 
 from worker.cli.options import REDIS
+from worker.config.errors import nearest
 from worker.config.loading import config_path, load
+from worker.config.settings import SettingsError
 from worker.telemetry import logs
 
 
@@ -18,8 +20,15 @@ from worker.telemetry import logs
     metavar="LIST",
     help="Roles to run: ingest, judge, export, monitor, separated by commas; all unless given.",
 )
+@click.option(
+    "--queues",
+    metavar="LIST",
+    help="Judge models to judge with, as metrics name them, or `code` or `panel`, separated by commas; all unless given.",
+)
 @click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
-def command(config: str | None, redis_url: str | None, roles: str | None, metrics_port: int | None) -> None:
+def command(
+    config: str | None, redis_url: str | None, roles: str | None, queues: str | None, metrics_port: int | None
+) -> None:
     """Run the worker until SIGTERM or Ctrl-C; logs go to standard error as JSON."""
     chosen = [role.strip() for role in roles.split(",")] if roles else None
     settings = load(os.environ, config, {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen})
@@ -28,10 +37,16 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
     from worker.celery import make_app  # noqa: PLC0415
 
     app = make_app(settings, config_path(os.environ, config))
+    labels = app.tracejudge_runtime.judging.labels
+    served = [label.strip() for label in queues.split(",")] if queues else labels
+    for label in served:
+        if label not in labels:
+            raise SettingsError(f"--queues: no rule uses the judge model {label!r}{nearest(label, labels)}")
     # Not by `app.worker_main`: Celery's command line imports an interactive shell, a fifth of the CPU of a start.
     worker = app.Worker(
         hostname=f"tracejudge-{os.getpid()}@{socket.gethostname()}",
         loglevel=settings.log_level,
+        queues=list(map(settings.queue, served)),
         quiet=True,
         without_gossip=True,
         without_mingle=True,
