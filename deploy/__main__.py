@@ -17,7 +17,9 @@ def main(given: list[str]) -> int:
     try:
         table = load()
         if asked.digests:
-            images.VERSIONS.write_text(images.with_digests(images.VERSIONS.read_text(encoding="utf-8")), encoding="utf-8")
+            images.VERSIONS.write_text(
+                images.with_digests(images.VERSIONS.read_text(encoding="utf-8")), encoding="utf-8"
+            )
         pinned = images.rewritten(images.read())
     except (TableError, images.ImageError) as error:
         sys.stderr.write(f"{error}\n")

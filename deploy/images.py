@@ -1,4 +1,4 @@
-"""Image versions: ``versions.env`` is the only place to change one; Dockerfile, compose and chart are rewritten from it."""
+"""Image versions: ``versions.env`` names each once, and Dockerfile, compose and chart are rewritten from it."""
 
 import re
 import subprocess
@@ -15,7 +15,9 @@ USERS: Final = ("Dockerfile", "compose.yaml", "helm/tracejudge/values.yaml")
 """The files that name images, in lines that begin with ``FROM`` or ``image:``."""
 PLATFORMS: Final = frozenset({"linux/amd64", "linux/arm64"})
 _OWN: Final = "TRACEJUDGE"
-_LINE: Final = re.compile(r"^(?P<name>[A-Z]+)=(?P<image>(?P<repository>[\w./-]+):[\w.-]+)(?P<digest>@sha256:[0-9a-f]{64})?$")
+_LINE: Final = re.compile(
+    r"^(?P<name>[A-Z]+)=(?P<image>(?P<repository>[\w./-]+):[\w.-]+)(?P<digest>@sha256:[0-9a-f]{64})?$"
+)
 _INSPECT: Final = ("docker", "buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}")
 
 

@@ -1,4 +1,4 @@
-"""Kustomize manifests, rendered from the Helm chart: the base is the chart's smallest example, others are overlays on it.
+"""Kustomize manifests, rendered from the Helm chart: the chart's smallest example is the base of all others.
 
 An overlay holds what differs: objects that are added, patches (RFC 6902) of objects that change, and the files of the
 configuration. Kustomize names the ConfigMap by its content, so pods are replaced when it changes; the chart has an
@@ -61,7 +61,9 @@ def examples() -> list[str]:
 def rendered(given: Mapping[str, Any], **release: Any) -> Objects:
     """Render the chart into objects by kind and name, without hooks."""
     files = chart().render(dict(given), name="tracejudge", namespace=NAMESPACE, **release)
-    documents = (one for name, text in sorted(files.items()) if name.endswith(".yaml") for one in yaml.safe_load_all(text))
+    documents = (
+        one for name, text in sorted(files.items()) if name.endswith(".yaml") for one in yaml.safe_load_all(text)
+    )
     return {
         (one["kind"], one["metadata"]["name"]): one
         for one in documents
@@ -109,14 +111,17 @@ def _overlay(example: str, base: Objects) -> dict[str, str]:
     origin = f"examples/{example}.yaml"
     config = {name: text for name, text in wanted[CONFIG]["data"].items() if base[CONFIG]["data"].get(name) != text}
     has_dashboards = any(name.startswith("tracejudge-dashboard-") for _, name in wanted)
-    added = [
-        one for key, one in wanted.items() if key not in base and not key[1].startswith("tracejudge-dashboard-")
-    ]
+    added = [one for key, one in wanted.items() if key not in base and not key[1].startswith("tracejudge-dashboard-")]
     patches: list[dict[str, Any]] = []
     for key, one in base.items():
         target = {"kind": key[0], "name": key[1]}
         if key not in wanted:
-            deleted = {"apiVersion": one["apiVersion"], "kind": key[0], "metadata": {"name": key[1]}, "$patch": "delete"}
+            deleted = {
+                "apiVersion": one["apiVersion"],
+                "kind": key[0],
+                "metadata": {"name": key[1]},
+                "$patch": "delete",
+            }
             patches.append({"target": target, "patch": yaml.dump(deleted, Dumper=_Dumper, sort_keys=False)})
         elif key != CONFIG and (steps := list(_steps("", one, wanted[key]))):
             patches.append({"target": target, "patch": yaml.dump(steps, Dumper=_Dumper, sort_keys=False, width=110)})

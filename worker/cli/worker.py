@@ -23,7 +23,7 @@ from worker.telemetry import logs
 @click.option(
     "--queues",
     metavar="LIST",
-    help="Judge models to judge with, as metrics name them, or `code` or `panel`, separated by commas; all unless given.",
+    help="Judge models to judge with, as metrics name them, `code` or `panel`, separated by commas; all unless given.",
 )
 @click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
 def command(
