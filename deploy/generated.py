@@ -26,7 +26,7 @@ def run(folder: Path, files: Mapping[str, str], *, check: bool, alone: bool = Tr
             sys.stdout.write(f"{found}\nrun `make generate` and commit the result\n")
         return int(bool(found))
     for name in write(folder, files, alone=alone):
-        sys.stdout.write(f"wrote {name}\n")
+        sys.stdout.write(f"wrote {folder.name}/{name}\n")
     return 0
 
 
@@ -36,6 +36,7 @@ def write(folder: Path, files: Mapping[str, str], *, alone: bool = True) -> list
     changed = list(_changed(folder, files, alone=alone))
     for name in changed:
         if name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(files[name], encoding="utf-8")
         else:
             (folder / name).unlink()

@@ -17,14 +17,15 @@ from urllib.parse import urlsplit
 
 import click
 import helm_python
+import httpx
 import pytest
 import yaml
-from chart import EXAMPLES, Objects, containers, everything, pods, problems, project, settings
+from chart import EXAMPLES, Objects, containers, everything, pods, problems, project, settings, written
 from helm_python.chart import Chart, lint, package
 from helm_python.config import Config
 from queries import selectors
 from support.cases import each_case
-from support.processes import free_port
+from support.processes import Program, free_port, wait_until
 
 from deploy import kubernetes
 from deploy.dashboards import FOLDER as DASHBOARDS
@@ -139,6 +140,42 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
         assert {path for path in (ours.metrics_token_file, ours.metrics_tls_cert) if path} <= {
             f"{mount['mountPath']}/{file}" for mount in container["volumeMounts"] for file in ("token", "tls.crt")
         } | {None}
+
+
+@pytest.mark.slow("starts a worker, a gateway and a board")
+@pytest.mark.parametrize(("example", "name"), [("minimal", "worker-all"), ("gateway", "gateway"), ("board", "board")])
+def test_probes_and_scrapes_are_answered(example: str, name: str, redis_url: str, prefix: str, tmp_path: Path) -> None:
+    """The container's own arguments, variables and files, with other ports; process and pages are those of a pod."""
+    objects, port = everything()[example], free_port()
+    container = dict(containers(objects))[f"tracejudge-{name}"]
+    written(objects, tmp_path)
+    metrics = str({part["name"]: part["containerPort"] for part in container["ports"]}["metrics"])
+    given = {one["name"]: one.get("value", "a token of a Secret") for one in container["env"]}
+    environment = given | {
+        "TRACEJUDGE_REDIS_URL": redis_url,
+        "TRACEJUDGE_PREFIX": prefix,
+        "TRACEJUDGE_METRICS_PORT": str(port),
+        "TRACEJUDGE_GATEWAY": json.dumps({"metrics_port": port, "tokens": {"shop": {"token_env": "SHOP_TOKEN"}}}),
+    }
+    others = {"4318": "0", "9810": "0", metrics: str(port)}
+    arguments = [others.get(word, word) for word in container["args"]]
+    with (
+        Program("-m", "worker.cli", *arguments, folder=tmp_path, env=environment) as program,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client,
+    ):
+
+        def answers(probe: str) -> bool:
+            try:
+                return client.get(container[probe]["httpGet"]["path"]).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            wait_until(lambda probe=probe: answers(probe), what=probe)
+        page = client.get("/metrics")
+        assert page.status_code == 200
+        assert f"tracejudge_{'traces' if name == 'worker-all' else name}_" in page.text
+        assert program.terminate() == 0
 
 
 def test_every_role_and_queue_of_the_split_example_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
