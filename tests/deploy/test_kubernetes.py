@@ -150,7 +150,7 @@ def test_probes_and_scrapes_are_answered(example: str, name: str, redis_url: str
     container = dict(containers(objects))[f"tracejudge-{name}"]
     written(objects, tmp_path)
     metrics = str({part["name"]: part["containerPort"] for part in container["ports"]}["metrics"])
-    given = {one["name"]: one.get("value", "a token of a Secret") for one in container["env"]}
+    given = {one["name"]: one.get("value", "a-token-of-a-Secret") for one in container["env"]}
     environment = given | {
         "TRACEJUDGE_REDIS_URL": redis_url,
         "TRACEJUDGE_PREFIX": prefix,
