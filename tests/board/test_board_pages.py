@@ -253,11 +253,12 @@ def test_only_those_who_may_see_the_board(redis_url: str, prefix: str) -> None:
             BoardServer(Settings(redis_url=redis_url, board=Board(port=port)), {})
 
 
-def test_probes_and_metrics_have_a_port_of_their_own(redis: Redis, redis_url: str, prefix: str) -> None:
+def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str) -> None:
     """A kubelet sends no token; the board's own port answers nothing without one."""
     port = free_port()
     metrics = f"http://127.0.0.1:{port}"
-    with serving(redis_url, prefix, {"BOARD_TOKEN": TOKEN}, token_env="BOARD_TOKEN", metrics_port=port) as url:
+    board = {"token_env": "BOARD_TOKEN", "metrics_port": port}
+    with serving(redis_url, prefix, {"BOARD_TOKEN": TOKEN}, **board) as url:
         wait_until(lambda: httpx.get(f"{metrics}/readyz").status_code == 200, what="the index")
         assert httpx.get(f"{metrics}/healthz").status_code == 200
         assert "board ready" in httpx.get(f"{metrics}/readyz").text
