@@ -378,15 +378,13 @@ def test_values_that_cannot_work_fail_with_a_sentence(values: dict[str, Any], sa
     assert re.search(says, str(error.value)), error.value
 
 
-def test_parts_may_run_elsewhere() -> None:
-    assert (
-        len(
-            of_kind(
-                kubernetes.rendered({**GOOD, "partial": True, "workers": JUDGES, "config": TWO_MODELS}), "Deployment"
-            )
-        )
-        == 2
-    )
+def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
+    made = kubernetes.rendered({**GOOD, "partial": True, "workers": JUDGES, "config": TWO_MODELS})
+    assert len(of_kind(made, "Deployment")) == 2
+    address = {"name": "TRACEJUDGE_REDIS_URL", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
+    for values in ({"config": 'redis_url = "redis://redis"'}, {"env": [address]}):
+        (_, container) = next(containers(kubernetes.rendered(values)))
+        assert [one for one in container["env"] if one["name"] == address["name"]] == values.get("env", [])
 
 
 @contextmanager

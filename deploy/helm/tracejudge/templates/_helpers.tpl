@@ -104,8 +104,10 @@ spec:
           imagePullPolicy: {{ $values.imagePullPolicy }}
           args: {{ toJson .args }}
           env:
+            {{- if or $values.redis.secret $values.redis.url }}
             - name: TRACEJUDGE_REDIS_URL
               {{- include "tracejudge.address" $values.redis | nindent 14 }}
+            {{- end }}
             # Probes and Prometheus come from outside the pod.
             - { name: TRACEJUDGE_METRICS_HOST, value: {{ $values.listen | quote }} }
             {{- if eq .component "worker" }}

@@ -6,7 +6,9 @@
   {{- if and $at.secret $at.url }}{{ fail (printf "%s: set secret or url, not both." $name) }}{{ end -}}
   {{- if regexMatch "://[^/]*:[^@/]*@" $at.url }}{{ fail (printf "%s.url: holds a password, which everybody who can read the release would see; put the address into a Secret and name it in %s.secret." $name $name) }}{{ end -}}
 {{- end -}}
-{{- if not (or .Values.redis.secret .Values.redis.url) }}{{ fail "redis: there is no address; set redis.secret to the name of a Secret with the key redis-url, or redis.url where it holds no password." }}{{ end -}}
+{{- $elsewhere := or $config.redis_url $config.shards -}}
+{{- range .Values.env }}{{ if has .name (list "TRACEJUDGE_REDIS_URL" "TRACEJUDGE_SHARDS") }}{{ $elsewhere = true }}{{ end }}{{ end -}}
+{{- if not (or .Values.redis.secret .Values.redis.url $elsewhere) }}{{ fail "redis: there is no address; set redis.secret to the name of a Secret with the key redis-url, or redis.url where it holds no password." }}{{ end -}}
 
 {{- $judgeModels := dict -}}
 {{- range $name, $model := dig "models" dict $config }}{{ $_ := set $judgeModels ($model.label | default $model.model | default $model.provider | default "openai") $name }}{{ end -}}
