@@ -172,6 +172,7 @@ def test_the_inbox_prints_what_a_person_would_read(tmp_path: Path) -> None:
     }
     with Program(INBOX, str(port), folder=tmp_path) as inbox, httpx.Client(trust_env=False, timeout=60) as client:
         inbox.wait_for("inbox on port")
+        assert is_healthy(services()["inbox"], {8080: port})
         answer = client.post(f"http://127.0.0.1:{port}/page", json=message)
         assert (answer.status_code, answer.text) == (200, "ok")  # anything else is a failure to Alertmanager
         inbox.wait_for("^== page ==\n\\[PAGE\\] it fell\n61% passed.\nhttp://localhost:3000$")

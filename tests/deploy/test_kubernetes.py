@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -172,6 +173,13 @@ def test_probes_and_scrapes_are_answered(example: str, name: str, redis_url: str
 
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             wait_until(lambda probe=probe: answers(probe), what=probe)
+        if name == "worker-all":
+            # The chart's hook, which `helm test` runs.
+            doctor = [sys.executable, "-m", "worker.cli", *hook(example)["spec"]["containers"][0]["args"], "--json"]
+            ran = subprocess.run(doctor, cwd=tmp_path, env=os.environ | environment, capture_output=True, check=False)
+            found = {one["name"]: one["result"] for one in json.loads(ran.stdout)["parts"]}
+            assert {one for one, state in found.items() if state == "broken"} <= {"redis persistence"}, ran.stderr
+            assert found["role judge"] == "ok"
         page = client.get("/metrics")
         assert page.status_code == 200
         assert f"tracejudge_{'traces' if name == 'worker-all' else name}_" in page.text
@@ -236,18 +244,20 @@ def test_services_policies_and_monitors_lead_to_ports_of_pods(example: str) -> N
     assert {pod["metadata"]["labels"][label] for label in by for _, pod in pods(objects)} <= {load().job}
 
 
+def hook(example: str) -> dict[str, Any]:
+    """Render the pod of `helm test`."""
+    texts = kubernetes.chart().render(kubernetes.values(example), name="tracejudge").values()
+    (found,) = (text for text in texts if "helm.sh/hook" in text)
+    pod: dict[str, Any] = yaml.safe_load(found)
+    return pod
+
+
 @each_example()
 def test_pods_have_no_rights_and_hold_no_secret(example: str) -> None:
     objects = everything()[example]
     assert not of_kind(objects, "Secret")
-    hook = next(
-        one
-        for text in kubernetes.chart().render(kubernetes.values(example), name="tracejudge").values()
-        if "helm.sh/hook" in text
-        for one in [yaml.safe_load(text)]
-    )
-    assert not problems(hook)
-    for spec in (hook["spec"], *(pod["spec"] for _, pod in pods(objects))):
+    assert not problems(hook(example))
+    for spec in (hook(example)["spec"], *(pod["spec"] for _, pod in pods(objects))):
         (container,) = spec["containers"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
