@@ -11,8 +11,8 @@ import msgspec
 from deploy.rules.table import FOLDER
 
 VERSIONS: Final = FOLDER / "versions.env"
-USERS: Final = ("Dockerfile", "compose.yaml", "helm/tracejudge/values.yaml")
-"""The files that name images, in lines that begin with ``FROM`` or ``image:``."""
+USERS: Final = ("Dockerfile", "compose.yaml", "helm/tracejudge/values.yaml", "helm/tracejudge/Chart.yaml")
+"""The files that name images, in lines that begin with ``FROM`` or ``image:``, and the chart's own version."""
 PLATFORMS: Final = frozenset({"linux/amd64", "linux/arm64"})
 _OWN: Final = "TRACEJUDGE"
 _LINE: Final = re.compile(
@@ -50,7 +50,14 @@ def rewritten(images: Mapping[str, "re.Match[str]"], folder: Path = FOLDER) -> d
             # Compose builds our own image, and a built image has no digest in a registry yet.
             shown = image["image"] if user == "compose.yaml" and name == _OWN else image[0].partition("=")[2]
             text = re.sub(rf"(?m)^(FROM |\s*image: ){re.escape(image['repository'])}:\S+", rf"\g<1>{shown}", text)
-        texts[user] = text
+        version = images[_OWN]["image"].partition(":")[2]
+        # Charts have semantic versions, whose pre-releases are written otherwise than those of Python.
+        semantic = re.sub(r"\.?(dev|a|b|rc)(\d+)$", r"-\1.\2", version)
+        texts[user] = re.sub(
+            r"(?m)^(version|appVersion): .*$",
+            lambda found: f"{found[1]}: {semantic if found[1] == 'version' else version}",  # noqa: B023 - called now
+            text,
+        )
     return texts
 
 

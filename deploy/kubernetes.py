@@ -13,6 +13,7 @@ from typing import Any, Final
 import yaml
 from helm_python.chart import Chart
 
+from deploy.generated import yaml_text
 from deploy.rules.table import FOLDER
 
 CHART: Final = FOLDER / "helm" / "tracejudge"
@@ -26,19 +27,6 @@ _NOTE: Final = "# Written by `make generate` from deploy/helm/tracejudge/{}; cha
 _HELM_ONLY: Final = ("app.kubernetes.io/managed-by", "checksum/config")
 
 Objects = dict[tuple[str, str], dict[str, Any]]
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes short lists and maps on one line, and text of several lines as a literal block."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the library's signature
-        return True
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None),
-)
 
 
 @cache
@@ -122,9 +110,9 @@ def _overlay(example: str, base: Objects) -> dict[str, str]:
                 "metadata": {"name": key[1]},
                 "$patch": "delete",
             }
-            patches.append({"target": target, "patch": yaml.dump(deleted, Dumper=_Dumper, sort_keys=False)})
+            patches.append({"target": target, "patch": yaml_text(deleted)})
         elif key != CONFIG and (steps := list(_steps("", one, wanted[key]))):
-            patches.append({"target": target, "patch": yaml.dump(steps, Dumper=_Dumper, sort_keys=False, width=110)})
+            patches.append({"target": target, "patch": yaml_text(steps)})
     parts: dict[str, Any] = {"resources": ["../../base"]}
     parts["resources"] += ["objects.yaml"] if added else []
     parts["resources"] += ["../../../grafana/dashboards"] if has_dashboards else []
@@ -147,12 +135,11 @@ def _dashboards() -> str:
 
 def _kustomization(origin: str, **parts: Any) -> str:
     head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-    return _NOTE.format(origin) + yaml.dump(head | parts, Dumper=_Dumper, sort_keys=False, width=110)
+    return _NOTE.format(origin) + yaml_text(head | parts)
 
 
 def _documents(origin: str, objects: Any) -> str:
-    texts = (yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True) for one in objects)
-    return _NOTE.format(origin) + "---\n".join(texts)
+    return _NOTE.format(origin) + "---\n".join(map(yaml_text, objects))
 
 
 def _without(value: Any, names: tuple[str, ...]) -> Any:

@@ -130,7 +130,8 @@ def test_a_changed_version_reaches_every_file(tmp_path: Path) -> None:
         text = text.replace(image[0], f"{image['name']}={image['repository']}:9.9{digest}")
     changed = versions.rewritten(versions.read(text))
     assert write(tmp_path, changed, alone=False) == sorted(changed)
-    dockerfile, compose, values = (changed[user] for user in versions.USERS)
+    dockerfile, compose, values, chart = (changed[user] for user in versions.USERS)
+    assert "\nversion: 9.9\nappVersion: 9.9\n" in chart
     assert dockerfile.count(f"FROM python:9.9{digest}") == 2
     assert f"image: redis:9.9{digest}" in compose
     assert "image: tracejudge-worker:9.9\n" in compose  # which is built, and has no digest yet

@@ -30,6 +30,7 @@
   {{- if and (has "judge" $set.roles) (not $set.queues) $runs }}{{ $servesAll = true }}{{ end -}}
   {{- if $set.scaling.enabled -}}
     {{- if not $.Values.scaling.prometheus }}{{ fail (printf "workers.%s.scaling: KEDA needs the address of Prometheus in scaling.prometheus." $name) }}{{ end -}}
+    {{- if gt (len (printf "%s-worker-%s" (include "tracejudge.fullname" $) $name)) 46 }}{{ fail (printf "workers.%s.scaling: the name of the Deployment is too long for the queries, which find its pods by it; take a shorter name." $name) }}{{ end -}}
     {{- if not (or (has "ingest" $set.roles) (has "judge" $set.roles)) }}{{ fail (printf "workers.%s.scaling: its roles have nothing to scale by; only ingest and judge have. Set replicas." $name) }}{{ end -}}
     {{- if or (lt (int $set.scaling.max) (int $set.scaling.min)) (gt (int $set.scaling.fallback) (int $set.scaling.max)) }}{{ fail (printf "workers.%s.scaling: max must be at least min and fallback." $name) }}{{ end -}}
   {{- end -}}
