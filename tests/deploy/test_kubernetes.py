@@ -124,7 +124,7 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
                 assert listens == {"metrics": ours.metrics_port} == {"metrics": Settings().metrics_port}
                 if options["queues"]:
                     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-                    assert options["queues"] in make_app(ours).tracejudge_runtime.judging.labels, name
+                    assert ours.queue(options["queues"]) in make_app(ours).tracejudge_queues, name
             case "gateway":
                 assert listens == {"http": options["port"], "metrics": ours.gateway.metrics_port}
                 assert options["port"] == Settings().gateway.port
@@ -192,8 +192,9 @@ def test_every_role_and_queue_of_the_split_example_is_served(tmp_path: Path, mon
     run = [dict(zip(one["args"][1::2], one["args"][2::2], strict=True)) for _, one in containers(objects)]
     assert sorted(one["--roles"] for one in run) == ["export", "ingest", "judge", "judge", "monitor"]
     _, container = next(containers(objects))
-    labels = make_app(settings(objects, tmp_path, container)).tracejudge_runtime.judging.labels
-    assert sorted(one["--queues"] for one in run if "--queues" in one) == sorted(labels)
+    ours = settings(objects, tmp_path, container)
+    served = {ours.queue(one["--queues"]) for one in run if "--queues" in one}
+    assert served == make_app(ours).tracejudge_queues
 
 
 def selected(objects: Objects, selector: Mapping[str, Any]) -> set[str]:

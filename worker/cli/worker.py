@@ -37,16 +37,16 @@ def command(
     from worker.celery import make_app  # noqa: PLC0415
 
     app = make_app(settings, config_path(os.environ, config))
-    labels = app.tracejudge_runtime.judging.labels
-    served = [label.strip() for label in queues.split(",")] if queues else labels
-    for label in served:
-        if label not in labels:
-            raise SettingsError(f"--queues: no rule uses the judge model {label!r}{nearest(label, labels)}")
+    served = [name.strip() for name in queues.split(",")] if queues else []
+    labels = [queue.removeprefix(settings.queue("")) for queue in app.tracejudge_queues]
+    for name in served:
+        if name not in labels:
+            raise SettingsError(f"--queues: no rule uses the judge model {name!r}{nearest(name, labels)}")
     # Not by `app.worker_main`: Celery's command line imports an interactive shell, a fifth of the CPU of a start.
     worker = app.Worker(
         hostname=f"tracejudge-{os.getpid()}@{socket.gethostname()}",
         loglevel=settings.log_level,
-        queues=list(map(settings.queue, served)),
+        queues=list(map(settings.queue, served)) or None,
         quiet=True,
         without_gossip=True,
         without_mingle=True,
