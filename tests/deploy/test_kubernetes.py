@@ -406,6 +406,10 @@ def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
 def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
     off = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": False, "topologyKeys": []}
     assert {kind for kind, _ in kubernetes.rendered({**GOOD, **off})} == {"Deployment", "ConfigMap"}
+    for user, found in ((1_000_660_000, {1_000_660_000}), (None, {None})):
+        specs = [pod["spec"]["securityContext"] for _, pod in pods(kubernetes.rendered({**GOOD, "user": user}))]
+        assert {spec.get(name) for spec in specs for name in ("runAsUser", "runAsGroup", "fsGroup")} == found
+        assert all(spec["runAsNonRoot"] for spec in specs)
     served = {"enabled": True, "ingress": {"enabled": True, "host": "a.example.com", "className": "nginx"}}
     monitoring = dict.fromkeys(("podMonitor", "serviceMonitor", "rules", "dashboards"), True)
     made = kubernetes.rendered(
@@ -492,7 +496,7 @@ def test_an_upgrade_that_loses_data_or_skips_a_version_is_refused(
     layout: str, version: str, upgrade: dict[str, Any], says: str | None
 ) -> None:
     """Helm looks up the installed ConfigMap. What passes the guard fails later: this API server has no schemas."""
-    annotations = {"tracejudge.io/layout": layout, "tracejudge.io/version": version}
+    annotations = {"tracejudge/layout": layout, "tracejudge/version": version}
     values = {**GOOD, "upgrade": upgrade}
     with cluster(annotations) as kubeconfig, Config(namespace="judging", kubeconfig_content=kubeconfig) as config:
         with pytest.raises(helm_python.HelmError) as error:
@@ -505,9 +509,9 @@ def test_the_chart_is_of_this_version_and_layout() -> None:
     assert about["appVersion"] == project()["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[a-z]+\.\d+)?", about["version"])
     assert about["description"] == project()["description"]
-    assert about["annotations"]["tracejudge.io/layout"] == LAYOUT.decode()
+    assert about["annotations"]["tracejudge/layout"] == LAYOUT.decode()
     installed = everything()["minimal"][kubernetes.CONFIG]["metadata"]["annotations"]
-    assert installed == {"tracejudge.io/layout": LAYOUT.decode(), "tracejudge.io/version": about["version"]}
+    assert installed == {"tracejudge/layout": LAYOUT.decode(), "tracejudge/version": about["version"]}
 
 
 def test_helm_finds_nothing_to_complain_of_and_an_archive_renders_the_same(tmp_path: Path) -> None:

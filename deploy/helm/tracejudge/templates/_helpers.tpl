@@ -53,14 +53,14 @@ spec:
   selector:
     matchLabels:
       {{- include "tracejudge.selector" $root | nindent 6 }}
-      tracejudge.io/deployment: {{ .name }}
+      tracejudge/deployment: {{ .name }}
   template:
     metadata:
       labels:
         {{- with $values.podLabels }}{{ toYaml . | nindent 8 }}{{ end }}
         {{- include "tracejudge.labels" $root | nindent 8 }}
         app.kubernetes.io/component: {{ .component }}
-        tracejudge.io/deployment: {{ .name }}
+        tracejudge/deployment: {{ .name }}
       annotations:
         checksum/config: {{ toJson (list (include "tracejudge.config" $root) (include "tracejudge.files" $root)) | sha256sum }}
         {{- with $values.podAnnotations }}{{ toYaml . | nindent 8 }}{{ end }}
@@ -82,9 +82,11 @@ spec:
       terminationGracePeriodSeconds: {{ add (include "tracejudge.seconds" (dig "grace_s" 20 $config) | int) 25 }}
       securityContext:
         runAsNonRoot: true
-        runAsUser: 10001
-        runAsGroup: 10001
-        fsGroup: 10001
+        {{- with $values.user }}
+        runAsUser: {{ int64 . }}
+        runAsGroup: {{ int64 . }}
+        fsGroup: {{ int64 . }}
+        {{- end }}
         seccompProfile: { type: RuntimeDefault }
       {{- with $values.topologyKeys }}
       topologySpreadConstraints:
@@ -95,7 +97,7 @@ spec:
           labelSelector:
             matchLabels:
               {{- include "tracejudge.selector" $root | nindent 14 }}
-              tracejudge.io/deployment: {{ $.name }}
+              tracejudge/deployment: {{ $.name }}
         {{- end }}
       {{- end }}
       containers:
@@ -183,7 +185,7 @@ spec:
   selector:
     matchLabels:
       {{- include "tracejudge.selector" $root | nindent 6 }}
-      tracejudge.io/deployment: {{ .name }}
+      tracejudge/deployment: {{ .name }}
 {{- end }}
 {{- end }}
 
@@ -219,7 +221,7 @@ spec:
   type: {{ .values.service.type }}
   selector:
     {{- include "tracejudge.selector" $root | nindent 4 }}
-    tracejudge.io/deployment: {{ .name }}
+    tracejudge/deployment: {{ .name }}
   ports:
     - { name: http, port: {{ .port }}, targetPort: http }
     - { name: metrics, port: {{ .metricsPort }}, targetPort: metrics }

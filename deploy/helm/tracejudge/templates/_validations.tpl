@@ -61,11 +61,11 @@
      ConfigMap, which are empty at the first installation and where nothing can be looked up. */}}
 {{- define "tracejudge.guard" -}}
 {{- $upgrade := .root.Values.upgrade -}}
-{{- $layout := index .root.Chart.Annotations "tracejudge.io/layout" -}}
-{{- with index .installed "tracejudge.io/layout" -}}
+{{- $layout := index .root.Chart.Annotations "tracejudge/layout" -}}
+{{- with index .installed "tracejudge/layout" -}}
   {{- if and (ne . $layout) (ne (toString $upgrade.acceptLayout) $layout) }}{{ fail (printf "upgrade: the keys in Redis have layout %s, and this version writes layout %s; drain or choose another prefix first (docs/deploying.md#upgrading), then set upgrade.acceptLayout to %s." . $layout $layout) }}{{ end -}}
 {{- end -}}
-{{- with index .installed "tracejudge.io/version" -}}
+{{- with index .installed "tracejudge/version" -}}
   {{- $from := semver . -}}
   {{- $to := semver $.root.Chart.Version -}}
   {{- $steps := sub (int $to.Minor) (int $from.Minor) -}}
