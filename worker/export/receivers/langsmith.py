@@ -53,7 +53,7 @@ class _Feedback(Channel):
         if reply.status == _CONFLICT:
             return Answer()
         # The page of another server says nothing of a run.
-        if reply.status == _NOT_FOUND and b"un" in (reply.body or b"") and b"detail" in (reply.body or b""):
+        if reply.status == _NOT_FOUND and b"run" in (reply.body or b"").lower():
             return Answer(absent=items)
         return super().answer(items, reply)
 

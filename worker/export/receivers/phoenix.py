@@ -36,10 +36,10 @@ _ABSENT: Final = "do not exist"
 class _Annotations(Channel):
     """Annotations of one kind of target; ``target`` of an item is its id."""
 
-    max_items = 100
-
     def __init__(self, kind: str) -> None:
         self.path = f"/v1/{kind}_annotations"
+        # An answer names those targets that are absent; the id of a session may be a part of any other text.
+        self.max_items = 1 if kind == "session" else 100
 
     def request(self, items: Sequence[Item]) -> Request:
         """Wait for the result: otherwise Phoenix accepts annotations of spans that it does not have."""
@@ -50,8 +50,10 @@ class _Annotations(Channel):
         text = (reply.body or b"").decode("utf-8", "replace")
         if reply.status != _NOT_FOUND or _ABSENT not in text:
             return super().answer(items, reply)
+        if len(items) == 1:
+            return Answer(absent=items)
         absent = [item for item in items if item.about in text]
-        return Answer(absent=absent, unsent=[item for item in items if item.about not in text]) if absent else None
+        return Answer(absent=absent, unsent=[item for item in items if item.about not in text])
 
 
 class PhoenixExporter(HttpExporter):
