@@ -411,7 +411,7 @@ class Forgetting:
                 self._store.run("forget_verdicts", names, [entry.name for entry in owned])
 
     def _erase_parked(self) -> None:
-        """Remove verdicts that wait until a receiver knows their traces, also one that was taken out of the settings."""
+        """Remove verdicts that wait until a receiver knows their traces; also of one that settings name no more."""
         groups = groups_of(self._store, self._keys.verdicts)
         former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
         for name in former | self._settings.all_receivers.keys():

@@ -508,9 +508,7 @@ def test_a_request_whose_answer_is_lost_is_kept_once(ground: Ground, backend: Ba
     assert (backend.evaluations(), backend.refusals, worker.dropped, pending(ground)) == (names(3), [], {}, 0)
 
 
-def test_mlflow_is_asked_until_it_answers(
-    ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_is_asked_until_it_answers(ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server and worker ended together, and the server comes back later."""
     with backends.Mlflow() as server:
         ground.send(verdict(0))
@@ -604,7 +602,7 @@ def test_what_receivers_keep_is_known_without_their_keys(ground: Ground, monkeyp
         assert "http://peer:1" in (row.keeps(settings) or ""), kind
         (check,) = row.checks(settings)
         (found,) = check.run()
-        assert (found.result, "RECEIVER_KEY" in found.message) == ("broken", True), kind
+        assert (found.result, "RECEIVER_KEY" in found.what) == ("broken", True), kind
 
 
 def test_only_texts_are_redacted(ground: Ground, sender: Any, tmp_path: Path) -> None:
@@ -651,9 +649,7 @@ def test_forget_and_workers_remove_what_a_killed_process_left(ground: Ground, se
         assert (left.exists(), fresh.exists()) == (False, True)
 
 
-def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_being_forgotten(
-    ground: Ground, tmp_path: Path
-) -> None:
+def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_being_forgotten(ground: Ground, tmp_path: Path) -> None:
     whole = gzip.compress(b'{"trace_id":"t"}\n' * 1000)
     (tmp_path / "verdicts-2025-11-25.host-1.jsonl.gz").write_bytes(whole[:-20])
     write_labels(ground.store, [Label("t", "safety", "safety", passed=True, drawn="golden")])

@@ -23,7 +23,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Origin
 from worker.board.access import Access, Guard, form_token, is_form_token
 from worker.board.index import IndexedVerdict, Selection, VerdictIndex
-from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, label_of
+from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, is_drawn, label_of
 from worker.board.overview import OverviewThread
 from worker.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.config.redaction import UserKeys, hashed_user
@@ -273,7 +273,8 @@ class Board:
             judge=row.judge,
             metric=row.metric,
             said=cast("Said", said),
-            drawn=drawn if drawn in RATES else "queue",
+            # Not what the form says alone: an address can name any verdict.
+            drawn=drawn if drawn in RATES and is_drawn(row, drawn) else "queue",
             annotator=self._hash(user),
             answered_at=self._store.now_ms() / 1000,
             evaluation_id=row.evaluation_id,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import ClassVar, Final, Literal, NamedTuple
 
 import httpx
@@ -511,9 +512,13 @@ class HttpExporter(ReceiverExporter):
         expected: The server that `url` should name, for advice.
         protocol: What requests are called, for advice.
         content: Their encoding, for advice.
+        keeps_there: What it keeps after `tracejudge forget`, and how to erase it there.
+        probe: A request that changes nothing, for `tracejudge doctor`.
     """
 
     expected: ClassVar[str]
+    keeps_there: ClassVar[str]
+    probe: ClassVar[Request]
     protocol: ClassVar[str] = "JSON"
     content: ClassVar[str] = "JSON"
 
@@ -554,6 +559,40 @@ class HttpExporter(ReceiverExporter):
     def url_of(cls, options: HttpReceiver) -> str:
         """Return the address that the settings name."""
         return options.url or ""
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Send the probe."""
+        return [Check(f"receiver {name}", partial(cls.check, settings, name))]
+
+    @classmethod
+    def check(cls, settings: Settings, name: str) -> Sequence[Finding]:
+        """Check address and credentials."""
+        part = f"receiver {name}"
+        try:
+            destination, request = cls.destination_of(settings, name), cls.probe_of(settings, name)
+        except SettingsError as error:
+            return [broken(part, str(error), "set it, or take the receiver out")]
+        where = address(f"{destination.url.rstrip('/')}{request.path}")
+        with closing(ReceiverClient(destination)) as client:
+            client.deadline_s = CHECK_TIMEOUT_S
+            return [finding_of(part, where, client.send(request))]
+
+    @classmethod
+    def probe_of(cls, settings: Settings, name: str) -> Request:  # noqa: ARG003 - subclasses use them
+        """Return the probe, where it depends on the settings.
+
+        Raises:
+            SettingsError: A credential is absent.
+        """
+        return cls.probe
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
+        options = settings.all_receivers[name]
+        assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
+        return f"{address(cls.url_of(options))} keeps {cls.keeps_there}"
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
@@ -616,21 +655,6 @@ def finding_of(part: str, where: str, reply: Reply) -> Finding:
     if reply.kind in {"busy", "failing"}:
         return warning(part, what, f"{reply.fix}; {WAITS}")
     return broken(part, what, reply.fix if reply.kind == "rejected" else f"{reply.fix}; {WAITS}")
-
-
-def check_http(
-    destination_of: Callable[[Settings, str], Destination], settings: Settings, name: str, request: Request
-) -> Sequence[Finding]:
-    """Send a request that changes nothing."""
-    part = f"receiver {name}"
-    try:
-        destination = destination_of(settings, name)
-    except SettingsError as error:
-        return [broken(part, str(error), "set it, or take the receiver out")]
-    where = address(f"{destination.url.rstrip('/')}{request.path}")
-    with closing(ReceiverClient(destination)) as client:
-        client.deadline_s = CHECK_TIMEOUT_S
-        return [finding_of(part, where, client.send(request))]
 
 
 def group_of(receiver: str) -> str:

@@ -141,12 +141,14 @@ def majority(answers: Iterable[Answer]) -> Label | None:
         return None
     passed = 2 * passes > len(told)
     last = max((one for one in told if (one.said == "pass") is passed), key=lambda one: one.answered_at)
+    # A verdict that was drawn at random stays so, whoever looks at it later for another reason.
+    at_random = (one.drawn for one in sorted(told, key=lambda one: one.answered_at) if isinstance(one.drawn, float))
     return Label(
         trace_id=last.trace_id,
         judge=last.judge,
         metric=last.metric,
         passed=passed,
-        drawn=last.drawn,
+        drawn=next(at_random, last.drawn),
         span_id=last.span_id,
         annotator=last.annotator if len(told) == 1 else f"{len(told)} annotators",
         comment=last.note,

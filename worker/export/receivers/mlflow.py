@@ -23,13 +23,11 @@ from worker.export.receiver_delivery import (
     HttpExporter,
     Item,
     SkippedError,
-    check_http,
     label_of,
     last_scores,
     name_of,
 )
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _TRACES: Final = "/api/3.0/mlflow/traces"
@@ -113,6 +111,8 @@ class MlflowExporter(HttpExporter):
 
     kind = "mlflow"
     expected = "the address of MLflow's tracking server, as http://host:5000"
+    keeps_there = "assessments: delete them there, by trace"
+    probe = Request("/version", b"", method="GET")
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
@@ -129,17 +129,6 @@ class MlflowExporter(HttpExporter):
         experiment = options.experiment if isinstance(options, MlflowSettings) else None
         named = {} if experiment is None else {"x-mlflow-experiment-id": experiment}
         return {**super().credentials(options, name), **named}
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Ask for the server's version."""
-        request = Request("/version", b"", method="GET")
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps assessments: delete them there, by trace"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode an assessment for each score.

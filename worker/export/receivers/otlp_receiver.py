@@ -37,7 +37,7 @@ from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, R
 from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
 from worker.export.receivers.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
 from worker.storage.client import Store, address
-from worker.telemetry.finding import Check, Finding, ok
+from worker.telemetry.finding import Check, Finding, broken, ok
 from worker.telemetry.metrics import Metrics
 
 
@@ -112,6 +112,7 @@ class OtlpExporter(HttpExporter):
 
     kind = "otlp"
     expected = "an OTLP/HTTP receiver that takes protobuf, without /v1/traces"
+    keeps_there = "the spans and events that were sent: erase them there, by trace id"
     protocol = "OTLP"
     drop_reasons = ("unreadable", "rejected", "server_error", "partial_success")
     content = "protobuf"
@@ -136,11 +137,6 @@ class OtlpExporter(HttpExporter):
         self._logs.is_optional = True
         self.channels = (self._traces, self._logs)
         self._sends_events = options.logs != "off"
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Check the receiver by empty exports."""
-        return [Check(_PART, partial(check_receiver, cls.destination_of(settings, name)))]
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
@@ -176,10 +172,38 @@ class OtlpExporter(HttpExporter):
         )
 
     @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Post an export without spans, then one without events."""
+        return [Check(_PART, partial(cls.check, settings, name))]
+
+    @classmethod
+    def check(cls, settings: Settings, name: str) -> Sequence[Finding]:
+        """Check address and credentials by empty exports, which leave nothing in the receiver."""
+        began = time.monotonic()
+        try:
+            destination = cls.destination_of(settings, name)
+        except SettingsError as error:
+            return [broken(_PART, str(error), "set it, or take the receiver out")]
+        traces, logs = (address(f"{destination.url.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
+        with closing(ReceiverClient(destination)) as client:
+            client.deadline_s = CHECK_TIMEOUT_S
+            finding = finding_of(_PART, traces, client.send(Request("/v1/traces", b"", _REQUEST_HEADERS)))
+            if finding.result != "ok":
+                return [finding]
+            client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
+            reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
+        if reply.status in ABSENT:
+            return [ok(_PART, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
+        of_logs = finding_of(_PART, logs, reply)
+        return [finding if of_logs.result == "ok" else of_logs]
+
+    @classmethod
     def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the receiver."""
-        receiver = address(cls.destination_of(settings, name).url)
-        return f"{receiver} keeps the spans and events that were sent: erase them there, by trace id"
+        """Name the receiver, also where a variable of OpenTelemetry holds its address."""
+        options = settings.all_receivers[name]
+        assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
+        where = options.url or _variables().get("ENDPOINT")
+        return f"{address(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode the verdict's spans, and its events while the receiver takes them."""
@@ -208,21 +232,3 @@ def _variables() -> dict[str, str]:
     found = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
     whole = {name.removeprefix(prefix): value for name, value in found.items() if not name.startswith(of_traces)}
     return whole | {name.removeprefix(of_traces): value for name, value in found.items() if name.startswith(of_traces)}
-
-
-def check_receiver(destination: Destination) -> Sequence[Finding]:
-    """Post an export without spans, then one without events."""
-    # Empty exports show address, TLS and key, and leave nothing in the receiver.
-    began = time.monotonic()
-    traces, logs = (address(f"{destination.url.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
-    with closing(ReceiverClient(destination)) as client:
-        client.deadline_s = CHECK_TIMEOUT_S
-        finding = finding_of(_PART, traces, client.send(Request("/v1/traces", b"", _REQUEST_HEADERS)))
-        if finding.result != "ok":
-            return [finding]
-        client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
-        reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
-    if reply.status in ABSENT:
-        return [ok(_PART, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
-    of_logs = finding_of(_PART, logs, reply)
-    return [finding if of_logs.result == "ok" else of_logs]

@@ -5,7 +5,6 @@ verdict that is sent twice is one annotation.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,13 +18,11 @@ from worker.export.receiver_delivery import (
     HttpExporter,
     Item,
     SkippedError,
-    check_http,
     label_of,
     last_scores,
     name_of,
 )
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _NOT_FOUND: Final = 404
@@ -61,6 +58,8 @@ class PhoenixExporter(HttpExporter):
 
     kind = "phoenix"
     expected = "the address of Phoenix, as http://host:6006"
+    keeps_there = "annotations: delete them there, by trace"
+    probe = Request("/v1/span_annotations?sync=true", b'{"data":[]}')
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
@@ -68,17 +67,6 @@ class PhoenixExporter(HttpExporter):
         kinds = ("span", "trace", "session", "document")
         self._channels = {kind: _Annotations(kind) for kind in kinds}
         self.channels = tuple(self._channels.values())
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Send an empty list of annotations."""
-        request = Request("/v1/span_annotations?sync=true", b'{"data":[]}')
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps annotations: delete them there, by trace"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode an annotation for each score, and one for each document that was judged for relevance.
