@@ -220,6 +220,25 @@ def test_an_address_that_names_a_verdict_does_not_draw_it(
     assert drawn == {name: "queue" if number else 1.0 for number, name in enumerate(names)}
 
 
+def test_a_question_whose_text_is_far_away_is_searched_on_demand(
+    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+) -> None:
+    """A search of the whole stream takes seconds where that is long."""
+    at_ms = int(verdicts[0].started_at * 1000)
+    with redis.pipeline() as pipe:
+        for number in range(10_000):
+            row = ROWS[0] if number == 5_000 else trace_row(100 + number)
+            pipe.xadd(f"{prefix}:traces", {"v": "1", "t": msgspec.json.encode(row)}, id=f"{at_ms - 20_000 + number}-1")
+        pipe.execute()
+    moved = msgspec.structs.replace(verdicts[0], trace_ended_at=at_ms / 1000 - 3_600)
+    redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(moved)})
+    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+        page = client.get("/labels?as=ada").text
+        assert ANSWER not in page
+        (link,) = re.findall(r'href="([^"]+)" rel="nofollow"', page)
+        assert ANSWER in client.get(html.unescape(link)).text
+
+
 def test_the_text_of_another_span_is_not_shown(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
     store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
     fill(redis, prefix, [], [verdict])
