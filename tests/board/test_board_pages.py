@@ -22,6 +22,7 @@ from worker.board.verdict_page import Part, Span, divide
 from worker.config.loading import load
 from worker.config.settings import Board, Settings, SettingsError
 from worker.forget import ForgetTarget, Forgetting
+from worker.monitor import answers
 from worker.monitor.answers import Answer, Tally, majority, read_answers, tally
 from worker.monitor.label_store import keep_trace, labelled_trace, read_labels
 from worker.selection.sampling import position
@@ -330,6 +331,40 @@ def test_texts_are_divided_at_overlapping_marks() -> None:
     ]
     assert divide("", spans) == []
     assert "".join(part.text for part in divide("x" * 300_000, [])).endswith("[…cut after 200,000 characters]")
+
+
+def test_two_answers_at_once_are_both_counted(
+    redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
+    first, second = (
+        Answer(
+            trace_id=verdict.trace_id,
+            judge=verdict.judge,
+            metric=verdict.judge,
+            said=said,  # type: ignore[arg-type]
+            drawn=1.0,
+            annotator=said,
+            answered_at=number,
+            evaluation_id=verdict.evaluation_id,
+            judge_version="v",
+            judge_model="m",
+            service="shop",
+            judged=True,
+        )
+        for number, said in enumerate(("pass", "fail"))
+    )
+    read, others = answers.of_label, [second]
+
+    def meanwhile(store: Store, name: str) -> list[Answer]:
+        found = read(store, name)
+        if others:
+            answers.submit(store, others.pop(), verdict)
+        return found
+
+    monkeypatch.setattr(answers, "of_label", meanwhile)
+    assert answers.submit(store, first, verdict) is None
+    assert read_labels(store) == []
 
 
 def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
