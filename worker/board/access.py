@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import http
 import ipaddress
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -116,7 +117,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                is_static = scope["path"].startswith("/static/") and message["status"] == http.HTTPStatus.OK
+                headers["Cache-Control"] = "max-age=31536000, immutable" if is_static else "no-store"
                 named = scope["path"].split("/")[1].partition(".")[0] or "overview"
                 self._metrics.requests.labels(named if named in BOARD_PAGES else "other", message["status"]).inc()
             await send(message)
