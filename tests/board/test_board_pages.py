@@ -4,6 +4,7 @@ import base64
 import html
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -316,11 +317,14 @@ def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str
         assert "board ready" in httpx.get(f"{metrics}/readyz").text
         for path in ("/", "/verdicts/none/request", "/verdicts.jsonl", "/elsewhere"):
             assert httpx.get(f"{url}{path}").status_code == 401
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
+            connection.sendall(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 401")
         with pytest.raises(SettingsError, match=r"board\.metrics_port: cannot be used"):
             BoardServer(Settings(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
         found = scrape(port)
     refused = {page: found.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES}
-    assert refused == {"overview": 1, "verdicts": 2, "funnel": 0, "labels": 0, "other": 1}
+    assert refused == {"overview": 1, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
     assert found.total("tracejudge_board_indexed_verdicts") == 0
 
 

@@ -119,7 +119,7 @@ class Guard:
                     headers[name] = value
                 is_static = scope["path"].startswith("/static/") and message["status"] == http.HTTPStatus.OK
                 headers["Cache-Control"] = "max-age=31536000, immutable" if is_static else "no-store"
-                named = scope["path"].split("/")[1].partition(".")[0] or "overview"
+                named = scope["path"].strip("/").partition("/")[0].partition(".")[0] or "overview"
                 self._metrics.requests.labels(named if named in BOARD_PAGES else "other", message["status"]).inc()
             await send(message)
 
