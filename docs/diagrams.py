@@ -1,9 +1,10 @@
 """Draw the Mermaid diagrams of the pages as SVG, with npm's mermaid in Chromium; `--check` compares without either.
 
-A picture stands in `docs/diagrams/` under the first digits of its source's hash: a changed diagram has another name, and
-is drawn anew. Colours are variables of the page, with those of light pages where a page defines none.
+A picture stands in `docs/diagrams/` under the first digits of its source's hash: a changed diagram has another name,
+and is drawn anew. Colours are variables of the page, with those of light pages where a page defines none.
 """
 
+import base64
 import hashlib
 import json
 import re
@@ -118,8 +119,6 @@ def _svg(name: str, dumped: str) -> str:
     found = re.search(rf'id="svg-{name}">([^<]*)<', dumped)
     if found is None or found[1].startswith("failed"):
         sys.exit(f"diagram {name} cannot be drawn: {unescape(found[1]) if found else 'no answer from the browser'}")
-    import base64
-
     svg = base64.b64decode(found[1]).decode()
     for colour, variable in _COLOURS.items():
         svg = svg.replace(colour, variable)

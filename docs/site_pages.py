@@ -127,5 +127,5 @@ def _paths(nav: Any) -> Iterator[str]:
                 yield from [inner] if isinstance(inner, str) else _paths(inner)
 
 
-# MkDocs warns of a page without a place in the navigation; folders that are listed and files linked from pages have none.
+# MkDocs warns of a page without a place in the navigation; those of linked files and folders have none.
 logging.getLogger("mkdocs.structure.nav").addFilter(lambda record: f"{_COPIES}/" not in record.getMessage())

@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec import inspect as kinds
 
+from docs.errors import TEXTS
 from tracejudge.model import (
     Document,
     Feedback,
@@ -32,7 +33,7 @@ _TRACES: Final = """\
 
 One call of a language model in production, or one request of an agent, is one JSON object in UTF-8, in one entry of the
 Redis stream `tracejudge:traces` (`tracejudge` is the setting `prefix`). The SDK and the gateway write it for you; this
-page is for programs that write it themselves. [The JSON schema](trace.schema.json) says the same for machines.
+page is for programs that write it themselves. [The JSON schema](trace.schema.json) is for machines.
 
 ```text
 XADD tracejudge:traces MAXLEN ~ 200000 * v 1 t '<JSON>'
@@ -46,9 +47,9 @@ An entry has the field `v`, the version, and one of:
 | `f` | feedback that comes after its trace |
 | `r` | the report of a producer |
 
-An entry over `max_trace_bytes` (MAX_BYTES) is invalid. Readers are lenient: [other names](sdk.md#other-names-of-fields),
-camel case, ISO 8601 and `null` for absent are read as well, a field that cannot be used is left out and counted, and
-unknown fields are kept out. A trace is invalid only without a trace id, a service, or any content.
+An entry over `max_trace_bytes` (MAX_BYTES) is invalid. Readers are lenient:
+[other names](sdk.md#other-names-of-fields), camel case, ISO 8601 and `null` for absent are read as well, a field that
+cannot be used is left out and counted, and unknown fields are kept out. A trace is invalid only without a trace id, a service, or any content.
 [Why an entry is invalid](errors.md#why-a-stream-entry-is-invalid) lists the reasons.
 
 The smallest useful trace:
@@ -57,56 +58,6 @@ The smallest useful trace:
 {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "service": "shop", "input": "Is tea hot?", "output": "Yes."}
 ```
 """
-_MEANINGS: Final[Mapping[str, str]] = {
-    "trace_id": "32 lower-case hexadecimal digits (W3C). Other texts up to 128 characters are accepted; their verdicts have no link to a span",
-    "service": "the publishing service",
-    "output": "what the model answered; may be empty where `error` is set",
-    "id": "16 hexadecimal digits, one for each publication; without it a hash of the payload",
-    "span_id": "16 hexadecimal digits: the span of the call, to which verdicts link",
-    "environment": "deployment, as `prod`",
-    "release": "version of the service",
-    "name": "operation, as `answer question`",
-    "session_id": "conversation; traces of one service and environment with the same id belong together",
-    "user_id": "end user; verdicts hold a keyed hash of it",
-    "response_id": "the provider's id of the response",
-    "started_at": "begin of the call, seconds since the epoch, in 2000 to 2100",
-    "ended_at": "end of the call, seconds since the epoch",
-    "provider": "provider of the model, as OpenTelemetry's `gen_ai.provider.name`",
-    "model": "model that answered, as OpenTelemetry's `gen_ai.response.model`",
-    "input": "the user's query",
-    "messages": "the conversation before the query, system message included",
-    "context": "retrieved documents, or texts alone, in rank order",
-    "expected_response": "reference answer; excludes `expected_facts`",
-    "expected_facts": "facts that a correct answer contains",
-    "guidelines": "rules that this answer must obey",
-    "tool_calls": "tools that the model called",
-    "spans": "every step of the request",
-    "usage": "tokens of the call",
-    "error": "why the call failed",
-    "feedback": "what the end user said",
-    "tags": "texts by name, for segments, rules and labels",
-    "role": "`system`, `user`, `assistant` or `tool`",
-    "content": "text; absent where the message only calls tools",
-    "text": "text of the document",
-    "score": "of a document: that of the retriever; of feedback: from -1, bad, to 1, good",
-    "source": "file or address that it comes from",
-    "arguments": "any JSON",
-    "result": "any JSON",
-    "parent_id": "span that it belongs to",
-    "kind": "kind of the step, as `retriever` or `tool`",
-    "status": "how the step ended",
-    "inputs": "any JSON",
-    "outputs": "any JSON",
-    "attributes": "further attributes of the span, any JSON",
-    "input_tokens": "tokens of the prompt",
-    "output_tokens": "tokens of the answer",
-    "comment": "the end user's words",
-    "producer": "id of the producer's process",
-    "seq": "number of the report; a lower one than the last is ignored",
-    "published": "traces published since the producer's start",
-    "accepted": "traces that Redis confirmed",
-    "dropped": "traces dropped, by [reason](errors.md#why-a-service-did-not-deliver-a-trace)",
-}  # fmt: skip
 _STRUCTS: Final[Mapping[str, type[Struct]]] = {
     "A trace": Trace,
     "An item of `messages`": Message,
@@ -122,8 +73,8 @@ _RECEIVERS: Final = """\
 # Receivers
 
 Where verdicts are sent, by `kind`, with the keys of each `[receivers.NAME]` and the reasons why it drops a verdict.
-[Receivers](../receivers.md) says how to set one up, [Errors](errors.md#why-an-exporter-drops-a-verdict) what the reasons
-mean. `tracejudge_export_dropped_total` counts them by exporter and reason, and `tracejudge doctor` tries each receiver.
+[Receivers](../receivers.md) says how to set one up,
+[Errors](errors.md#why-an-exporter-drops-a-verdict) what the reasons mean. `tracejudge_export_dropped_total` counts them by exporter and reason, and `tracejudge doctor` tries each receiver.
 """
 
 
@@ -135,13 +86,14 @@ def traces_page() -> str:
         parts.append(f"## {title}\n\n{_doc(struct)}\n\n| field | type | meaning |\n| --- | --- | --- |")
         for field in kinds.type_info(struct).fields:  # type: ignore[attr-defined]
             required = " (required)" if field.required else ""
-            parts.append(f"| `{field.encode_name}`{required} | {_kind(field.type)} | {_MEANINGS[field.encode_name]} |")
+            meaning = TEXTS["trace_fields"][field.encode_name]
+            parts.append(f"| `{field.encode_name}`{required} | {_kind(field.type)} | {meaning} |")
         parts.append("")
     return "\n".join(parts)
 
 
 def receivers_page(fields: Rows) -> str:
-    """Write the page on receivers; ``fields`` lists the keys of a class of settings, as on the page on configuration."""
+    """Write the page on receivers; ``fields`` lists the keys of a class, as on the page on configuration."""
     parts = [_RECEIVERS]
     for kind, struct in KINDS.items():
         module = sys.modules[RECEIVERS[kind].__module__]
@@ -170,8 +122,5 @@ def _kind(found: Any) -> str:
             return f"object of {_kind(found.value_type)}"
         case kinds.StructType():
             return "object"
-        case kinds.FloatType() | kinds.IntType():
-            return "number"
-        case kinds.StrType():
-            return "string"
-    return "any JSON"
+    words = {kinds.FloatType: "number", kinds.IntType: "number", kinds.StrType: "string"}
+    return words.get(type(found), "any JSON")
