@@ -49,8 +49,8 @@ An entry has the field `v`, the version, and one of:
 
 An entry over `max_trace_bytes` (MAX_BYTES) is invalid. Readers are lenient:
 [other names](sdk.md#other-names-of-fields), camel case, ISO 8601 and `null` for absent are read as well, a field that
-cannot be used is left out and counted, and unknown fields are kept out. A trace is invalid only without a trace id, a service, or any content.
-[Why an entry is invalid](errors.md#why-a-stream-entry-is-invalid) lists the reasons.
+cannot be used is left out and counted, and unknown fields are kept out. A trace is invalid only without a trace id, a
+service, or any content. [Why an entry is invalid](errors.md#why-a-stream-entry-is-invalid) lists the reasons.
 
 The smallest useful trace:
 
@@ -74,7 +74,8 @@ _RECEIVERS: Final = """\
 
 Where verdicts are sent, by `kind`, with the keys of each `[receivers.NAME]` and the reasons why it drops a verdict.
 [Receivers](../receivers.md) says how to set one up,
-[Errors](errors.md#why-an-exporter-drops-a-verdict) what the reasons mean. `tracejudge_export_dropped_total` counts them by exporter and reason, and `tracejudge doctor` tries each receiver.
+[Errors](errors.md#why-an-exporter-drops-a-verdict) what the reasons mean. `tracejudge_export_dropped_total` counts them
+by exporter and reason, and `tracejudge doctor` tries each receiver.
 """
 
 
@@ -122,5 +123,5 @@ def _kind(found: Any) -> str:
             return f"object of {_kind(found.value_type)}"
         case kinds.StructType():
             return "object"
-    words = {kinds.FloatType: "number", kinds.IntType: "number", kinds.StrType: "string"}
+    words: dict[type, str] = {kinds.FloatType: "number", kinds.IntType: "number", kinds.StrType: "string"}
     return words.get(type(found), "any JSON")

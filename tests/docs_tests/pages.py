@@ -7,12 +7,24 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Command", "File", "matches", "mistakes", "read_page", "run", "table", "write_files"]
+__all__ = [
+    "Command",
+    "File",
+    "background",
+    "matches",
+    "mistakes",
+    "read_page",
+    "run",
+    "shell_lines",
+    "table",
+    "write_files",
+]
 
 _BLOCK: Final = re.compile(
     r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -80,11 +92,49 @@ def write_files(steps: Sequence[File | Command], folder: Path) -> None:
             path.write_text(step.text, encoding="utf-8")
 
 
-def run(command: str, folder: Path, steps: Sequence[File | Command] = (), timeout_s: float = _TIMEOUT_S) -> Ended:
+def shell_lines(text: str) -> list[str]:
+    """List the commands of the blocks marked `sh`, without comments; lines that end in a backslash are one command."""
+    blocks = re.findall(r"^( *)```sh\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for _, block in blocks for line in block.replace("\\\n", "").splitlines()]
+    return [plain for line in lines if (plain := re.sub(r"(^| +)#.*", "", line))]
+
+
+@contextlib.contextmanager
+def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command that does not end by itself; at the end of the block it gets a Ctrl-C."""
+    with (folder / f"{command.split(maxsplit=1)[0]}-{time.monotonic_ns()}.log").open("wb") as log:
+        program = subprocess.Popen(
+            ["sh", "-c", f"exec {command}"],
+            cwd=folder,
+            env=_environment([], env),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield program
+        finally:
+            program.send_signal(signal.SIGINT)
+            try:
+                program.wait(_TIMEOUT_S)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(program.pid, signal.SIGKILL)
+
+
+def run(
+    command: str,
+    folder: Path,
+    steps: Sequence[File | Command] = (),
+    timeout_s: float = _TIMEOUT_S,
+    env: Mapping[str, str] | None = None,
+) -> Ended:
     """Run a command in a folder as a shell does, with our commands on the path.
 
     Args:
         steps: What came before on the page; what it installed is there.
+        env: Further variables.
 
     Raises:
         AssertionError: It does not end in time.
@@ -93,7 +143,7 @@ def run(command: str, folder: Path, steps: Sequence[File | Command] = (), timeou
     program = subprocess.Popen(
         ["sh", "-c", command],
         cwd=folder,
-        env=_environment(installed),
+        env=_environment(installed, env or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -150,11 +200,11 @@ def _line_pattern(line: str) -> str:
     return r"[^\n]*?".join(map(re.escape, line.rstrip().split(_REST))) + r"\n"
 
 
-def _environment(installed: Sequence[Path]) -> Mapping[str, str]:
+def _environment(installed: Sequence[Path], more: Mapping[str, str]) -> Mapping[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEJUDGE_", "COVERAGE"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     ours = {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONUTF8": "1"}
-    return {**kept, **ours, "PYTHONPATH": os.pathsep.join(map(str, installed))}
+    return {**kept, **ours, "PYTHONPATH": os.pathsep.join(map(str, installed)), **more}
 
 
 def _installed(line: str, folder: Path) -> Path:
