@@ -45,12 +45,7 @@ _THEME: Final = {
     "clusterBorder": _EDGE,
     "edgeLabelBackground": _LABEL,
     "labelBackgroundColor": _LABEL,
-    "stateLabelColor": _TEXT,
-    "transitionColor": _EDGE,
-    "transitionLabelColor": _TEXT,
-    "specialStateColor": _EDGE,
-    "stateBkg": _NODE,
-    "fontSize": "14px",
+    "fontSize": "20px",
 }
 _PAGE: Final = """<!doctype html><meta charset="utf-8"><body><script src="mermaid.min.js"></script><script>
 const sources = SOURCES, settings = SETTINGS;
@@ -101,7 +96,7 @@ def _name(source: str) -> str:
 
 def _draw(sources: dict[str, str]) -> dict[str, str]:
     # Labels as text and not as HTML: a picture with HTML in it is shown by browsers only.
-    flat = {"htmlLabels": False, "useMaxWidth": True}
+    flat = {"htmlLabels": False, "useMaxWidth": True, "nodeSpacing": 30, "rankSpacing": 40, "padding": 10}
     settings = {"startOnLoad": False, "theme": "base", "themeVariables": _THEME, "htmlLabels": False, "flowchart": flat}
     settings |= {"fontFamily": "system-ui, sans-serif", "deterministicIds": True}
     with tempfile.TemporaryDirectory(prefix="tracejudge-diagrams-") as folder:
@@ -122,7 +117,8 @@ def _svg(name: str, dumped: str) -> str:
     svg = base64.b64decode(found[1]).decode()
     for colour, variable in _COLOURS.items():
         svg = svg.replace(colour, variable)
-    return svg
+    # Text is 20 px high in the drawing, so that wide ones can be read when they are made smaller; 15 px is enough.
+    return re.sub(r"max-width: ([\d.]+)px", lambda width: f"max-width: {float(width[1]) * 0.75:.0f}px", svg, count=1)
 
 
 def _script() -> bytes:
