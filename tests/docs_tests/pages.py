@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 __all__ = [
+    "Block",
     "Command",
     "File",
     "background",
+    "blocks",
     "matches",
     "mistakes",
     "read_page",
@@ -36,6 +39,13 @@ _CELL: Final = re.compile(r"(?<!\\)\|")
 _REST: Final = "…"
 _TIMEOUT_S: Final = 60.0
 _INSTALL: Final = "pip install "
+
+
+class Block(NamedTuple):
+    """A fenced block: the word behind the fence, and the text."""
+
+    kind: str
+    text: str
 
 
 class File(NamedTuple):
@@ -63,6 +73,14 @@ class Ended(NamedTuple):
 
     code: int
     output: str
+
+
+def blocks(text: str) -> list[Block]:
+    """List all fenced blocks of a page, those in lists too."""
+    return [
+        Block(kind, textwrap.dedent(inner))
+        for _, kind, inner in re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    ]
 
 
 def read_page(text: str) -> list[File | Command]:
@@ -94,9 +112,14 @@ def write_files(steps: Sequence[File | Command], folder: Path) -> None:
 
 def shell_lines(text: str) -> list[str]:
     """List the commands of the blocks marked `sh`, without comments; lines that end in a backslash are one command."""
-    blocks = re.findall(r"^( *)```sh\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    lines = [line.strip() for _, block in blocks for line in block.replace("\\\n", "").splitlines()]
-    return [plain for line in lines if (plain := re.sub(r"(^| +)#.*", "", line))]
+    lines: list[str] = []
+    for block in (block for block in blocks(text) if block.kind == "sh"):
+        for line in block.text.replace("\\\n", "").splitlines():
+            if lines and lines[-1].count("'") % 2:
+                lines[-1] += f"\n{line}"
+            elif plain := re.sub(r"(^| +)#.*", "", line.strip()):
+                lines.append(plain)
+    return lines
 
 
 @contextlib.contextmanager
