@@ -24,6 +24,10 @@ __all__ = ["page", "problems"]
 _ROOT: Final = Path(__file__).parent.parent
 
 
+_FINDING: Final = re.compile(
+    r"(?:(?<!\.)\b(?:broken|warning|ok|misconfigured|Check|permissions)\(\s*|\b(?:name|part)(?:, \w+)? = )"
+    r'f?"([a-z][^"]+)"'
+)
 TEXTS: Final[Mapping[str, Mapping[Any, Any]]] = tomllib.loads(
     (_ROOT / "docs/meanings.toml").read_text(encoding="utf-8")
 )
@@ -61,7 +65,7 @@ _DOCTOR: Final = """
 ## Findings of the doctor
 
 The `name` of a finding of [`tracejudge doctor`](commands.md#tracejudge-doctor), whose `result` is `ok`, `warning` or
-`broken`; each of the last two says how to fix it. Beside these each model and each receiver has a finding of its name.
+`broken`; each of the last two says how to fix it. `NAME` stands for a role, a model or a receiver.
 
 """
 _EVENTS_HEAD: Final = """
@@ -139,14 +143,10 @@ def _export_reasons() -> set[str]:
 
 
 def _doctor_names() -> list[str]:
-    """List the names of findings, from the calls that make them."""
-    names = set()
-    folders = [_ROOT / "worker/cli/doctor", _ROOT / "worker/export"]
-    for path in (path for folder in folders for path in folder.rglob("*.py")):
-        for call in _calls(path):
-            if isinstance(call.func, ast.Name) and call.func.id in {"broken", "warning", "ok", "misconfigured"}:
-                names.update(_texts(call.args[0]))
-    return sorted(names)
+    """List the names of findings, from the calls and assignments that hold them."""
+    sources = [path for folder in ("cli/doctor", "export") for path in (_ROOT / "worker" / folder).rglob("*.py")]
+    names = {name for path in sources for name in _FINDING.findall(path.read_text(encoding="utf-8"))}
+    return sorted(re.sub(r"{.*?}", "NAME", name) for name in names)
 
 
 def _logged() -> Iterator[str]:

@@ -1,8 +1,10 @@
 """A page of the documentation as a script: the files it shows, the commands it runs, and what they are to print."""
 
 import contextlib
+import multiprocessing
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,14 +16,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from worker.cli import main, verbs
+
 __all__ = [
+    "ELSEWHERE",
+    "PAGES",
+    "ROOT",
     "Block",
     "Command",
     "File",
+    "Warm",
     "background",
     "blocks",
     "matches",
     "mistakes",
+    "of_kind",
     "read_page",
     "run",
     "shell_lines",
@@ -29,6 +38,22 @@ __all__ = [
     "write_files",
 ]
 
+ROOT: Final = Path(__file__).parents[2]
+_FOLDERS: Final = {"docs", "runbooks", "reference"}
+PAGES: Final = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [
+        *map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "judges/samples/README.md", "docs/examples/README.md")),
+        *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name in _FOLDERS),
+    ]
+}
+ELSEWHERE: Final = {
+    "docs/examples/README.md": "tests/gateway/test_examples.py",
+    "docs/python.md": "tests/docs_tests/test_python_page.py",
+    "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
+    "docs/your-own-judge.md": "tests/docs_tests/test_your_own_judge.py",
+}
+"""Pages with a test of their own."""
 _BLOCK: Final = re.compile(
     r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -38,6 +63,7 @@ _EXIT: Final = re.compile(r"# exit code (\d+)$")
 _CELL: Final = re.compile(r"(?<!\\)\|")
 _REST: Final = "…"
 _TIMEOUT_S: Final = 60.0
+_INTERRUPTED: Final = 130
 _INSTALL: Final = "pip install "
 
 
@@ -80,6 +106,17 @@ def blocks(text: str) -> list[Block]:
     return [
         Block(kind, textwrap.dedent(inner))
         for _, kind, inner in re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def of_kind(kind: str) -> list[tuple[str, str]]:
+    """List the blocks of a kind with their pages, but for pages with a test of their own."""
+    return [
+        (name, block.text)
+        for name, text in PAGES.items()
+        if name not in ELSEWHERE
+        for block in blocks(text)
+        if block.kind == kind
     ]
 
 
@@ -140,7 +177,7 @@ def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[s
         finally:
             program.send_signal(signal.SIGINT)
             try:
-                program.wait(_TIMEOUT_S)
+                assert program.wait(_TIMEOUT_S) in {0, _INTERRUPTED}, command
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(program.pid, signal.SIGKILL)
@@ -182,6 +219,42 @@ def run(
         raise AssertionError(f"did not end within {timeout_s:g} s: {command}") from None
     told = [line for line in err.decode().splitlines(keepends=True) if "━━" not in line]
     return Ended(program.returncode, out.decode() + "".join(told))
+
+
+class Warm:
+    """Runs commands in processes that are forked from one which has imported all of them; that saves most of their CPU.
+
+    What needs a shell runs in one.
+    """
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        modules = ("cli", *(f"cli.{verb}" for verb in verbs()), "embedded", "storage.client")
+        self._context.set_forkserver_preload([f"worker.{module}" for module in modules])
+
+    def run(self, command: str, folder: Path, env: Mapping[str, str]) -> Ended:
+        """Run a command as `run` does."""
+        words = shlex.split(command)
+        if words[0] != "tracejudge" or re.search(r"[|>$&;]", command):
+            return run(command, folder, env=env)
+        output = folder / "command.out"
+        process = self._context.Process(target=_call, args=(words[1:], folder, _environment([], env), output))
+        process.start()
+        process.join(_TIMEOUT_S)
+        if process.is_alive():
+            process.kill()
+            raise AssertionError(f"did not end within {_TIMEOUT_S:g} s: {command}")
+        return Ended(process.exitcode or 0, output.read_text(encoding="utf-8"))
+
+
+def _call(arguments: list[str], folder: Path, env: Mapping[str, str], output: Path) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(file, descriptor)
+    main(arguments)
 
 
 def matches(shown: str, output: str) -> bool:

@@ -1,8 +1,4 @@
-"""Every block of code of every page: configuration is loaded, data is read, Python runs, and so does each command.
-
-Commands run in one installation with a real Redis, a worker, a gateway and the board's index. What cannot run here
-stands in `NOT_RUN` with the reason; pages with a test of their own are in `ELSEWHERE`.
-"""
+"""Every block of every page but commands: configuration is loaded, data is read, Python runs."""
 
 import asyncio
 import configparser
@@ -18,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from pages import blocks
+from pages import ELSEWHERE, PAGES, ROOT, blocks, of_kind
 from redis import Redis
 from support.cases import each_case
 from support.model_server import ModelServer
@@ -30,33 +26,7 @@ from judges.rows import as_trace
 from tracejudge import Trace
 from worker.config.loading import load
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = {"docs", "runbooks", "reference"}
-PAGES = {
-    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in [
-        *map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "judges/samples/README.md", "docs/examples/README.md")),
-        *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name in FOLDERS),
-    ]
-}
 KINDS = {"console", "ini", "json", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
-ELSEWHERE = {
-    "docs/examples/README.md": "tests/gateway/test_examples.py",
-    "docs/python.md": "tests/docs_tests/test_python_page.py",
-    "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
-    "docs/your-own-judge.md": "tests/docs_tests/test_your_own_judge.py",
-}
-
-
-def of_kind(kind: str) -> list[tuple[str, str]]:
-    """List the blocks of a kind with their pages, but for pages with a test of their own."""
-    return [
-        (name, block.text)
-        for name, text in PAGES.items()
-        if name not in ELSEWHERE
-        for block in blocks(text)
-        if block.kind == kind
-    ]
 
 
 def test_every_block_names_its_kind() -> None:
