@@ -21,6 +21,7 @@ from docs import diagrams
 _ROOT: Final = Path(__file__).parent.parent
 _LINK: Final = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)#\s]+)([^)]*\))")
 _FENCE: Final = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+_ITEM: Final = re.compile(r"(?:[-*]|\d+\.) (?! )")
 _COPIES: Final = "repository"
 _sources: dict[str, str] = {}
 """The place in the repository of each page, by its place on the site."""
@@ -65,7 +66,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{found[1]}{posixpath.relpath(linked, posixpath.dirname(place))}{found[3]}"
 
     parts = []
-    for text, is_code in _parts(markdown):
+    for text, is_code in _parts(_in_fours(markdown)):
         if not is_code:
             parts.append(_LINK.sub(relinked, text))
         elif text.startswith("```mermaid\n"):
@@ -73,6 +74,21 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         else:
             parts.append(text)
     return "".join(parts)
+
+
+def _in_fours(markdown: str) -> str:
+    """Indent what belongs to an item of a list by four spaces, as Python-Markdown wants it, instead of its marker."""
+    lines, width, is_code = [], 0, False
+    for line in markdown.splitlines():
+        is_code ^= line.startswith("```")
+        if width and line.startswith(" " * width) and not is_code:
+            lines.append(f"{' ' * 4}{line[width:]}")
+            continue
+        lines.append(line)
+        if line.strip():
+            marker = _ITEM.match(line)
+            width = len(marker[0]) if marker and not is_code else 0
+    return "\n".join(lines) + "\n"
 
 
 def _parts(text: str) -> Iterator[tuple[str, bool]]:

@@ -47,6 +47,10 @@ def test_pages_load_nothing_from_other_hosts(site: str) -> None:
                 far = browser.evaluate(CONTRAST)
                 assert far >= 4.5, (page, scheme, far)
         assert browser.evaluate("document.querySelectorAll('.md-typeset h2').length") > 5
+        # A block of code within a numbered list does not end the list.
+        browser.open(f"{site}/runbooks/TraceJudgeQualityDrop.html")
+        assert browser.evaluate("document.querySelectorAll('#look-first + ol > li').length") == 3
+        assert browser.evaluate("document.querySelectorAll('#look-first + ol > li pre').length") == 2
         assert browser.errors == []
         assert browser.hosts == {site.removeprefix("http://")}
 
