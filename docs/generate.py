@@ -189,15 +189,15 @@ def _pages() -> dict[str, str]:
         "configuration.md": _configuration(),
         "judges.md": _judges(),
         "verdicts.md": _verdicts(),
-        "traces.md": _NOTE + wire.traces_page(),
-        "receivers.md": _NOTE + wire.receivers_page(_fields),
-        "commands.md": _NOTE + commands.page(),
-        "errors.md": _NOTE + errors.page(),
         "sdk.md": _sdk(),
         "agreement.md": _NOTE + agreement.page(),
         "answers.md": _NOTE + answers.page(),
         "prompts.md": _NOTE + prompts.page(),
         "trace.schema.json": _schema(),
+        "traces.md": _NOTE + wire.traces_page(),
+        "receivers.md": _NOTE + wire.receivers_page(_fields),
+        "commands.md": _NOTE + commands.page(),
+        "errors.md": _NOTE + errors.page(),
     }
 
 

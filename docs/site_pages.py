@@ -5,7 +5,6 @@ copied to `repository/` on the site, Markdown as a page, a folder as a page that
 of files in `nav`, `runbooks`, stands for all of them.
 """
 
-import logging
 import posixpath
 import re
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from docs import diagrams
@@ -23,13 +22,17 @@ _LINK: Final = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)#\s]+)([^)]*\))")
 _FENCE: Final = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _ITEM: Final = re.compile(r"(?:[-*]|\d+\.) (?! )")
 _COPIES: Final = "repository"
+_UNLISTED: Final = InclusionLevel.NOT_IN_NAV
 _sources: dict[str, str] = {}
 """The place in the repository of each page, by its place on the site."""
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Expand the folder of runbooks in the navigation."""
-    _expand(config.nav)
+    """Expand the folder of runbooks in the navigation, and leave out pages that do not exist.
+
+    A misspelt page is found all the same: MkDocs then warns of the real one, which has no place in the navigation.
+    """
+    config.nav = _expanded(config.nav)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -48,10 +51,10 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
             text = path.read_text(encoding="utf-8")
         elif path.is_dir():
             text = _listing(path)
-            files.append(File.generated(config, place, content=text))
+            files.append(File.generated(config, place, content=text, inclusion=_UNLISTED))
         else:
             text = path.read_text(encoding="utf-8") if path.suffix == ".md" else ""
-            files.append(File.generated(config, place, abs_src_path=str(path)))
+            files.append(File.generated(config, place, abs_src_path=str(path), inclusion=_UNLISTED))
         found = (posixpath.normpath(posixpath.join(_folder(source), link[2])) for link in _LINK.finditer(_prose(text)))
         waiting += [linked for linked in found if not linked.startswith(("docs/", "../")) and (_ROOT / linked).exists()]
 
@@ -124,14 +127,18 @@ def _listing(folder: Path) -> str:
     return f"# {folder.relative_to(_ROOT)}\n\n{lines}\n"
 
 
-def _expand(nav: Any) -> None:
+def _expanded(nav: Any) -> list[Any]:
+    found = []
     for item in nav:
         for title, inner in item.items():
             if isinstance(inner, list):
-                _expand(inner)
+                found.append({title: _expanded(inner)})
             elif not inner.endswith(".md"):
-                names = sorted(path.name for path in (_ROOT / "docs" / inner).glob("*.md"))
-                item[title] = [f"{inner}/{name}" for name in names]
+                pages = sorted((_ROOT / "docs" / inner).glob("*.md"))
+                found.append({title: [f"{inner}/{page.name}" for page in pages]})
+            elif inner.startswith(f"{_COPIES}/") or (_ROOT / "docs" / inner).exists():
+                found.append(item)
+    return found
 
 
 def _paths(nav: Any) -> Iterator[str]:
@@ -141,7 +148,3 @@ def _paths(nav: Any) -> Iterator[str]:
         else:
             for inner in item.values():
                 yield from [inner] if isinstance(inner, str) else _paths(inner)
-
-
-# MkDocs warns of a page without a place in the navigation; those of linked files and folders have none.
-logging.getLogger("mkdocs.structure.nav").addFilter(lambda record: f"{_COPIES}/" not in record.getMessage())
