@@ -33,7 +33,7 @@ from support.processes import wait_until
 from worker.embedded import EmbeddedRedis
 
 NOT_RUN: Mapping[str, str] = {
-    "docker compose ": "no container engine; tests/deploy runs what the file starts",
+    "docker ": "no container engine; tests/deploy runs what the file starts",
     "make ": "it is this suite, or what .ci/run runs",
     "python3.11 -m venv": "the environment is there",
     "pip install ": "it needs the network; .ci/run installs the same",
