@@ -21,7 +21,8 @@ from worker.cli import verbs
 from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
 
 _ROOT: Final = Path(__file__).parent.parent
-_LINK: Final = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
+_LINK: Final = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 # A line that shows a mistake says how it ends.
 _VERB: Final = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?tracejudge ([a-z]+)(?!.*# exit code 2)", re.MULTILINE)
 _TARGET: Final = re.compile(r"\bmake ([a-z]+)\b")
@@ -61,12 +62,22 @@ def _problems(path: Path) -> Iterator[str]:
         yield from (f"{_name(path)}: names a path of a machine: {path_[0]}" for path_ in _MACHINE_PATH.finditer(text))
     if path.suffix == ".md":
         for found in _LINK.finditer(text):
-            if not (path.parent / found[1]).exists():
+            target = path.parent / found[1] if found[1] else path
+            if not target.exists():
                 yield f"{_name(path)}: link leads nowhere: {found[1]}"
+            elif found[2] and target.suffix == ".md" and found[2] not in _anchors(target):
+                yield f"{_name(path)}: there is no heading {found[1]}#{found[2]}"
         for code in _CODE.finditer(text):
             # Prompts, which are fenced as text, speak of other things than commands.
             if code[1] != "text":
                 yield from _wrong_commands(path, code[2] or code[3])
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, as repositories and the site make them."""
+    headings = _HEADING.findall(page.read_text(encoding="utf-8"))
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
 
 def _wrong_commands(path: Path, code: str) -> Iterator[str]:

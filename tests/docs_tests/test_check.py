@@ -15,6 +15,8 @@ MACHINE = "/home" + "/somebody"  # this file must name none either
     ("text", "problem"),
     [
         ("[there](absent.md)", "link leads nowhere: absent.md"),
+        ("# A page\n[there](#the-page)", "there is no heading #the-page"),
+        ("# A page: `x`\n[there](#a-page-x)", None),
         ("```sh\ntracejudge accuont\n```\n", "there is no `tracejudge accuont`"),
         ("```sh\ntracejudge report --sicne 1h\n```\n", "has no option --sicne"),
         ("```sh\ntracejudge dead list --newer 1h\n```\n", "has no option --newer"),
