@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import pytest
+
 from worker.cli import main, verbs
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "blocks",
     "matches",
     "mistakes",
+    "needs",
     "of_kind",
     "read_page",
     "run",
@@ -219,6 +222,13 @@ def run(
         raise AssertionError(f"did not end within {timeout_s:g} s: {command}") from None
     told = [line for line in err.decode().splitlines(keepends=True) if "━━" not in line]
     return Ended(program.returncode, out.decode() + "".join(told))
+
+
+def needs(*programs: str) -> None:
+    """Skip the test where a program is absent, but fail in CI, where a skip would hide that nothing was tested."""
+    for program in programs:
+        if shutil.which(program) is None:
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {program}")
 
 
 class Warm:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from pages import ELSEWHERE, PAGES, ROOT, blocks, of_kind
+from pages import ELSEWHERE, PAGES, ROOT, blocks, needs, of_kind
 from redis import Redis
 from support.cases import each_case
 from support.model_server import ModelServer
@@ -98,6 +98,7 @@ def test_other_blocks_are_valid() -> None:
 
 @pytest.mark.slow("needs promtool")
 def test_queries_are_valid(tmp_path: Path) -> None:
+    needs("promtool")
     rules = [{"record": f"block:{number}", "expr": text} for number, (_, text) in enumerate(of_kind("promql"))]
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "blocks", "rules": rules}]}), encoding="utf-8")

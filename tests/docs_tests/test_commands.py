@@ -20,6 +20,7 @@ from pages import (
     Warm,
     background,
     matches,
+    needs,
     of_kind,
     read_page,
     run,
@@ -213,6 +214,7 @@ def commands() -> list[str]:
 @pytest.mark.timeout(400)
 @pytest.mark.slow("a hundred commands")
 def test_commands_run(installation: Installation) -> None:
+    needs("curl", "redis-cli")
     wrong, used = [], set()
     for line in commands():
         if reason := next((start for start in NOT_RUN if line.startswith(start)), None):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from pages import Command, background, matches, read_page, run, shell_lines, write_files
+from pages import Command, background, matches, needs, read_page, run, shell_lines, write_files
 from support.ports import free_port
 from support.processes import wait_until
 
@@ -24,6 +24,7 @@ NOT_RUN = {
 
 @pytest.mark.slow("Prometheus raises the alert after a minute of the monitor")
 def test_the_tutorial_leads_to_its_alert(tmp_path: Path) -> None:
+    needs("prometheus", "promtool")
     (tmp_path / "tracejudge").symlink_to(ROOT)
     folder = tmp_path / "shop"
     with ExitStack() as ends:
