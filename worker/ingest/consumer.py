@@ -174,7 +174,7 @@ class IngestConsumer(ServiceThread):
         self._unusable = UnusableInput(store)
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
-        self._rates = RateFactors(store, planner.sampler)
+        self._rates = RateFactors(store.first, planner.sampler)
 
     def prepare(self) -> None:
         """Make the consumer group."""
@@ -184,7 +184,7 @@ class IngestConsumer(ServiceThread):
         """Read once and process all of it."""
         self._unusable.write()
         if self._settings.changes_rates:
-            self._rates.exchange_due()
+            self._exchange_rates()
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:
@@ -235,6 +235,15 @@ class IngestConsumer(ServiceThread):
             self._reader.close()
             leave(self._store, self._store.keys.traces, INGEST_GROUP, self._consumer)
         return ended
+
+    def _exchange_rates(self) -> None:
+        """Exchange the factors of rates; without the first shard those of another stay as they are."""
+        try:
+            self._rates.exchange_due()
+        except StoreError as error:
+            if self._store is self._store.first:
+                raise
+            log.warning("factors of rates not exchanged", error=str(error))
 
     def _log_changes(self, bounds: Bounds) -> None:
         """Log once when reading pauses or resumes, and when evaluations for a judge model are shed or chosen again."""

@@ -39,9 +39,12 @@ end
 -- KEYS[2] account:all          hash of counts; no TTL
 -- KEYS[3] groups               hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
 -- KEYS[4] layout               string, version of all keys; no TTL
+-- KEYS[5] shard                string, number of this Redis among the configured ones; no TTL
 -- ARGV[1] group · ARGV[2] its field in KEYS[3] · ARGV[3] '1' for an exporter's group · ARGV[4] version of the keys
+-- ARGV[5] number of this Redis
 -- Returns 1 if it was created.
-local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'}})
+local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'},
+  {KEYS[5], 'string'}})
 if refused then return refused end
 
 local function number_of(field)
@@ -49,6 +52,7 @@ local function number_of(field)
 end
 
 redis.call('SET', KEYS[4], ARGV[4], 'NX')
+redis.call('SET', KEYS[5], ARGV[5], 'NX')
 if group_state(KEYS[1], ARGV[1]) then return 0 end
 local position = redis.call('HGET', KEYS[3], ARGV[2])
 if position then
@@ -87,6 +91,27 @@ if total > 0 then
   note_acknowledged(KEYS[3], 'verdicts:' .. ARGV[1], ARGV[2])
 end
 return fresh
+
+-- @script pass_group
+-- Moves a group to an entry up to which its reader has counted the stream by a position of its own. Entries before the
+-- group's place change nothing, so that the script can be repeated.
+--
+-- KEYS[1] verdicts      stream
+-- KEYS[2] account:all   hash of counts; no TTL
+-- KEYS[3] groups        hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
+-- ARGV[1] group · ARGV[2] the entry
+-- Returns how many entries were passed.
+local exported = 'exported:' .. ARGV[1]
+local refused = guard({{KEYS[2], 'hash', 'HINCRBY'}, {KEYS[1], 'stream', 'XRANGE'}, {KEYS[3], 'hash', 'HGET', 'HSET'}})
+  or guard_counters(KEYS[2], {exported})
+if refused then return refused end
+local delivered = last_delivered(KEYS[1], ARGV[1])
+if not delivered or not before(delivered, ARGV[2]) then return 0 end
+local passed = #redis.call('XRANGE', KEYS[1], '(' .. delivered, ARGV[2])
+redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2])
+redis.call('HINCRBY', KEYS[2], exported, passed)
+note_acknowledged(KEYS[3], 'verdicts:' .. ARGV[1], ARGV[2])
+return passed
 
 -- @script claim
 -- Claims entries of a group that their consumer has not acknowledged for a while. One entry at a time, since XCLAIM
