@@ -1,0 +1,113 @@
+"""Three Redis servers share the traces of two workers; one of them is killed and comes back with its data."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
+from support.processes import bounded_s, wait_until
+
+import tracejudge
+from tracejudge.sharding import shard_of
+from worker.accounting import Account, read_account, summed
+from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.monitor.series import HOUR_S, read_buckets, read_series
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.storage.client import Store, make_stores
+
+SHARDS = 3
+TRACES = 600
+SESSIONS = 10
+RULES = [{"name": "all", "judges": ["groundedness"]}]
+
+
+class Shards:
+    """Three servers, a broker of its own, and two workers that serve all of them."""
+
+    def __init__(self, stack: ExitStack, binary: ServerBinary, folder: Path, prefix: str) -> None:
+        self.servers = [stack.enter_context(EmbeddedRedis(binary, appendonly=True)) for _ in range(SHARDS)]
+        broker = stack.enter_context(EmbeddedRedis(binary))
+        self.urls, self.prefix = [server.url for server in self.servers], prefix
+        pipeline = Pipeline(self.urls[0], prefix, folder, stack)
+        self.stores = make_stores(self.urls, pipeline.keys)
+        settings = {"shards": ",".join(self.urls), "broker_url": broker.url, "rules": RULES}
+        self.workers = [pipeline.worker(**settings) for _ in range(2)]
+
+    def account(self) -> Account:
+        return summed([read_account(store) for store in self.stores])
+
+    def verdicts(self, store: Store) -> list[OutboxEntry]:
+        entries = store.call(lambda client: client.xrange(store.keys.verdicts))
+        return [read for read in map(read_outbox_entry, entries) if read is not None]
+
+    def judgements_in_sums(self) -> int:
+        store, now = self.stores[0], time.time()
+        series = [one for one, labels in read_series(store).items() if not labels.segment]
+        found = read_buckets(store, series, now - HOUR_S, now + HOUR_S, fine=True)
+        return sum(bucket.sums.total.judgements for buckets in found for bucket in buckets)
+
+
+@pytest.fixture
+def shards(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path, prefix: str) -> Iterator[Shards]:
+    with ExitStack() as stack:
+        yield Shards(stack, redis_binaries[0], tmp_path, prefix)
+
+
+def is_ready(worker: Worker) -> bool:
+    return httpx.get(f"http://127.0.0.1:{worker.port}/readyz", timeout=10).status_code == httpx.codes.OK
+
+
+@pytest.mark.slow("three servers, one of them away for seconds")
+@pytest.mark.parametrize("killed", [1, 0], ids=["a later one", "the first one"])
+def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards: Shards, killed: int) -> None:
+    traces = [
+        msgspec.structs.replace(trace, session_id=f"session {number % SESSIONS}" if number % 3 == 0 else None)
+        for number, trace in enumerate(make_traces(2 * TRACES))
+    ]
+    expected: Counter[int] = Counter(shard_of(one.trace_id, one.session_id, SHARDS) for one in traces)
+    assert min(expected[shard] for shard in range(SHARDS)) > TRACES // SHARDS, "each server has its part"
+    alive = [store for store in shards.stores if store.shard != killed]
+    tracejudge.init(service="tests", shards=shards.urls, prefix=shards.prefix)
+    try:
+        for trace in traces[:TRACES]:
+            tracejudge.publish(trace)
+        wait_until(lambda: sum(len(shards.verdicts(store)) for store in shards.stores) > TRACES // 4, SETTLING_S)
+        shards.servers[killed].kill()
+        killed_at = time.monotonic()
+        for trace in traces[TRACES:]:
+            tracejudge.publish(trace)
+        assert not tracejudge.flush(0.5), "the traces of the server that is away are kept"
+        wait_until(lambda: all(len(shards.verdicts(store)) == expected[store.shard] for store in alive), SETTLING_S)
+        assert time.monotonic() - killed_at < bounded_s(5), "other servers do not wait for the one that is away"
+        up = {str(store.shard): float(store.shard != killed) for store in shards.stores}
+        for worker in shards.workers:
+            wait_until(
+                lambda worker=worker: (
+                    {shard: worker.scrape().total("tracejudge_shard_up", shard=shard) for shard in up} == up
+                )
+            )
+            assert is_ready(worker)
+        shards.servers[killed].restart()
+        assert tracejudge.flush(60)
+    finally:
+        tracejudge.shutdown()
+
+    def settled() -> Account | None:
+        account = shards.account()
+        return account if account.published == len(traces) and account.settled else None
+
+    account = wait_until(settled, SETTLING_S, "all traces to be settled")
+    assert (account.sampled, account.scored, account.lost, account.lost_by_redis) == (len(traces), len(traces), 0, 0)
+    of_shard = {store.shard: Counter(one.verdict.trace_id for one in shards.verdicts(store)) for store in shards.stores}
+    once = Counter({trace.trace_id: 1 for trace in traces})
+    assert sum(of_shard.values(), Counter()) == once, "each trace is judged once"
+    assert {shard: len(found) for shard, found in of_shard.items()} == expected
+    wait_until(lambda: shards.judgements_in_sums() >= len(traces), SETTLING_S, "the sums of the monitor")
+    assert shards.judgements_in_sums() == len(traces)
+    counted = sum(worker.scrape().total("tracejudge_verdicts_total") for worker in shards.workers)
+    assert counted == len(traces)
