@@ -89,7 +89,7 @@ class Keys:
     feedback = _Key("feedback:due")
     """Sorted set of pending late feedback by the time of its pass, in milliseconds; TTL of the ledger."""
     feedback_taken = _Key("feedback:taken")
-    """Set of late feedback that another shard handed over, so that each is taken once; TTL of a day."""
+    """Sorted set of late feedback that another shard handed over, so that each is taken once; TTL of a day."""
     feedback_pass = _Key("feedback:pass")
     """String, the worker that searches the traces of late feedback; TTL of seconds."""
 
