@@ -131,3 +131,20 @@ def test_dead_letters_of_all_servers_are_listed_retried_and_dropped(grounds: lis
     assert (dropped["found"], dropped["dropped"]) == (SHARDS, SHARDS)
     assert run("dead", "list", "--json").lines == []
     assert run("account", "--json").document["lost"] == 0
+
+
+@pytest.mark.usefixtures("_patient_doctor")
+def test_the_doctor_names_the_server_that_is_away(
+    grounds: list[Ground], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [grounds[0].url, f"redis://127.0.0.1:{free_port()}/0", grounds[2].url]
+    monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(urls))
+    ended = run("doctor", "--json")
+    found = {part["name"]: part["result"] for part in ended.document["parts"]}
+    assert ended.code == 1
+    assert [found[f"shard {number}: redis"] for number in range(SHARDS)] == ["ok", "broken", "ok"]
+    assert [f"shard {number}: redis version" in found for number in range(SHARDS)] == [True, False, True]
+    assert found["accounting"] == "ok"
+    monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join((urls[0], urls[2])))
+    parts = {part["name"]: part for part in run("doctor", "--json").document["parts"]}
+    assert parts["shard 1: redis keys"]["what"].startswith("this Redis is shard 2")
