@@ -11,6 +11,7 @@ All scripts can be repeated: what took effect once does not take effect twice.
 import heapq
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -423,6 +424,16 @@ def scan_shards(
     entries = heapq.merge(*each, key=lambda entry: entry_position(entry[0]), reverse=newest_first)
     while chunk := list(itertools.islice(entries, _MERGED_COUNT)):
         yield chunk
+
+
+def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
+    """Read hashes of counts, each summed over all shards."""
+    wanted = list(names)
+    totals: list[Counter[str]] = [Counter() for _ in wanted]
+    for one in store.answering:
+        for total, fields in zip(totals, one.hashes(wanted), strict=True):
+            total.update({name.decode(): int(count) for name, count in fields.items()})
+    return totals
 
 
 def entry_position(entry_id: bytes | str) -> tuple[int, int]:
