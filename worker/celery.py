@@ -55,6 +55,8 @@ _HURRY_S: Final = 1.8
 # After the grace: a thread that hangs, as on a log pipe that nobody reads, must not keep the process alive.
 _LAST_RESORT_S: Final = 9.5
 _EXIT_REFUSED: Final = 2
+# How often a message for a shard that a worker does not serve is passed on; then that shard's sweeper sends another.
+_MAX_HOPS: Final = 8
 _REDIS_SCHEMES: Final = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
 # One list per queue instead of four; and a queue that is consumed again is polled within 0.1 s.
 _REDIS_OPTIONS: Final = {"priority_steps": [0], "polling_interval": 0.1}
@@ -77,6 +79,7 @@ class _Notification(Struct, forbid_unknown_fields=True):
     v: int
     model: str
     shard: Annotated[int, Meta(ge=0, lt=MAX_SHARDS)] | None = None
+    hops: Annotated[int, Meta(ge=0, le=_MAX_HOPS)] = 0
 
     @property
     def is_known(self) -> bool:
@@ -318,9 +321,16 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     app.conf.update(_configuration(settings, runtime.labels))
 
     @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
-    def judge(v: int, model: str, shard: int = 0) -> dict[str, Any] | None:  # noqa: ARG001 - checked before
+    def judge(v: int, model: str, shard: int = 0, hops: int = 0) -> dict[str, Any] | None:  # noqa: ARG001 - checked
         """Judge ready batches of one judge model, in one Redis, for some seconds."""
-        return runtime.judge(model, shard)
+        if shard in runtime.shards:
+            return runtime.shards[shard].judging.run(model)
+        if hops < _MAX_HOPS:
+            # All workers share the queue, and another one may serve that shard.
+            body = {"v": SHARD_VERSION, "model": model, "shard": shard, "hops": hops + 1}
+            with suppress(Exception):
+                app.send_task(TASK, kwargs=body, queue=queue_of(settings, model), ignore_result=True, retry=False)
+        return None
 
     app.steps["worker"].add(RuntimeStep)
 

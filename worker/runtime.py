@@ -109,9 +109,11 @@ class Runtime:
             sums = QualitySums(settings, self.stores[0], self.metrics)
             self._monitors = [sums, *(ShardSums(store, sums) for store in self.stores[1:])]
             for thread, store in zip(self._monitors, self.stores, strict=True):
-                self._readiness.watch(thread.name, thread.role, thread, store.shard)
-                if store.shard in self.shards:
-                    self._readiness.add_flow(monitor_flow(store.shard))
+                # Without the first shard nothing can be added, and another one that is away holds up nothing.
+                is_first = store is store.first
+                self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.shard)
+            if 0 in self.shards:
+                self._readiness.add_flow(monitor_flow())
         self._readiness.publish(self.metrics.ready)
 
     @property
@@ -181,14 +183,6 @@ class Runtime:
             store.close()
         self._http_server.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
-
-    def judge(self, label: str, shard: int) -> dict[str, Any] | None:
-        """Judge ready batches of a queue label in a shard for some seconds.
-
-        Returns counts, or None where a running shift does the work or this worker does not serve the shard.
-        """
-        served = self.shards.get(shard)
-        return None if served is None else served.judging.run(label)
 
     def hurry(self) -> None:
         """Cut the grace of a stop short: leases of evaluations in progress are released at once."""

@@ -204,9 +204,9 @@ def flows(roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequenc
     return [flow for flow in every if flow.role in roles]
 
 
-def monitor_flow(shard: int) -> Flow:
-    """Return the flow of the monitor on one shard."""
-    (flow,) = (one for one in flows(("monitor",), {MONITOR_GROUP: "monitor"}, (), shard))
+def monitor_flow() -> Flow:
+    """Return the flow of the monitor, on the first shard."""
+    (flow,) = flows(("monitor",), {MONITOR_GROUP: "monitor"}, ())
     return flow
 
 

@@ -276,7 +276,8 @@ def circuits(store: Store) -> Sequence[Finding]:
 
 def roles(settings: Settings, store: Store) -> Sequence[Finding]:
     """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
-    exporters = enabled(settings)
+    # The monitor is one for all shards, and shows on the first.
+    exporters = {name: one for name, one in enabled(settings).items() if one.role != "monitor" or store is store.first}
     found = measure(store, groups=tuple(exporters))
     workers = [worker.roles for worker in live_workers(store)]
     seen = {"ingest": _is_read(store, store.keys.traces, INGEST_GROUP), "judge": bool(live_circuits(store))}

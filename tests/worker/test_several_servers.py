@@ -19,6 +19,7 @@ from worker.queue.pending_feedback import PendingFeedback
 from worker.storage.client import LayoutError, Store, StoreError
 from worker.storage.keys import MONITOR_GROUP
 from worker.telemetry.backlog import Backlog, Memory, Position
+from worker.telemetry.health import Pulse, Readiness
 from worker.telemetry.metrics import Metrics
 
 
@@ -217,3 +218,29 @@ def test_a_server_at_another_place_is_refused(grounds: list[Ground]) -> None:
         away.now_ms()
     assert away.is_away
     away.close()
+
+
+class _Thread:
+    """A thread of a role, in the state that a test sets."""
+
+    def __init__(self) -> None:
+        self.pulse = Pulse(0.0)
+
+
+def test_a_role_is_ready_while_one_server_lets_it_make_progress() -> None:
+    now = [0.0]
+    readiness = Readiness(clock=lambda: now[0])
+    threads = [_Thread(), _Thread()]
+    for shard, thread in enumerate(threads):
+        readiness.watch("ingest", "ingest", thread, shard)
+    loop = _Thread()
+    readiness.watch("event-loop", "ingest", loop, None)
+    threads[0].pulse = Pulse(0.0, trouble="Redis does not answer", troubled_at=0.0)
+    now[0] = 20.0
+    threads[1].pulse = loop.pulse = Pulse(20.0)
+    assert [state.ready for state in readiness.roles()] == [True]
+    assert [readiness.roles(shard)[0].ready for shard in (0, 1)] == [False, True]
+    threads[1].pulse = threads[0].pulse
+    assert readiness.role("ingest").why == "ingest: Redis does not answer for 20 s"
+    threads[1].pulse, loop.pulse = Pulse(20.0), Pulse(20.0, dead=True)
+    assert not readiness.role("ingest").ready, "all servers need the event loop"

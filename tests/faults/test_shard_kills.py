@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,16 +27,18 @@ RULES = [{"name": "all", "judges": ["groundedness"]}]
 
 
 class Shards:
-    """Three servers, a broker of its own, and two workers that serve all of them."""
+    """Three servers, a broker of its own, and two workers."""
 
-    def __init__(self, stack: ExitStack, binary: ServerBinary, folder: Path, prefix: str) -> None:
+    def __init__(
+        self, stack: ExitStack, binary: ServerBinary, folder: Path, prefix: str, of_worker: Sequence[Mapping[str, str]]
+    ) -> None:
         self.servers = [stack.enter_context(EmbeddedRedis(binary, appendonly=True)) for _ in range(SHARDS)]
         broker = stack.enter_context(EmbeddedRedis(binary))
         self.urls, self.prefix = [server.url for server in self.servers], prefix
         pipeline = Pipeline(self.urls[0], prefix, folder, stack)
         self.stores = make_stores(self.urls, pipeline.keys)
         settings = {"shards": ",".join(self.urls), "broker_url": broker.url, "rules": RULES}
-        self.workers = [pipeline.worker(**settings) for _ in range(2)]
+        self.workers = [pipeline.worker(**settings, **each) for each in of_worker]
 
     def account(self) -> Account:
         return summed([read_account(store) for store in self.stores])
@@ -53,9 +55,12 @@ class Shards:
 
 
 @pytest.fixture
-def shards(redis_binaries: tuple[ServerBinary, ...], tmp_path: Path, prefix: str) -> Iterator[Shards]:
+def shards(
+    redis_binaries: tuple[ServerBinary, ...], tmp_path: Path, prefix: str, request: pytest.FixtureRequest
+) -> Iterator[Shards]:
+    """Two workers that serve all servers, or what the test's parameter says."""
     with ExitStack() as stack:
-        yield Shards(stack, redis_binaries[0], tmp_path, prefix)
+        yield Shards(stack, redis_binaries[0], tmp_path, prefix, getattr(request, "param", ({}, {})))
 
 
 def is_ready(worker: Worker) -> bool:
@@ -91,7 +96,7 @@ def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards:
                     {shard: worker.scrape().total("tracejudge_shard_up", shard=shard) for shard in up} == up
                 )
             )
-            assert is_ready(worker)
+            wait_until(lambda worker=worker: is_ready(worker), what="readiness by the servers that are there")
         shards.servers[killed].restart()
         assert tracejudge.flush(60)
     finally:
@@ -111,3 +116,25 @@ def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards:
     assert shards.judgements_in_sums() == len(traces)
     counted = sum(worker.scrape().total("tracejudge_verdicts_total") for worker in shards.workers)
     assert counted == len(traces)
+
+
+@pytest.mark.slow("three servers")
+@pytest.mark.parametrize("shards", [({"served_shards": "0"}, {"served_shards": "1,2"})], indirect=True, ids=["apart"])
+def test_workers_that_serve_different_servers_pass_messages_on(shards: Shards) -> None:
+    traces = make_traces(40)
+    tracejudge.init(service="tests", shards=shards.urls, prefix=shards.prefix)
+    waited = []
+    try:
+        for number, trace in enumerate(traces, 1):
+            tracejudge.publish(trace)
+            began = time.monotonic()
+            wait_until(lambda: sum(len(shards.verdicts(one)) for one in shards.stores) == number, SETTLING_S)  # noqa: B023
+            waited.append(time.monotonic() - began)
+    finally:
+        tracejudge.shutdown()
+    # A lost message costs a second, and half of them are for the other worker.
+    assert sorted(waited)[len(waited) // 2] < bounded_s(0.3)
+    assert shards.account().lost == 0
+    for worker, served in zip(shards.workers, ({"0"}, {"1", "2"}), strict=True):
+        up = {str(shard): worker.scrape().total("tracejudge_shard_up", shard=str(shard)) for shard in range(SHARDS)}
+        assert {shard for shard, is_up in up.items() if is_up} == served
