@@ -154,6 +154,11 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
         needs_all: Fail where one of several does not answer; else say so, and go on with the others.
     """
     stores = make_stores(settings.redis_urls, Keys(settings.prefix))
+    # `--redis-url` may name any shard.
+    stores[0].checks_place = len(stores) > 1
+    if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
+        for one in stores:
+            context.call_on_close(one.close)
     for one in stores:
         try:
             one.call(lambda client: client.ping())

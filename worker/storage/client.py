@@ -131,9 +131,9 @@ class Store:
 
     Attributes:
         shard: Its number among the Redis servers of the installation, from 0.
-        shards: All of these servers in order, this one included.
         address: Where it is, without user and password.
         is_away: Whether it did not answer when it was last asked.
+        checks_place: Whether it must be the shard of this number; not for a command that reads one server alone.
     """
 
     def __init__(self, url: str, keys: Keys, shard: int = 0) -> None:
@@ -141,11 +141,22 @@ class Store:
         self.keys = keys
         self.shard = shard
         self.address = address(url)
-        self.shards: tuple[Store, ...] = (self,)
+        # None where it is the only one: in a cycle its connections would stay open until garbage is collected.
+        self._shards: tuple[Store, ...] | None = None
         self.is_away = False
+        self.checks_place = True
         self._redis = connect(url)
         self._scripts = {name: self._redis.register_script(source) for name, source in script_sources().items()}
         self._is_open = False
+
+    @property
+    def shards(self) -> "tuple[Store, ...]":
+        """All Redis servers of the installation in order, this one included."""
+        return (self,) if self._shards is None else self._shards
+
+    @shards.setter
+    def shards(self, stores: "tuple[Store, ...]") -> None:
+        self._shards = stores if len(stores) > 1 else None
 
     @property
     def first(self) -> "Store":
@@ -163,7 +174,12 @@ class Store:
         Raises:
             LayoutError: The keys under the prefix were written by another version, or as another shard.
         """
-        wrong = self.call(lambda client: foreign_layout(client, self.keys) or misplaced(client, self.keys, self.shard))
+        wrong = self.call(
+            lambda client: (
+                foreign_layout(client, self.keys)
+                or (misplaced(client, self.keys, self.shard) if self.checks_place else None)
+            )
+        )
         if wrong is not None:
             raise LayoutError(wrong)
         self._load()

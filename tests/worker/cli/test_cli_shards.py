@@ -110,6 +110,8 @@ def test_a_server_at_another_place_of_the_list_is_noticed(
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(grounds[number].url for number in (0, 2, 1)))
     assert "this Redis is shard 2" in words(run("account").err)
+    alone = run("account", "--redis-url", grounds[2].url, "--json").document
+    assert alone["published"] == len(grounds[2].client.xrange(grounds[2].keys.traces)), "one server can be read alone"
 
 
 def test_dead_letters_of_all_servers_are_listed_retried_and_dropped(grounds: list[Ground], run: Run) -> None:
