@@ -3,6 +3,7 @@
 import itertools
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -92,6 +93,16 @@ def _warn_of_unreadable(letters: AllDeadLetters) -> None:
         NOTES.print(f"{amount(letters.unreadable, 'dead letter')} of another version of tracejudge skipped")
 
 
+def _check_ids(letters: AllDeadLetters, found: Sequence[object], selection: dict[str, Any]) -> None:
+    """Refuse ids that no dead letter has: a mistyped one must not look like success."""
+    given = *selection["trace_ids"], *selection["ids"]
+    if given and not found:
+        _warn_of_unreadable(letters)
+        raise click.ClickException(
+            f"no dead letter fits {', '.join(map(repr, given))}; `tracejudge dead list --json` prints whole ids"
+        )
+
+
 @click.group("dead", cls=SuggestingGroup)
 def command() -> None:
     """List, show, retry or drop evaluations that could not be made in time.
@@ -127,6 +138,7 @@ def list_letters(
     _, store = connect(config, redis_url)
     letters, now = AllDeadLetters(store), store.now_ms() / 1000
     found = list(itertools.islice(letters.find(_filter(store, **selection), newest_first=not oldest), limit))
+    _check_ids(letters, found, selection)
     if as_json:
         for one in found:
             print_json(_row(one, now))
@@ -193,11 +205,11 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
     found = [_row(one, now) for one in letters.find(DeadLetterFilter(ids=(evaluation_id,)))]
     _warn_of_unreadable(letters)
     if len(found) > 1:
-        raise click.UsageError(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
+        raise click.ClickException(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
     # The search decodes heads only; a letter may also be gone since.
     whole = list(letters.read([str(each["id"]) for each in found]))
     if not whole:
-        raise click.UsageError(f"there is no dead letter {evaluation_id!r}; see `tracejudge dead list`")
+        raise click.ClickException(f"there is no dead letter {evaluation_id!r}; see `tracejudge dead list`")
     head, letter = found[0], whole[0].letter
     document = {
         **head,
@@ -260,10 +272,11 @@ def retry_letters(
     letters, graders = AllDeadLetters(store), Graders(settings, configured(settings.judges))
     wanted, unknown_models = _filter(store, **selection), set[str]()
     counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
+    found = letters.ids(wanted)
+    _check_ids(letters, [*itertools.chain(*found.values())], selection)
     try:
-        for shard, of_shard in letters.by_shard:
-            ids = [found.letter.evaluation.id for found in of_shard.find(wanted, newest_first=False)]
-            for group in grouped(of_shard.read(ids), settings.batch_size):
+        for shard, ids in found.items():
+            for group in grouped(letters.by_shard[shard].read(ids), settings.batch_size):
                 letter = group[0].letter
                 # The batch is made all the same: workers may know a model that this machine's configuration lacks.
                 if letter.model not in unknown_models and graders.find(letter.model, letter.judge_model) is None:
@@ -271,8 +284,8 @@ def retry_letters(
                     missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
                     note(f"{missing}: dead letters wait for a worker with it")
                 if dry_run:
-                    busy = [found.letter.evaluation.id for found in group if found.retry.batch_id]
-                    free = [found.letter.evaluation.id for found in group if not found.retry.batch_id]
+                    busy = [one.letter.evaluation.id for one in group if one.retry.batch_id]
+                    free = [one.letter.evaluation.id for one in group if not one.retry.batch_id]
                     retried = Retried(free, busy, ())
                 else:
                     _wait_for_room(settings, shard, letter.judge_model)
@@ -338,11 +351,9 @@ def drop(
     settings, store = connect(config, redis_url)
     letters = AllDeadLetters(store)
     wanted = _filter(store, **selection)
-    found = {
-        shard: [found.letter.evaluation.id for found in of_shard.find(wanted, newest_first=False)]
-        for shard, of_shard in letters.by_shard
-    }
-    ids = [one for of_shard in found.values() for one in of_shard]
+    found = letters.ids(wanted)
+    ids = [*itertools.chain(*found.values())]
+    _check_ids(letters, ids, selection)
     _warn_of_unreadable(letters)
     if ids and not yes and not dry_run:
         click.confirm(f"Drop {amount(len(ids), 'dead letter')} for good?", abort=True, err=True)

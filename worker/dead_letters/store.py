@@ -183,23 +183,30 @@ class AllDeadLetters:
     """
 
     def __init__(self, store: Store) -> None:
-        self.by_shard = [(one, DeadLetterStore(one)) for one in store.answering]
+        self.by_shard = {one: DeadLetterStore(one) for one in store.answering}
 
     @property
     def unreadable(self) -> int:
         """Letters skipped so far because another version wrote them."""
-        return sum(one.unreadable for _, one in self.by_shard)
+        return sum(one.unreadable for one in self.by_shard.values())
 
     def find(
         self, wanted: DeadLetterFilter, *, newest_first: bool = True
     ) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Find letters, in the order of the times they were given up."""
-        found = (one.find(wanted, newest_first=newest_first) for _, one in self.by_shard)
+        found = (one.find(wanted, newest_first=newest_first) for one in self.by_shard.values())
         return heapq.merge(*found, key=lambda letter: letter.given_up_ms, reverse=newest_first)
+
+    def ids(self, wanted: DeadLetterFilter) -> dict[Store, list[str]]:
+        """List the evaluations of letters by Redis server, in each the oldest first."""
+        return {
+            one: [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
+            for one, letters in self.by_shard.items()
+        }
 
     def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
         """Read whole letters; those that no longer exist are left out."""
-        for _, one in self.by_shard:
+        for one in self.by_shard.values():
             yield from one.read(evaluation_ids)
 
 
