@@ -142,7 +142,16 @@ class Shard:
             self._sweepers = [Sweeper(settings, store, self.judging, self._notifier, heartbeat), auto_retry]
         made = [one for one in shared.exporters.values() if shared.has(one.role) and one.role != "monitor"]
         self.exporters = [exporter.make(settings, store, metrics) for exporter in made]
-        self._watch()
+        readiness, number = shared.readiness, store.shard
+        for thread in (*self._ingest, *self._sweepers, *self.exporters):
+            readiness.watch(thread.name, thread.role, thread, number)
+        if shared.has("judge"):
+            readiness.watch("event-loop", "judge", self.judging, number)
+        for thread in (*self._notifiers, self._maintenance):
+            readiness.watch(thread.name, None, thread, number)
+        groups = {name: exporter.role for name, exporter in shared.exporters.items() if exporter.role != "monitor"}
+        for flow in flows(shared.settings.roles, groups, list(shared.limits), number):
+            readiness.add_flow(flow)
 
     def start(self) -> None:
         """Start all threads; a server that is away is waited for."""
@@ -172,17 +181,3 @@ class Shard:
     def pause_ingest(self, *, paused: bool) -> None:
         """Pause or resume ingest; any thread may call it."""
         self._backpressure.hold(paused=paused)
-
-    def _watch(self) -> None:
-        """Register the threads and flows that readiness reports on."""
-        shared, number = self._shared, self.store.shard
-        readiness = shared.readiness
-        for thread in (*self._ingest, *self._sweepers, *self.exporters):
-            readiness.watch(thread.name, thread.role, thread, number)
-        if shared.has("judge"):
-            readiness.watch("event-loop", "judge", self.judging, number)
-        for thread in (*self._notifiers, self._maintenance):
-            readiness.watch(thread.name, None, thread, number)
-        groups = {name: exporter.role for name, exporter in shared.exporters.items() if exporter.role != "monitor"}
-        for flow in flows(shared.settings.roles, groups, list(shared.limits), number):
-            readiness.add_flow(flow)

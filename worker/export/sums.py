@@ -203,7 +203,7 @@ class QualitySums(ExportConsumer):
         self._holder = secrets.token_hex(8)
         self.is_active = False
         # Outboxes of other shards are read by threads of their own.
-        self._adding = threading.Lock()
+        self.adding = threading.Lock()
         self._known: set[str] = set()
         # New series of the entries that are being added.
         self._added: dict[str, Series] = {}
@@ -252,18 +252,20 @@ class QualitySums(ExportConsumer):
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Add the judgements of live traffic and acknowledge all entries, in one script."""
-        self.add(entries)
+        with self.adding:
+            self.add(entries)
 
     def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
-        """Add entries; False where none was new. ``last`` is the end of what was read, where that is no entry of these.
+        """Add entries, while the caller holds ``adding``; False where none was new.
+
+        Args:
+            entries: In the order of their outbox.
+            source: Where entries of another shard come from.
+            last: The end of what was read, where that is none of these entries.
 
         Raises:
             StoreError: Redis did not answer; the entries come again.
         """
-        with self._adding:
-            return self._add(entries, source, last)
-
-    def _add(self, entries: Sequence[OutboxEntry], source: Source | None, last: str) -> bool:
         plan = _Plan(self._store.keys, source, last)
         added = self._added = {}
         refused: Counter[str] = Counter()
@@ -382,7 +384,9 @@ class ShardSums(ServiceThread):
             last = found[-1][0].decode()
             # Entries that cannot be read are passed.
             entries = [read for read in map(read_outbox_entry, found) if read is not None]
-            if not self._sums.add(entries, Source(shard, after), last):
+            with self._sums.adding:
+                is_added = self._sums.add(entries, Source(shard, after), last)
+            if not is_added:
                 return
             self._pass_group(last)
             self._after = last

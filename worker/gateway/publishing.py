@@ -253,29 +253,22 @@ class Streams:
                 refused = error
         if refused is not None:
             raise refused
-        return _together(queued)
+        return together(queued)
 
 
-def away(shard: int) -> RefusedError:
-    """Return the refusal of what belongs to a Redis that is away."""
-    message = f"shard {shard} does not answer; send this again later"
-    return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1)
-
-
-def _together(futures: "Sequence[Future[None]]") -> "Future[None]":
-    """Return a future that ends with the last of these, with an error if one has any."""
+def together(futures: "Sequence[Future[None]]") -> "Future[None]":
+    """Return a future that ends with the last of these, or with the first error."""
     whole: Future[None] = Future()
-    lock, left = threading.Lock(), [len(futures)]
+    lock, left = threading.Lock(), len(futures)
 
     def ended(one: "Future[None]") -> None:
+        nonlocal left
         with lock:
-            left[0] -= 1
+            left -= 1
             error = one.exception()
-            if whole.done():
-                return
-            if error is not None:
+            if not whole.done() and error is not None:
                 whole.set_exception(error)
-            elif not left[0]:
+            elif not whole.done() and not left:
                 whole.set_result(None)
 
     if not futures:
@@ -283,3 +276,9 @@ def _together(futures: "Sequence[Future[None]]") -> "Future[None]":
     for one in futures:
         one.add_done_callback(ended)
     return whole
+
+
+def away(shard: int) -> RefusedError:
+    """Return the refusal of what belongs to a Redis that is away."""
+    message = f"shard {shard} does not answer; send this again later"
+    return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1)

@@ -184,7 +184,13 @@ class IngestConsumer(ServiceThread):
         """Read once and process all of it."""
         self._unusable.write()
         if self._settings.changes_rates:
-            self._exchange_rates()
+            try:
+                self._rates.exchange_due()
+            except StoreError as error:
+                # The first shard is away: the factors stay as they are, and this one is read on.
+                if self._store is self._store.first:
+                    raise
+                log.warning("factors of rates not exchanged", error=str(error))
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:
@@ -235,15 +241,6 @@ class IngestConsumer(ServiceThread):
             self._reader.close()
             leave(self._store, self._store.keys.traces, INGEST_GROUP, self._consumer)
         return ended
-
-    def _exchange_rates(self) -> None:
-        """Exchange the factors of rates; without the first shard those of another stay as they are."""
-        try:
-            self._rates.exchange_due()
-        except StoreError as error:
-            if self._store is self._store.first:
-                raise
-            log.warning("factors of rates not exchanged", error=str(error))
 
     def _log_changes(self, bounds: Bounds) -> None:
         """Log once when reading pauses or resumes, and when evaluations for a judge model are shed or chosen again."""

@@ -372,8 +372,14 @@ class LateFeedbackPasses(ServiceThread):
         else:
             self.select(current, current.part)
 
-    def _hand_over(self, part: list[FeedbackOnTrace]) -> list[FeedbackOnTrace]:
-        """Hand feedback on unknown traces to other shards; return the rest, and what no shard knows."""
+    def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
+        """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
+
+        Feedback on traces that are not here goes to other shards first; what no shard knows ends here.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
         here = []
         for one in part:
             try:
@@ -384,16 +390,7 @@ class LateFeedbackPasses(ServiceThread):
                 continue
             if not passed or not all(passed):
                 here.append(one)
-        return here
-
-    def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
-        """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
-        part = self._hand_over(part)
-        result = self._selector.select(part, self._pressure.bounds.shed)
+        result = self._selector.select(here, self._pressure.bounds.shed)
         if result.later:
             self._feedback.postpone([raw.encode() for raw in result.later])
         current.advance()

@@ -169,8 +169,15 @@ class JudgingConsumer:
             name: PrefetchWindow(name, each, settings.batch_size, None if slots is None else slots[name])
             for name, each in limits.items()
         }
+
+        def wake(window: PrefetchWindow) -> None:
+            """Wake the current shift if a window has capacity for what may be ready."""
+            current = self._current.get(window.label)
+            if current is not None and window in current.may_be_ready and window.capacity() > 0:
+                current.wake()
+
         for window in self._windows.values():
-            window.slots.on_release(partial(self._wake_for, window))
+            window.slots.on_release(partial(wake, window))
         self._owns_loop = loop is None
         self._loop = loop or EventLoopThread("tracejudge-judging")
         self._held = HeldLeases(self._leases, lambda task: self._loop.call(task.cancel))
@@ -492,12 +499,6 @@ class JudgingConsumer:
             self._held.abandon(leased.lease)
             if not self._loop.running:
                 leased.release()
-
-    def _wake_for(self, window: PrefetchWindow) -> None:
-        """Wake the current shift if a window has capacity for what may be ready."""
-        current = self._current.get(window.label)
-        if current is not None and window in current.may_be_ready and window.capacity() > 0:
-            current.wake()
 
     def _wake_all(self) -> None:
         with self._lock:

@@ -193,9 +193,14 @@ class Deliveries:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._each = tuple(
-            Delivery(share, shutdown_all=self.shutdown, clock=clock) for share in _settings_of_each(settings)
-        )
+        each = [settings]
+        if settings.shards:
+            # Each shard has its share of the bounds.
+            shares = {
+                name: max(1, getattr(settings, name) // len(settings.shards)) for name in ("max_items", "max_bytes")
+            }
+            each = [replace(settings, redis_url=url, **shares) for url in settings.shards]
+        self._each = tuple(Delivery(one, shutdown_all=self.shutdown, clock=clock) for one in each)
         self.first = self._each[0]
         self.is_single = len(self._each) == 1
         for one in self._each[1:]:
@@ -203,7 +208,7 @@ class Deliveries:
 
     def of(self, trace_id: str, fields: Mapping[str, Any]) -> Delivery:
         """Return the delivery to the shard of a trace, or of feedback."""
-        return self._each[shard_of(trace_id, _session_of(fields), len(self._each))]
+        return self._each[shard_of(trace_id, session_of(fields), len(self._each))]
 
     def continue_reports(self, former: "Deliveries") -> None:
         """Go on with the reports of another client of this process."""
@@ -248,15 +253,7 @@ class Deliveries:
         ]
 
 
-def _settings_of_each(settings: Settings) -> list[Settings]:
-    """Return the settings of each shard, with its share of the bounds."""
-    if not settings.shards:
-        return [settings]
-    share = {name: max(1, getattr(settings, name) // len(settings.shards)) for name in ("max_items", "max_bytes")}
-    return [replace(settings, redis_url=url, **share) for url in settings.shards]
-
-
-def _session_of(fields: Mapping[str, Any]) -> str | None:
+def session_of(fields: Mapping[str, Any]) -> str | None:
     """Return the session id of a publication as it will be sent; None without one."""
     given = fields.get("session_id")
     if given is None:

@@ -95,7 +95,10 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
 def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool = False) -> list[Finding]:
     """Run all checks; those that need a Redis only when it answers."""
     urls = settings.redis_urls
-    first = [of_shard(settings, shard, Check("redis", partial(_reach, url))) for shard, url in enumerate(urls)]
+    first = [
+        of_shard(settings, shard, Check("redis", partial(lambda one: [reach("redis", one)], url)))
+        for shard, url in enumerate(urls)
+    ]
     first.append(Check("metrics page", partial(page, settings, environment)))
     if settings.broker_url:
         first.append(Check("broker", partial(broker, settings)))
@@ -136,10 +139,6 @@ def of_shard(settings: Settings, shard: int, check: Check) -> Check:
         return [structs.replace(one, name=f"shard {shard}: {one.name}") for one in check.run()]
 
     return Check(f"shard {shard}: {check.name}", run, check.bound_s)
-
-
-def _reach(url: str) -> Sequence[Finding]:
-    return [reach("redis", url)]
 
 
 def _checks_of_one(settings: Settings, store: Store, url: str) -> list[Check]:
