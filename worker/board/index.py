@@ -169,7 +169,7 @@ class VerdictIndex(ServiceThread):
         """Read the outboxes as they are, then what is new; remove what was trimmed."""
         for one in self._store.shards:
             try:
-                self._follow(one)
+                self.follow(one)
             except StoreError as error:
                 if one is self._store:
                     raise
@@ -179,7 +179,7 @@ class VerdictIndex(ServiceThread):
                 return
         self.is_complete = True
 
-    def _follow(self, store: Store) -> None:
+    def follow(self, store: Store) -> None:
         """Read one outbox."""
         key, shard = store.keys.verdicts, store.shard
         if shard not in self._positions:
