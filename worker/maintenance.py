@@ -1,6 +1,7 @@
 """Each second: trim the streams to their caps, update the gauges of the backlog, and report the heartbeat."""
 
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
@@ -29,6 +30,8 @@ _MEAN_AGE_MS: Final = 900
 
 class BacklogGauges:
     """The gauges of the backlog, summed over the shards that this worker serves. Safe to share between threads.
+
+    The gauges of Redis' memory are those of the fullest server.
 
     A shard that is away stands in the sums as it was last measured, and its gauge `shard_up` is 0.
 
@@ -84,10 +87,10 @@ class BacklogGauges:
             for exporter, behind in outbox.items():
                 metrics.outbox_lag.labels(exporter).set(behind)
             if memories:
-                metrics.redis_used_bytes.set(sum(one.used_bytes for one in memories))
-                # One without a bound makes the sum unbounded.
-                bounded = all(one.max_bytes for one in memories)
-                metrics.redis_max_bytes.set(sum(one.max_bytes for one in memories) if bounded else 0)
+                # Of the fullest: a sum would hide that one of several is about to refuse writes.
+                fullest = max(memories, key=lambda one: (one.used_bytes / (one.max_bytes or math.inf), one.used_bytes))
+                metrics.redis_used_bytes.set(fullest.used_bytes)
+                metrics.redis_max_bytes.set(fullest.max_bytes)
             self.lag = {"stream": lag, "batches": waiting, "parked": parked, "outbox": dict(outbox)}
 
 

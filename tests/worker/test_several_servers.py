@@ -190,7 +190,7 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(grounds: lis
             outbox={"metrics": Position(4, 0, 0.0)},
             bytes={"traces": 7},
         )
-        gauges.show(shard, found, Memory(50, 1000))
+        gauges.show(shard, found, Memory(50 + shard, 1000 - 900 * shard))
     gauges.down(1)
     found = samples(metrics)
     named = (
@@ -205,6 +205,7 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(grounds: lis
     assert found["outbox_lag", "exporter=metrics"] == 8
     assert found["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
     assert (found["shard_up", "shard=0"], ("shard_up", "shard=1") in found) == (1, False)
+    assert (found["redis_used_bytes",], found["redis_max_bytes",]) == (51, 100), "of the fullest"
     assert gauges.lag == {"stream": 21, "batches": 6, "parked": 4, "outbox": {"metrics": 8}}
 
 
