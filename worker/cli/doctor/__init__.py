@@ -47,6 +47,11 @@ from worker.telemetry.finding import Check, Finding, broken, examine, misconfigu
 from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 
 _NEARLY: Final = 0.99
+_SHARED_BROKER: Final = warning(
+    "broker place",
+    "the first shard is the broker of all: while it is away nothing is judged",
+    "set broker_url to a Redis of its own",
+)
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
@@ -160,6 +165,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
     return [
         # Without an address of its own the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
+        *([Check("broker place", lambda: [_SHARED_BROKER])] if settings.shards and not settings.broker_url else []),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
