@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from worker.board.index import IndexedVerdict, Selection, VerdictIndex
-from worker.monitor.answers import Answer, lock, of_label
+from worker.monitor.answers import Answer, lock, mark_drawn, of_label
 from worker.monitor.label_store import Drawn, label_id
 from worker.storage.client import Store
 
@@ -21,6 +21,7 @@ RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _WANTED: Final = 400
 """About how many verdicts the default rate draws: as many as ± 5 points need."""
 _MOST: Final = 2_000
+_LIVE: Final = 2
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
     "GROUP BY trace_id, judge, metric HAVING min(passed) < max(passed)"
@@ -53,6 +54,11 @@ class Question(NamedTuple):
 def label_of(row: IndexedVerdict) -> str:
     """Return the id of the label of a verdict's first metric."""
     return label_id(row.trace_id, row.span_id, row.judge, row.metric)
+
+
+def is_drawn(row: IndexedVerdict, rate: float) -> bool:
+    """Return whether a random queue of this rate has a verdict."""
+    return row.rated == _LIVE and row.place < rate
 
 
 class LabelQueue:
@@ -89,6 +95,8 @@ class LabelQueue:
             given = answers.get(name, ())
             is_second = queue.kind == "second"
             by_others = [one for one in given if one.annotator != annotator]
+            if queue.kind == "random" and given and all(one.drawn == "queue" for one in given):
+                mark_drawn(self._store, given, self.rate(queue))
             if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
                 continue
             # Somebody may have answered between the reading of all answers and the lock.
@@ -104,7 +112,7 @@ class LabelQueue:
             # in the order of their places, so that what is answered so far is a random part of them.
             rows = self._index.rows(wanted, limit=_MOST, extra="rated = 2", order="place")
             rate = self.rate(queue)
-            return [row for row in rows if row.place < rate]
+            return [row for row in rows if is_drawn(row, rate)]
         if queue.kind == "failing":
             return self._index.rows(wanted, limit=_MOST, extra="rated > 0 AND outcome = 'failed'")
         if queue.kind == "uncertain":
