@@ -9,11 +9,12 @@ from shard_parts import SHARDS, home, three_grounds
 from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 from support.processes import free_port
 
-from judges.core.verdict import Score
+from judges.core.verdict import Score, Verdict
 from worker.export.sums import QualitySums, ShardSums
 from worker.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.maintenance import BacklogGauges
 from worker.monitor.counts import counted_until
+from worker.monitor.label_store import OutboxWalk
 from worker.monitor.series import HOUR_S, read_buckets, read_series
 from worker.queue.pending_feedback import PendingFeedback
 from worker.storage.client import LayoutError, Store, StoreError
@@ -152,6 +153,19 @@ def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_a_se
     assert counted_until(store, now) < now
     grounds[2].store.is_away = True
     assert counted_until(store, now) == now
+
+
+def test_a_walk_through_the_outboxes_leaves_out_a_server_that_goes_away(
+    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, ground in enumerate(grounds):
+        verdicts(ground, range(10 * number, 10 * number + 5))
+    found: list[Verdict] = []
+    walk = OutboxWalk(grounds[0].store, found.extend)
+    monkeypatch.setattr(grounds[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
+    while walk.step():
+        pass
+    assert {int(one.trace_id, 16) - 1 for one in found} == {*range(5), *range(20, 25)}
 
 
 def test_a_backlog_of_one_server_leaves_slots_for_another() -> None:

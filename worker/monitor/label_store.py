@@ -18,7 +18,7 @@ from tracejudge import Trace
 from worker.monitor.corrected import Origin
 from worker.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.queue.ledger import read_outbox_entry
-from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
 
 Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
@@ -330,9 +330,13 @@ class OutboxWalk:
     def step(self) -> bool:
         """Read and use the next entries; return whether there may be more."""
         store = self._waiting[0]
-        entries: list[Entry] = store.call(
-            lambda client: client.xrange(store.keys.verdicts, self._position, "+", self._count)
-        )
+        entries: list[Entry] = []
+        try:
+            entries = store.call(lambda client: client.xrange(store.keys.verdicts, self._position, "+", self._count))
+        except StoreError:
+            # Another one than the first is left out: the monitor must not wait for it.
+            if store is store.first:
+                raise
         if entries:
             read = map(read_outbox_entry, entries)
             self._use([one.verdict for one in read if one is not None and one.kind == "j"])
