@@ -6,8 +6,10 @@ import sys
 
 import click
 
+from tracejudge_worker import replaced_files
 from worker.cli.options import REDIS
 from worker.config.loading import config_path, load
+from worker.config.settings import SettingsError
 from worker.telemetry import logs
 
 
@@ -21,6 +23,8 @@ from worker.telemetry import logs
 @click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
 def command(config: str | None, redis_url: str | None, roles: str | None, metrics_port: int | None) -> None:
     """Run the worker until SIGTERM or Ctrl-C; logs go to standard error as JSON."""
+    if (wrong := replaced_files()) is not None:
+        raise SettingsError(wrong)
     chosen = [role.strip() for role in roles.split(",")] if roles else None
     settings = load(os.environ, config, {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen})
     logs.configure(settings.log_level)
