@@ -3,12 +3,15 @@
     python -m deploy.release set 0.2.0 --source URL --documentation URL --issues URL
     python -m deploy.release build
     python -m deploy.release sbom
+    python -m deploy.release audit
 
 `build` writes wheels and source distributions to `dist` and checks them with twine. `sbom` installs these wheels, all
-extras for users included, and writes a bill of materials (CycloneDX 1.6) for each of the two.
+extras for users included, and writes a bill of materials (CycloneDX 1.6) for each of the two. `audit` asks a service on
+the network for known vulnerabilities of what these bills name.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -19,12 +22,12 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
-__all__ = ["PLACEHOLDER", "build", "main", "sbom", "set_release"]
+__all__ = ["PLACEHOLDER", "audit", "build", "main", "sbom", "set_release"]
 
 PLACEHOLDER: Final = "https://example.invalid/tracejudge"
 _ROOT: Final = Path(__file__).resolve().parent.parent
-_PROJECTS: Final = ("producers/pyproject.toml", "pyproject.toml")
 _BUILT: Final = (
     *("LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "constraints.txt", "pyproject.toml"),
     *("tracejudge_worker.py", "judges", "worker", "producers"),
@@ -81,15 +84,58 @@ def sbom(wheels: Path, into: Path) -> list[Path]:
     for name, extras in _DESCRIBED.items():
         with tempfile.TemporaryDirectory() as folder:
             (wheel,) = wheels.glob(f"{name}-[0-9]*.whl")
-            python = f"{folder}/bin/python"
+            python, (sdk,) = f"{folder}/bin/python", wheels.glob("tracejudge-[0-9]*.whl")
             _run("-m", "uv", "venv", "--quiet", "--clear", "--python", sys.executable, folder)
-            options = ("--quiet", "--python", python, "--constraint", _ROOT / "constraints.txt", "--find-links", wheels)
-            _run("-m", "uv", "pip", "install", *options, "--prerelease", "if-necessary-or-explicit", f"{wheel}[{extras}]")
-            project = _ROOT / (_PROJECTS[0] if name == "tracejudge" else _PROJECTS[1])
-            written.append(into / f"{wheel.stem.rsplit('-', 3)[0]}.cdx.json")
-            formed = ("--spec-version", "1.6", "--output-reproducible", "--output-file", written[-1])
+            options = ("--quiet", "--python", python, "--constraint", _ROOT / "constraints.txt")
+            _run("-m", "uv", "pip", "install", *options, sdk, f"{wheel}[{extras}]")
+            path = into / f"{wheel.name.removesuffix('-py3-none-any.whl')}.cdx.json"
+            formed = ("--spec-version", "1.6", "--output-reproducible", "--output-file", path)
+            project = _ROOT / ("producers" if wheel == sdk else "") / "pyproject.toml"
             _run("-m", "cyclonedx_py", "environment", "--pyproject", project, *formed, python)
+            document = json.loads(path.read_text(encoding="utf-8"))
+            for component in document["components"]:
+                if "purl" not in component:  # our own SDK, which the bill calls a file of this machine
+                    component["purl"] = f"pkg:pypi/{component['name']}@{component['version']}"
+                    found = component["externalReferences"]
+                    component["externalReferences"] = [one for one in found if not one["url"].startswith("file:")]
+            document["components"] += _bundled(wheel)
+            path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            written.append(path)
     return written
+
+
+def _bundled(wheel: Path) -> list[dict[str, object]]:
+    """Describe the scripts of others in a wheel, which no metadata names: each has a file NAME-VERSION.LICENSE."""
+    files = (Path(name) for name in ZipFile(wheel).namelist() if ".dist-info/" not in name)
+    return [
+        {
+            "type": "library",
+            "bom-ref": f"{name}=={version}",
+            "name": name,
+            "version": version,
+            "licenses": [{"license": {"id": "MIT"}}],
+            "purl": f"pkg:npm/{name}@{version}",
+        }
+        for name, version in (file.stem.rsplit("-", 1) for file in files if file.suffix == ".LICENSE")
+    ]
+
+
+def audit(bills: Path, *, asks: bool = True) -> None:
+    """Look for known vulnerabilities of what the bills of a folder name, but only collect it where not ``asks``.
+
+    Raises:
+        CalledProcessError: A vulnerability is known, or the service was not reached.
+    """
+    named = set()
+    for bill in bills.glob("*.cdx.json"):
+        components = json.loads(bill.read_text(encoding="utf-8"))["components"]
+        named |= {f"{one['name']}=={one['version']}" for one in components if one["purl"].startswith("pkg:pypi/")}
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+        requirements.write("\n".join(sorted(one for one in named if not one.startswith("tracejudge"))))
+        requirements.flush()
+        # The versions are complete and exact, so pip, which would ask an index for more, is not needed.
+        options = ("--disable-pip", "--no-deps", "--strict", *(() if asks else ("--dry-run",)))
+        _run("-m", "pip_audit", *options, "--requirement", requirements.name)
 
 
 def _tracked(root: Path, *patterns: str) -> list[str]:
@@ -119,7 +165,12 @@ def main() -> None:
         setting.add_argument(f"--{name}", required=True, metavar="URL")
     for name, does in (("build", "build and check the distributions"), ("sbom", "write the bills of materials")):
         steps.add_parser(name, help=does).add_argument("--into", type=Path, default=Path("dist"), metavar="FOLDER")
+    auditing = steps.add_parser("audit", help="look for known vulnerabilities; asks a service on the network")
+    auditing.add_argument("--into", type=Path, default=Path("dist"), metavar="FOLDER")
     given = parser.parse_args()
+    if given.step == "audit":
+        audit(given.into)
+        return
     if given.step == "set":
         addresses = {"source": given.source, "docs": given.documentation, "issues": given.issues}
         written = set_release(_ROOT, given.version, addresses)
