@@ -140,9 +140,8 @@ def _capacity_lines(volume: Volume, needed: Capacity) -> Iterator[str]:
         yield line("gateways", f"{needed.gateways:,} processes", f"{needed.gateway_cores:,.2f} cores used")
     cores = f"{needed.redis_cores:,.2f} cores used, {needed.redis_memory_gb:,.1f} GB"
     yield line("Redis", amount(needed.shards, "shard"), cores)
-    most = (
-        f"max_stream = {needed.shard_max_stream:,}, max_stream_bytes = {needed.shard_max_stream_bytes / 2**30:,.1f} GiB"
-    )
+    gib = needed.shard_max_stream_bytes / 2**30
+    most = f"max_stream = {needed.shard_max_stream:,}, max_stream_bytes = {gib:,.1f} GiB"
     yield line("  each shard", f"{needed.shard_maxmemory_gb:,.1f} GB maxmemory", most)
     yield line("network", f"{needed.network_mb_per_second:,.10g} MB/s", "into Redis, and again to the workers")
     usd = "unknown price" if needed.usd_per_day is None else f"{needed.usd_per_day:,.2f} USD"

@@ -1,7 +1,7 @@
 """Capacity: workers, cores, memory and cost of a volume of traces, from measured figures (docs/sizing.md).
 
-Each constant was measured on a machine of two cores with Redis 7.0 on loopback. `python -m benchmarks capacity` measures
-those of CPU again, and fails where one is wrong by more than a factor of two.
+Each constant was measured on a machine of two cores with Redis 7.0 on loopback. `python -m benchmarks capacity`
+measures those of CPU again, and fails where one is wrong by more than a factor of two.
 """
 
 import math
