@@ -114,10 +114,11 @@ def command(
 
 def _print_capacity(given: dict[str, Any], rates: Sequence[float], *, as_json: bool) -> None:
     try:
-        kept = {"retention_s": -parse_time(given.pop("retention"), 0.0)} if "retention" in given else {}
+        if "retention" in given:
+            given["retention_s"] = -parse_time(given.pop("retention"), 0.0)
     except ValueError as error:
         raise click.UsageError(f"--retention: {error}") from error
-    volumes = [Volume(**given, **kept, rate=rate) for rate in rates]
+    volumes = [Volume(**given, rate=rate) for rate in rates]
     found = [(volume, capacity_of(volume)) for volume in volumes]
     if as_json:
         print_json([{"volume": volume, "capacity": needed} for volume, needed in found])

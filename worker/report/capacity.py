@@ -134,7 +134,8 @@ def capacity_of(volume: Volume) -> Capacity:
     shards = max(1, math.ceil(redis_cores / BUSY), math.ceil(data_gb / usable_gb))
     usd = None
     if volume.price is not None:
-        usd = evaluations * _DAY_S * sum(map(float.__mul__, map(float, volume.tokens), volume.price)) / 1e6
+        of_call = sum(tokens * price for tokens, price in zip(volume.tokens, volume.price, strict=True))
+        usd = evaluations * _DAY_S * of_call / 1e6
     return Capacity(
         evaluations_per_second=evaluations,
         calls_in_flight=in_flight,
