@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
 
-__all__ = ["PLACEHOLDER", "audit", "build", "main", "sbom", "set_release"]
+__all__ = ["PLACEHOLDER", "audit", "build", "bundled", "main", "sbom", "set_release"]
 
 PLACEHOLDER: Final = "https://example.invalid/tracejudge"
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -98,13 +98,13 @@ def sbom(wheels: Path, into: Path) -> list[Path]:
                     component["purl"] = f"pkg:pypi/{component['name']}@{component['version']}"
                     found = component["externalReferences"]
                     component["externalReferences"] = [one for one in found if not one["url"].startswith("file:")]
-            document["components"] += _bundled(wheel)
+            document["components"] += bundled(wheel)
             path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             written.append(path)
     return written
 
 
-def _bundled(wheel: Path) -> list[dict[str, object]]:
+def bundled(wheel: Path) -> list[dict[str, object]]:
     """Describe the scripts of others in a wheel, which no metadata names: each has a file NAME-VERSION.LICENSE."""
     files = (Path(name) for name in ZipFile(wheel).namelist() if ".dist-info/" not in name)
     return [

@@ -123,10 +123,11 @@ def _print_capacity(given: dict[str, Any], rates: Sequence[float], *, as_json: b
     if as_json:
         print_json([{"volume": volume, "capacity": needed} for volume, needed in found])
         return
-    print("\n\n".join("\n".join(_capacity_lines(*each)) for each in found))
+    print("\n\n".join("\n".join(capacity_lines(*each)) for each in found))
 
 
-def _capacity_lines(volume: Volume, needed: Capacity) -> Iterator[str]:
+def capacity_lines(volume: Volume, needed: Capacity) -> Iterator[str]:
+    """Lay out what a volume needs, a line for each part."""
     traces, size = f"{volume.traces_per_second:,.10g}", f"{volume.trace_bytes:,}"
     yield f"{traces} traces a second of {size} bytes, kept for {volume.retention_s:,g} s; {volume.rate:g} are judged"
 
