@@ -174,7 +174,9 @@ def test_a_distribution_that_replaced_our_files_is_reported(wheels: dict[str, Pa
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         assert "jobs also installed a package" in done.stderr
     # The same where the foreign package can be imported, so that our start is reached.
-    (own.parent.parent / "lib").rglob("worker/__init__.py").__next__().write_text("VERSION = 1\n")
+    (package,) = (own.parent.parent / "lib").rglob("site-packages/worker/__init__.py")
+    package.unlink()  # it may be a link into the cache of uv
+    package.write_text("VERSION = 1\n")
     worker, doctor = (run([own.parent / "tracejudge", name], tmp_path) for name in ("worker", "doctor"))
     assert (worker.returncode, worker.stderr.count("\n")) == (2, 1), worker.stderr
     assert "jobs also installed a package" in worker.stderr

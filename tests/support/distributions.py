@@ -42,7 +42,7 @@ def build(into: Path) -> Path:
 def install(folder: Path, python: Path, *requirements: str | Path) -> Path:
     """Make an empty environment and install requirements; return its `python`."""
     own = folder / "bin" / "python"
-    settings = os.environ | {"UV_PYTHON_DOWNLOADS": "never", "UV_LINK_MODE": "copy"}
+    settings = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
     installing = ["pip", "install", "--python", own, "--constraint", ROOT / "constraints.txt", *requirements]
     for command in (["venv", "--python", python, folder], installing):
         done = subprocess.run(
