@@ -23,7 +23,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Origin
 from worker.board.access import Access, Guard, form_token, is_form_token
 from worker.board.index import IndexedVerdict, Selection, VerdictIndex
-from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, label_of
+from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, is_drawn, label_of
 from worker.board.overview import OverviewThread
 from worker.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.config.redaction import UserKeys, hashed_user
@@ -208,13 +208,14 @@ class Board:
         context: dict[str, Any] = {"question": question, "texts": None, "previous": None, "gone": False}
         if question is not None:
             entry = self._index.entries([question.row]).get(question.row.entry)
-            found = None if entry is None else self._pages.trace_anywhere(entry.verdict)
+            whole = bool(params.get("whole"))
+            found = None if entry is None else self._pages.trace(entry.verdict, whole=whole)
             context["gone"] = found is None
             if entry is not None and found is not None:
                 context["texts"] = self._pages.page(entry.verdict, found, explained=False)
             known = answers.get(question.label_id, ())
             context["previous"] = next((one for one in known if one.annotator == self._hash(user)), None)
-            context["metric"] = self._metric(question.row)
+            context["asks"], context["passes"] = self._asked(question.row)
         of_queue = {
             name: given
             for name, given in answers.items()
@@ -222,6 +223,7 @@ class Board:
         }
         query = {"kind": queue.kind, "service": queue.service, "judge": queue.judge, "as": params.get("as", "")}
         name = "" if question is None else question.label_id
+        of_question = {} if question is None else {"answer": question.row.evaluation_id, "whole": "1"}
         return self._page(
             request,
             "labels.html",
@@ -235,6 +237,7 @@ class Board:
             token=form_token(self._user_keys.current(), user),
             tally=tally(of_queue),
             skip=f"/labels?{urlencode({**query, 'rate': params.get('rate', ''), 'skip': ','.join([*skipped, name])})}",
+            search="" if params.get("whole") else f"/labels?{urlencode({**query, **of_question})}",
             back=f"/labels?{urlencode({**query, 'answer': last.evaluation_id})}" if last else "",
             last=last if params.get("done") else None,
             said=_SAID,
@@ -273,7 +276,8 @@ class Board:
             judge=row.judge,
             metric=row.metric,
             said=cast("Said", said),
-            drawn=drawn if drawn in RATES else "queue",
+            # Not what the form says alone: an address can name any verdict.
+            drawn=drawn if drawn in RATES and is_drawn(row, drawn) else "queue",
             annotator=self._hash(user),
             answered_at=self._store.now_ms() / 1000,
             evaluation_id=row.evaluation_id,
@@ -316,11 +320,12 @@ class Board:
             return None
         return Question(row, self._queue.rate(queue) if queue.kind == "random" else "queue")
 
-    def _metric(self, row: IndexedVerdict) -> str:
-        """Say what the annotator is asked: what it means that the metric passes."""
+    def _asked(self, row: IndexedVerdict) -> tuple[str, str]:
+        """Return the judge's question, and the rule by which its metric passes; empty where they are not known."""
         judge = self._pages.judge(row.judge, row.model)
-        known = [] if judge is None else [metric.passes for metric in judge.metrics if metric.name == row.metric]
-        return known[0] if known else row.metric
+        known = () if judge is None else judge.metrics
+        rule = next((metric.passes for metric in known if metric.name == row.metric), "")
+        return "" if judge is None else judge.asks, rule
 
     def _annotator(self, request: Request, given: str) -> str:
         """Return the name of the user, or the name that the form gives where nobody has to sign in."""

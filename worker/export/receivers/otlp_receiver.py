@@ -6,7 +6,6 @@ A receiver that is down delays them; they wait in the outbox, up to its cap. Red
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -34,10 +33,17 @@ from worker.config.receivers import OtlpSettings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
-from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
+from worker.export.receiver_delivery import (
+    CHECK_TIMEOUT_S,
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    finding_of,
+)
 from worker.export.receivers.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
 from worker.storage.client import Store, address
-from worker.telemetry.finding import Check, Finding, ok
+from worker.telemetry.finding import Finding, ok
 from worker.telemetry.metrics import Metrics
 
 
@@ -70,7 +76,6 @@ log = structlog.get_logger("tracejudge.export")
 _REQUEST_HEADERS: Final = {"content-type": "application/x-protobuf"}
 _RESOURCE: Final = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
 _OUR_PROTOCOL: Final = "http/protobuf"
-_PART: Final = "otlp receiver"
 _LEAST_CHECK_S: Final = 0.5
 
 
@@ -112,9 +117,11 @@ class OtlpExporter(HttpExporter):
 
     kind = "otlp"
     expected = "an OTLP/HTTP receiver that takes protobuf, without /v1/traces"
+    keeps_there = "the spans and events that were sent: erase them there, by trace id"
     protocol = "OTLP"
     drop_reasons = ("unreadable", "rejected", "server_error", "partial_success")
     content = "protobuf"
+    probe = Request("/v1/traces", b"", _REQUEST_HEADERS)
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
@@ -136,11 +143,6 @@ class OtlpExporter(HttpExporter):
         self._logs.is_optional = True
         self.channels = (self._traces, self._logs)
         self._sends_events = options.logs != "off"
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Check the receiver by empty exports."""
-        return [Check(_PART, partial(check_receiver, cls.destination_of(settings, name)))]
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
@@ -176,10 +178,29 @@ class OtlpExporter(HttpExporter):
         )
 
     @classmethod
+    def ask(cls, part: str, client: ReceiverClient, url: str, request: Request) -> Finding:
+        """Post an export without spans, then one without events: they leave nothing in the receiver."""
+        began = time.monotonic()
+        finding = super().ask(part, client, url, request)
+        if finding.result != "ok":
+            return finding
+        client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
+        logs = address(f"{url}/v1/logs")
+        reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
+        if reply.status in ABSENT:
+            return ok(
+                part, f"{address(url)}/v1/traces takes spans; events are not sent, since {logs} answers {reply.reason}"
+            )
+        of_logs = finding_of(part, logs, reply)
+        return finding if of_logs.result == "ok" else of_logs
+
+    @classmethod
     def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the receiver."""
-        receiver = address(cls.destination_of(settings, name).url)
-        return f"{receiver} keeps the spans and events that were sent: erase them there, by trace id"
+        """Name the receiver, also where a variable of OpenTelemetry holds its address."""
+        options = settings.all_receivers[name]
+        assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
+        where = options.url or _variables().get("ENDPOINT")
+        return f"{address(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode the verdict's spans, and its events while the receiver takes them."""
@@ -208,21 +229,3 @@ def _variables() -> dict[str, str]:
     found = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
     whole = {name.removeprefix(prefix): value for name, value in found.items() if not name.startswith(of_traces)}
     return whole | {name.removeprefix(of_traces): value for name, value in found.items() if name.startswith(of_traces)}
-
-
-def check_receiver(destination: Destination) -> Sequence[Finding]:
-    """Post an export without spans, then one without events."""
-    # Empty exports show address, TLS and key, and leave nothing in the receiver.
-    began = time.monotonic()
-    traces, logs = (address(f"{destination.url.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
-    with closing(ReceiverClient(destination)) as client:
-        client.deadline_s = CHECK_TIMEOUT_S
-        finding = finding_of(_PART, traces, client.send(Request("/v1/traces", b"", _REQUEST_HEADERS)))
-        if finding.result != "ok":
-            return [finding]
-        client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
-        reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
-    if reply.status in ABSENT:
-        return [ok(_PART, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
-    of_logs = finding_of(_PART, logs, reply)
-    return [finding if of_logs.result == "ok" else of_logs]
