@@ -8,7 +8,7 @@ VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude 
 # Four processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 4
 
-.PHONY: help setup demo test test-all retest test-long mutants check bench generate dist sbom audit clean
+.PHONY: help setup demo test test-all retest test-long mutants check site bench generate dist sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -51,15 +51,21 @@ check: $(READY) ## Lint, format, types, import directions, generated files, docu
 	$(VERMIN) -t=3.11- judges worker tracejudge_worker.py
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
+	$(BIN)/python -m docs.diagrams --check
 	$(BIN)/python -m deploy --check
+	$(MAKE) --no-print-directory site
 	$(BIN)/python -m docs.check
 	$(BIN)/python -m docs.structure
+
+site: $(READY) ## Build the documentation as pages into site/, without the network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: $(READY) ## Measure speed, about eight minutes; AGAINST=COMMIT runs another commit in turns, an hour for all suites
 	$(BIN)/python -m benchmarks $(if $(AGAINST),--against $(AGAINST)) $(SUITES)
 
-generate: $(READY) ## Write the generated files anew
+generate: $(READY) ## Write the generated files anew; a changed diagram needs Chromium, and npm once
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.diagrams
 	$(BIN)/python -m deploy
 
 dist: $(READY) ## Build wheels and source distributions into dist, and check them with twine
@@ -72,4 +78,4 @@ audit: sbom ## Look for known vulnerabilities of what the wheels bring; needs a 
 	$(BIN)/python -m deploy.release audit
 
 clean: ## Remove what the targets above made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site

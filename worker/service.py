@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
@@ -19,6 +19,8 @@ from worker.telemetry.logs import where
 log = structlog.get_logger("tracejudge.service")
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
+_THREAD_STOP_S: Final = 3.0
+_LOOK_S: Final = 0.05
 
 
 class ServiceThread(ABC):
@@ -101,6 +103,18 @@ class ServiceThread(ABC):
                 self.record_progress()
                 self._begun = True
                 self._backoff_s = _FIRST_BACKOFF_S
+
+
+def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:
+    """Stop threads together, each within a bound, unless a condition comes to hold."""
+    for thread in threads:
+        thread.stopping.set()
+    for thread in threads:
+        deadline = time.monotonic() + _THREAD_STOP_S
+        while not thread.stop(_LOOK_S) and not unless():
+            if time.monotonic() > deadline:
+                log.warning("thread not stopped in time", thread=thread.name)
+                break
 
 
 class LoopEndedError(Exception):

@@ -303,6 +303,8 @@ class Metrics:
         "Redis' maxmemory; 0 where it has no bound")
     ready = Metric(Gauge, "ready", "boolean", ("role",),
         "1 while the role makes progress, as on /readyz", stability=_STABLE)
+    shard_up = Metric(Gauge, "shard_up", "boolean", ("shard",),
+        "1 while the Redis of this number answers the worker, 0 while it does not; the only one has the number 0")
     # fmt: on
 
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
