@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from tracejudge_worker import replaced_files
 from worker.cli.options import REDIS
 from worker.config.errors import nearest
 from worker.config.loading import config_path, load
@@ -40,6 +41,8 @@ def command(  # noqa: PLR0917 - click calls by name
     metrics_port: int | None,
 ) -> None:
     """Run the worker until SIGTERM or Ctrl-C; logs go to standard error as JSON."""
+    if (wrong := replaced_files()) is not None:
+        raise SettingsError(wrong)
     chosen = [role.strip() for role in roles.split(",")] if roles else None
     served = [number.strip() for number in shards.split(",")] if shards else None
     given = {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen, "served_shards": served}
