@@ -29,7 +29,7 @@ from worker.maintenance import Maintenance
 from worker.queue.ledger import Ledger
 from worker.queue.notify import Notifier
 from worker.selection.sampling import Sampler
-from worker.service import ServiceThread
+from worker.service import OUTAGE, ServiceThread
 from worker.storage.client import LayoutError, Store, StoreError, address
 from worker.storage.keys import Keys
 from worker.telemetry import logs
@@ -163,8 +163,7 @@ class Runtime:
         except LayoutError as error:
             raise SettingsError(f"{place_of('redis_url', os.environ, self._config)}: redis_url: {error}") from error
         except StoreError as error:
-            where = address(settings.redis_url)
-            log.warning("redis unreachable, waiting for it", error=str(error), redis=where, fix=redis_fix(self._config))
+            OUTAGE.report(error, redis_fix(self._config))
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         try:

@@ -19,6 +19,38 @@ from worker.telemetry.logs import where
 log = structlog.get_logger("tracejudge.service")
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
+_REMIND_S: Final = 60.0
+
+
+class Outage:
+    """What the threads of a process report of one Redis: an outage is one log line, not one a thread and retry."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        # By text: threads may find different ones, as when some of their commands are refused.
+        self._remind_at: dict[str, float] = {}
+
+    def report(self, error: StoreError, fix: str = "start Redis there, or correct redis_url") -> None:
+        """Log an error unless another thread has; the same one is repeated each minute."""
+        with self._lock:
+            text, now = str(error), self._clock()
+            if now < self._remind_at.get(text, now):
+                return
+            self._remind_at[text] = now + _REMIND_S
+        log.warning("redis unavailable, retrying", error=text, redis=error.address or "see the configuration", fix=fix)
+
+    def end(self) -> None:
+        """Log once that Redis answers again, if an outage was reported."""
+        with self._lock:
+            was_reported = bool(self._remind_at)
+            self._remind_at.clear()
+        if was_reported:
+            log.info("redis available again")
+
+
+OUTAGE: Final = Outage()
+"""That of this process."""
 
 
 class ServiceThread(ABC):
@@ -77,12 +109,15 @@ class ServiceThread(ABC):
     def backoff(self, error: Exception) -> None:
         """Report an error and wait, a little longer each time, with jitter."""
         self.report_blocked(str(error))
-        log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
+        if isinstance(error, StoreError):
+            OUTAGE.report(error)
+        else:
+            log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
         self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
         self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
 
     def _run(self) -> None:
-        prepared = False
+        prepared, is_away = False, False
         while not self.stopping.is_set():
             try:
                 if not prepared:
@@ -91,7 +126,7 @@ class ServiceThread(ABC):
                 self.run_once()
             except StoreError as error:
                 # Redis may come back without the prepared state.
-                prepared = False
+                prepared, is_away = False, True
                 self.backoff(error)
             except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
                 # Only the type: the text of an unexpected error may quote a trace.
@@ -99,6 +134,9 @@ class ServiceThread(ABC):
                 self.backoff(RuntimeError(type(error).__name__))
             else:
                 self.record_progress()
+                if is_away:
+                    is_away = False
+                    OUTAGE.end()
                 self._begun = True
                 self._backoff_s = _FIRST_BACKOFF_S
 

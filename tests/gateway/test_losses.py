@@ -16,7 +16,7 @@ from worker.telemetry.metrics import GatewayMetrics
 def test_losses_are_logged_once_a_minute_with_their_count(redis_url: str, prefix: str) -> None:
     now = [0.0]
     store = Store(redis_url, Keys(prefix))
-    losses = Losses(UnusableInput(store), GatewayMetrics(), lambda: now[0])
+    losses = Losses(UnusableInput(store), GatewayMetrics(Settings()), lambda: now[0])
     secret = "the user's own text"  # noqa: S105 - a text
     error = RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", "send a token")
     with capture_logs() as logs:

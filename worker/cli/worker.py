@@ -23,7 +23,7 @@ def command(config: str | None, redis_url: str | None, roles: str | None, metric
     """Run the worker until SIGTERM or Ctrl-C; logs go to standard error as JSON."""
     chosen = [role.strip() for role in roles.split(",")] if roles else None
     settings = load(os.environ, config, {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen})
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415
 

@@ -120,7 +120,7 @@ class GatewayServer:
             SettingsError: A token, certificate or address cannot be used.
         """
         self._settings = settings
-        self._metrics = GatewayMetrics()
+        self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
         sdk = sdk_settings(settings)
         self._store = Store(settings.redis_url, Keys(settings.prefix))

@@ -6,6 +6,7 @@ from the configuration or from closed sets; what is not bounded by nature is bou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -144,7 +145,8 @@ class Metrics:
     sampling_ratio = Metric(Gauge, "effective_sampling_ratio", "ratio", ("rule",),
         "Share of matching traces that were sampled", stability=_STABLE)
 
-    score = Metric(Histogram, "score", "score", _RATED, "Scores, 0..1", buckets=_SCORE_BUCKETS, stability=_STABLE)
+    score = Metric(Histogram, "score", "score", _RATED,
+        "Scores, 0..1; yes/no metrics have none, since their share says it all", buckets=_SCORE_BUCKETS, stability=_STABLE)
     verdicts = Metric(Counter, "verdicts_total", "verdicts", _ENDED, "Final verdicts", stability=_STABLE)
     verdict_weight = Metric(Counter, "verdict_weight_total", "weight", _ENDED,
         "Sum of weights (1 / sampling probability)", stability=_STABLE)
@@ -303,6 +305,8 @@ class Metrics:
         "Redis' maxmemory; 0 where it has no bound")
     ready = Metric(Gauge, "ready", "boolean", ("role",),
         "1 while the role makes progress, as on /readyz", stability=_STABLE)
+    build_info = Metric(Gauge, "build_info", "boolean", ("version", "config_hash"),
+        "1, with the version and a hash of the configuration: two hashes are two configurations", stability=_STABLE)
     # fmt: on
 
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
@@ -320,6 +324,7 @@ class Metrics:
             self.touch_service(service)
         for model in settings.models.values():
             self.shed.labels(model.judge_model)
+        self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
 
     def touch_service(self, service: str) -> None:
         """Create all outcomes of a service at zero, so that a ratio over them never lacks a series."""
@@ -373,13 +378,15 @@ class GatewayMetrics:
         "Bytes of request bodies in memory")
     connections = Metric(Gauge, "gateway_connections", "connections", (),
         "Open connections of the intake")
+    build_info = Metrics.build_info
     # fmt: on
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         ProcessCollector(registry=self.registry)
         for attribute, metric in GATEWAY_METRICS.items():
             self.__dict__[attribute] = metric.register(self.registry, ())
+        self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
 
 
 GATEWAY_METRICS: Final[dict[str, Metric[Any]]] = {

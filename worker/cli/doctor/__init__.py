@@ -31,7 +31,7 @@ from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissi
 from worker.cli.options import JSON, OUT, REDIS, amount, print_json
 from worker.config.canary_file import Canary
 from worker.config.graders import Graders
-from worker.config.loading import config_path, load, unconfigured
+from worker.config.loading import config_path, load, unconfigured, unknown_variables
 from worker.config.settings import NANO, Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import EXPORTERS, enabled
@@ -73,11 +73,15 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
         path = config_path(os.environ, config)
         absent = unconfigured(settings, path)
         configuration = (
-            warning("configuration", absent, "write that file, or set --config or TRACEJUDGE_CONFIG")
+            warning("configuration", absent, "write one: tracejudge init")
             if absent is not None
             else ok("configuration", path or "from variables, without a file")
         )
-        found = [configuration, *diagnose(settings, os.environ, asks=asks)]
+        unknown = [
+            warning("variables", f"{one.name} is no setting", f"call it {one.close}" if one.close else "take it out")
+            for one in unknown_variables(settings, os.environ)
+        ]
+        found = [configuration, *unknown, *diagnose(settings, os.environ, asks=asks)]
     is_broken = any(finding.result == "broken" for finding in found)
     if as_json:
         print_json({"ok": not is_broken, "parts": found})

@@ -59,6 +59,9 @@ def _answer(error: RedisError, where: str) -> Cause | None:
     if isinstance(error, AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
         fix = "correct user and password in the URL, as redis://user:password@host:6379/0"
         return Cause(f"{where} refuses the user or the password, or asks for one", fix)
+    if "DB index" in text:
+        fix = "correct the number at the end of the URL; it is 0 to 15 unless `databases` in redis.conf says otherwise"
+        return Cause(f"{where}: Redis has no database of this number", fix)
     if isinstance(error, BusyLoadingError):
         return Cause(f"{where} is still loading its data", "wait until it has finished; large files take minutes")
     if "max number of clients" in text:
