@@ -371,7 +371,8 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
 def _log_config(settings: Settings, path: str | None) -> None:
     # A worker started in another folder would judge by the heuristic, and its verdicts look like any others.
     if (said := unconfigured(settings, path)) is not None:
-        log.warning(f"{said}; `tracejudge init` writes one")
+        event = f"{said}; `tracejudge init` writes one"
+        log.warning(event)
     else:
         log.info("configuration loaded", config=path, config_hash=settings.config_hash)
     for variable in unknown_variables(settings, os.environ):

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import disable_created_metrics
@@ -38,7 +38,10 @@ from worker.telemetry.calls import CallMetrics, measure_python
 from worker.telemetry.health import Pulse, Readiness, flows
 from worker.telemetry.heartbeat import Heartbeat
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
-from worker.telemetry.metrics import Metrics
+from worker.telemetry.metrics import Metrics, push
+
+if TYPE_CHECKING:
+    from worker.telemetry.metrics_push import MetricsPush
 
 log = structlog.get_logger("tracejudge.worker")
 _THREAD_STOP_S: Final = 3.0
@@ -83,6 +86,7 @@ class Runtime:
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
         access = HttpAuth.of(settings, os.environ)
+        self._push: MetricsPush | None = None
         self._http_server = HttpServer(self.metrics.registry, self._readiness, access, tls_context(settings))
         self._judges = configured(settings.judges)
         keep_secrets(settings)
@@ -173,6 +177,7 @@ class Runtime:
                 f"metrics_port: {settings.metrics_host}:{settings.metrics_port} cannot be used ({error.strerror}); "
                 "set metrics_port, TRACEJUDGE_METRICS_PORT or --metrics-port; 0 takes any free one"
             ) from error
+        self._push = push(settings, self.metrics.registry, os.environ)
         if self._has("judge"):
             self.judging.start()
         for thread in (self._maintenance, *self._notifiers, *self._ingest, *self._sweepers, *self._exporters):
@@ -208,6 +213,8 @@ class Runtime:
         late = self._ingest if self.judging.hurried else []
         _stop([*late, *self._notifiers, self._maintenance])
         self.store.close()
+        if self._push is not None:
+            self._push.stop()
         self._http_server.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
 

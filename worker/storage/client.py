@@ -386,4 +386,4 @@ def leave(store: Store, stream: str, group: str, consumer: str) -> None:
     try:
         store.run("leave", (stream,), (group, consumer))
     except StoreError as error:
-        log.info("consumer not removed from its group", group=group, error=str(error))
+        log.debug("consumer not removed from its group", group=group, error=str(error))

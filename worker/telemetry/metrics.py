@@ -4,15 +4,18 @@ Registration, the reference page and the checks of rules and dashboards are made
 from the configuration or from closed sets; what is not bounded by nature is bounded by ``BoundedLabel``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from judges.agent.conversation import End
-from worker.config.settings import Settings
+from worker.config.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from worker.telemetry.metrics_push import MetricsPush
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
@@ -146,7 +149,7 @@ class Metrics:
         "Share of matching traces that were sampled", stability=_STABLE)
 
     score = Metric(Histogram, "score", "score", _RATED,
-        "Scores, 0..1; yes/no metrics have none, since their share says it all", buckets=_SCORE_BUCKETS, stability=_STABLE)
+        "Scores, 0..1, of all metrics but those of yes and no", buckets=_SCORE_BUCKETS, stability=_STABLE)
     verdicts = Metric(Counter, "verdicts_total", "verdicts", _ENDED, "Final verdicts", stability=_STABLE)
     verdict_weight = Metric(Counter, "verdict_weight_total", "weight", _ENDED,
         "Sum of weights (1 / sampling probability)", stability=_STABLE)
@@ -393,3 +396,19 @@ GATEWAY_METRICS: Final[dict[str, Metric[Any]]] = {
     attribute: metric for attribute, metric in vars(GatewayMetrics).items() if isinstance(metric, Metric)
 }
 """The gateway's table, by attribute of ``GatewayMetrics``."""
+
+
+def push(settings: Settings, registry: CollectorRegistry, environment: Mapping[str, str]) -> "MetricsPush | None":
+    """Begin to push a registry where the settings ask for it.
+
+    Raises:
+        SettingsError: A package is absent, or no receiver is named.
+    """
+    if settings.metrics == "prometheus":
+        return None
+    try:
+        from worker.telemetry.metrics_push import MetricsPush  # noqa: PLC0415 - its packages are an extra
+    except ModuleNotFoundError as error:
+        fix = "pip install 'tracejudge-worker[otlp]'"
+        raise SettingsError(f"metrics: otlp needs further packages: {fix}") from error
+    return MetricsPush(settings, registry, environment)

@@ -59,15 +59,15 @@ def _answer(error: RedisError, where: str) -> Cause | None:
     if isinstance(error, AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
         fix = "correct user and password in the URL, as redis://user:password@host:6379/0"
         return Cause(f"{where} refuses the user or the password, or asks for one", fix)
-    if "DB index" in text:
-        fix = "correct the number at the end of the URL; it is 0 to 15 unless `databases` in redis.conf says otherwise"
-        return Cause(f"{where}: Redis has no database of this number", fix)
     if isinstance(error, BusyLoadingError):
         return Cause(f"{where} is still loading its data", "wait until it has finished; large files take minutes")
     if "max number of clients" in text:
         return Cause(f"{where} accepts no further client", "raise maxclients there, or find who holds so many")
     if isinstance(error, ResponseError):
-        return Cause(f"{where} refuses the connection ({text.split(' ', 1)[0][:32]})", "see its log")
+        is_database = "DB index" in text
+        fix = "correct the number at the end of the URL, 0 to 15 as a rule" if is_database else "see its log"
+        kind = "it has no database of this number" if is_database else text.split(" ", 1)[0][:32]
+        return Cause(f"{where} refuses the connection ({kind})", fix)
     if "closed by server" in text and not any(isinstance(each, OSError) for each in chain(error)):
         return Cause(f"{where} closes the connection", "perhaps it speaks TLS: use rediss://")
     return None
