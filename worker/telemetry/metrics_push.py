@@ -115,7 +115,7 @@ def _exemplars(sample: Sample) -> list[Exemplar]:
     if found is None:
         return []
     ids = [int(found.labels[name], 16) if name in found.labels else None for name in ("span_id", "trace_id")]
-    return [Exemplar({}, found.value, int(float(found.timestamp or 0) * 1e9), *ids)]
+    return [Exemplar({}, float(found.value), int(float(found.timestamp or 0) * 1e9), *ids)]
 
 
 class RegistryExporter(OTLPMetricExporter):
