@@ -62,6 +62,27 @@ def load(
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
+    given = read(environment, config)
+    for key, value in (arguments or {}).items():
+        if value is not None:
+            given.values[key], given.origin[key] = value, f"--{key.replace('_', '-')}"
+    return build(given, needs_rules=needs_rules)
+
+
+class Given(NamedTuple):
+    """What file and variables set, as it was read: values and their origins by key, and the file."""
+
+    values: dict[str, object]
+    origin: dict[str, str]
+    path: str | None
+
+
+def read(environment: Mapping[str, str], config: str | None = None) -> Given:
+    """Read the file, then the variables, which win.
+
+    Raises:
+        SettingsError: The file is no TOML, or a variable no JSON.
+    """
     path = config_path(environment, config)
     raw: dict[str, object] = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
@@ -69,9 +90,16 @@ def load(
         variable = f"{_PREFIX}{key.upper()}"
         if environment.get(variable):
             raw[key], origin[key] = _from_variable(key, variable, environment[variable]), variable
-    for key, value in (arguments or {}).items():
-        if value is not None:
-            raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
+    return Given(raw, origin, path)
+
+
+def build(given: Given, *, needs_rules: bool = True) -> Settings:
+    """Convert and check what was read.
+
+    Raises:
+        SettingsError: A value is wrong, or values do not go together.
+    """
+    raw, origin, path = given
     settings = _with_objectives(_with_judges(_convert(raw, origin), origin, path), origin, path)
     if settings.canary_file is not None and path and origin["canary_file"] == path:
         settings = msgspec.structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
@@ -128,7 +156,7 @@ class UnknownVariable(NamedTuple):
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[UnknownVariable]:
     """Find set variables `TRACEJUDGE_*` that neither the worker nor the SDK reads, and no setting names."""
     known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
-    known |= set(_named_variables(msgspec.to_builtins(settings, enc_hook=repr)))
+    known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     return [
         UnknownVariable(name, next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None))
@@ -137,8 +165,12 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     ]
 
 
+def named_variables(settings: Settings) -> set[str]:
+    """Return the names of variables that settings hold, as `api_key_env` does."""
+    return set(_named_variables(msgspec.to_builtins(settings, enc_hook=repr)))
+
+
 def _named_variables(document: object) -> Iterator[str]:
-    """Yield the names of variables that settings hold, as `api_key_env` does."""
     if isinstance(document, Mapping):
         for key, value in document.items():
             if isinstance(value, str) and (key == "env" or str(key).endswith("_env")):
