@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 _FIRST_PROCESS: Final = 1
 _INTERRUPTED: Final = 130
@@ -71,6 +72,11 @@ class _Commands(SuggestingGroup):
         command = importlib.import_module(f"worker.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands from the table: click would import each one for its help text."""
+        found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        return found if not incomplete.startswith("-") else super().shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

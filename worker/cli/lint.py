@@ -287,7 +287,7 @@ def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) 
     """Find what a start accepts."""
 
     def warn(name: str, text: str, *key: Step) -> LintFinding:
-        place = given.origin.get(str(key[0]), "") if key else ""
+        place = given.origin.get(str(key[0]), "") if key else given.path or ""
         return _finding(_BY_NAME[name], text, place=place, key=key)
 
     if (absent := unconfigured(settings, given.path)) is not None:
@@ -297,18 +297,22 @@ def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) 
     for table, name in _unused(settings):
         if table in given.origin:
             yield warn("unused", "no rule uses it; name it in a rule, or take it out", table, name)
-    seen: dict[str, str] = {}
-    for name, model in settings.models.items():
-        other = seen.setdefault(model.judge_model, name)
-        if other != name:
-            what = f"has the label of [models.{other}], {model.judge_model!r}: their verdicts are one series"
-            yield warn("shared-label", f"{what}; give one of them a label of its own", "models", name)
+    for name, other in _sharing_a_label(settings):
+        what = f"verdicts of it and of [models.{other}] are one series, since they have one label"
+        yield warn("shared-label", f"{what}; give one of them a label of its own", "models", name)
     for name, table, check in _OF_DOCTOR:
-        for finding in check(settings) if table in given.origin else ():
-            if finding.result == "warning":
-                yield warn(name, f"{finding.what}; {finding.fix}", table)
+        found = check(settings) if table in given.origin else ()
+        yield from (warn(name, f"{one.what}; {one.fix}", table) for one in found if one.result == "warning")
     for variable in sorted(name for name in named_variables(settings) if not environment.get(name)):
         yield warn("unset-variable", f"{variable} is not set here; set it where the worker runs")
+
+
+def _sharing_a_label(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the models whose label an earlier one has, with that one."""
+    seen: dict[str, str] = {}
+    for name, model in settings.models.items():
+        if (other := seen.setdefault(model.judge_model, name)) != name:
+            yield name, other
 
 
 def _of_rules(settings: Settings) -> Iterator[tuple[str, str, int]]:
