@@ -18,6 +18,7 @@ from deploy.dashboards.grafana import (
     number,
     override,
     per,
+    rows,
     share,
     states,
 )
@@ -39,16 +40,18 @@ _ALERT_LINE: Final = override(
 def make(table: Table) -> Dashboard:
     """Make the dashboard."""
     bound_by = ("service", "environment", "judge", "judge_model")
+    arrived, *arriving = _arriving(table)
     return lay_out(
         "Pipeline",
         "Whether the watcher itself sees all it should: from what services publish to what exporters have sent.",
         [
             Row("Now", [alerts_now(table, bound_by, (14, 8)), *_now(table)]),
-            Row("From published to exported", [_funnel(table), *_arriving(table)]),
-            Row("Stream and batches", _stream_and_batches(table)),
-            Row("Judge models", _judge_models(table)),
-            Row("Judges that read whole traces", _agents()),
-            Row("Verdicts on their way out", _exporting(table)),
+            Row("From published to exported", [_funnel(table), arrived]),
+            Row("Traces that came, and what they lack", arriving, collapsed=True),
+            Row("Stream and batches", _stream_and_batches(table), collapsed=True),
+            Row("Judge models", _judge_models(table), collapsed=True),
+            Row("Judges that read whole traces", _agents(), collapsed=True),
+            Row("Verdicts on their way out", [*_exporting(table), _configurations()], collapsed=True),
         ],
         variables=[
             data_source(),
@@ -514,3 +517,17 @@ def _exporting(table: Table) -> list[Panel]:
             size=(12, 8),
         ),
     ]
+
+
+def _configurations() -> Panel:
+    names = ("version", "config_hash")
+    return rows(
+        "Versions and configurations",
+        "How many workers and gateways run each version with each configuration: two hashes for long mean that some "
+        "of them have another file or other variables. Addresses, secrets, roles and ports are not in the hash.",
+        Query(per(names, "tracejudge_build_info", "count")),
+        columns={**{name: name for name in names}, "Value": "processes"},
+        sort="processes",
+        descending=True,
+        no_data=_NO_WORKER,
+    )
