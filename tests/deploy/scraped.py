@@ -77,7 +77,9 @@ class Traffic:
         yield self._verdict("safety", Score("safety", 0.0, passed=False))
         yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True))
         yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True), environment="stage")
-        yield self._verdict("facts_grounding", Score("grounded", 0.0, passed=False), details={"fabricated_evidence": 2})
+        # The only metric here with a histogram: all others are of yes and no.
+        scores = Score("grounded", 0.0, passed=False), Score("supported_share", 0.25)
+        yield self._verdict("facts_grounding", *scores, details={"fabricated_evidence": 2})
         version = "a" * 16 if next(self._pages) < CHANGES_AFTER else "b" * 16
         yield self._verdict("correctness", Score("correctness", 1.0, passed=True), judge_version=version)
         yield self._verdict("groundedness", outcome="abstained")

@@ -5,6 +5,7 @@ from http import HTTPStatus
 import pytest
 from structlog.testing import capture_logs
 
+from worker.config.settings import Settings
 from worker.gateway.admission import Loss, Losses, RefusedError
 from worker.selection.unusable import UnusableInput, read_invalid
 from worker.storage.client import Store

@@ -268,8 +268,10 @@ def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
         server.kill()
         pipeline = at_redis(url)
         worker = pipeline.worker()
-        worker.program.wait_for("redis unreachable")
-        (warned,) = (line for line in worker.program.stderr.splitlines() if "redis unreachable" in line)
+        worker.program.wait_for("redis unavailable")
+        wait_until(lambda: "worker started" in worker.program.stderr, what="all threads to run")
+        time.sleep(2)  # several retries of each thread and of the broker
+        (warned,) = (line for line in worker.program.stderr.splitlines() if '"error"' in line)
         assert json.loads(warned)["redis"] == url
         assert json.loads(warned)["fix"] == "set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
         server.restart()

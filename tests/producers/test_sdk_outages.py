@@ -287,6 +287,7 @@ def test_the_log_names_neither_password_nor_text(
     tracejudge.shutdown(timeout=0.1)
     # Of this client: a thread that an earlier test left to its timeout may still complain about its own Redis.
     assert [message for message in caplog.messages if own_redis.url in message or "s3cret" in message] == [
-        f"Publishing to Redis at {own_redis.url} failed (AuthenticationError); 1 waiting",
+        f"Publishing to Redis at {own_redis.url} failed (AuthenticationError: set user and password in redis_url or "
+        "TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0); 1 waiting",
         f"1 entries for Redis at {own_redis.url} abandoned",
     ]

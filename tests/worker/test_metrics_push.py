@@ -90,14 +90,12 @@ def busy_metrics(settings: Settings) -> Metrics:
     """Count verdicts of a graded and of a yes/no judge, requests, and names that need escapes."""
     metrics = Metrics(settings)
     fields: dict[str, Any] = {"trace_id": TRACE_ID, "span_id": SPAN_ID, "service": 'sh"op\\', "environment": "prod"}
-    shared = {"judge_version": "0123456789ab", "judge_model": "gpt", "weight": 4.0, "started_at": 9.0}
-    verdicts = [
-        Verdict(
-            evaluation_id="e", outcome="scored", metrics=(judge,), judge=judge, duration_s=2.0, **fields, **shared,
-            scores=(Score(judge, value, passed=value > 0.5),),
-        )  # fmt: skip
-        for judge, value in (("answer_relevance", 0.25), ("answer_relevance", 1.0), ("safety", 1.0), ("safety", 0.0))
-    ]
+    shared: dict[str, Any] = {"judge_version": "0123456789ab", "judge_model": "gpt", "weight": 4.0, "started_at": 9.0}
+    shared |= {"evaluation_id": "e", "outcome": "scored", "duration_s": 2.0}
+    verdicts = []
+    for judge, value in (("answer_relevance", 0.25), ("answer_relevance", 1.0), ("safety", 1.0), ("safety", 0.0)):
+        score = Score(judge, value, passed=value > 0.5)
+        verdicts.append(Verdict(judge=judge, metrics=(judge,), scores=(score,), **fields, **shared))
     VerdictCounter(settings, metrics).count(*(OutboxEntry("1-0", "j", verdict) for verdict in verdicts))
     metrics.request_duration.labels("gpt", "ok").observe(0.3)
     metrics.in_flight.labels("gpt").set(7)

@@ -256,8 +256,10 @@ def line_of(text: str, key: Key) -> int | None:
             here = table + _parts(setting[1])
         else:
             continue
-        if here == key[: len(here)] and len(here) > best:
-            best, line = len(here), number
+        # The key itself or a table around it; of a table that is written in parts, its first part.
+        shared = min(len(here), len(key))
+        if here[:shared] == key[:shared] and shared > best:
+            best, line = shared, number
     return line
 
 

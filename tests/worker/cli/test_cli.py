@@ -19,10 +19,13 @@ CONTRACT_VERBS = {
     *("invalid", "gateway"),
     *("labels", "calibrate", "plan"),
     *("show", "search", "export", "board"),
+    *("init", "lint"),
 }
 
 
 HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("init",): ("--provider NAME", "--rate SHARE", "--output FILE", "--force", "--print"),
+    ("lint",): ("--config FILE", "--json", "Exit code 0 without findings, 1 with warnings only, 2"),
     ("demo",): ("--seconds N", "--keep", "--json"),
     ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),
     ("doctor",): ("--ask", "--json", "Exit code 1", "--config FILE", "--redis-url URL"),
