@@ -358,13 +358,14 @@ def lay_out(
         # The id of a panel depends on its row alone, so that links to it stay valid when other rows grow.
         first = place * _IDS_PER_ROW
         heading = dashboard.GridPos(h=1, w=_WIDTH, x=0, y=top)
-        made.panels.append(dashboard.RowPanel(row.collapsed, row.title, id_val=first, grid_pos=heading))
+        shown = dashboard.RowPanel(row.collapsed, row.title, id_val=first, grid_pos=heading)
+        made.panels.append(shown)
         bottom = _place(row.panels, top + 1)
         for number_in_row, panel in enumerate(row.panels, start=1):
             panel.id_val = first + number_in_row
         if row.collapsed:
             # Grafana keeps the panels within the row, and moves what follows when it is opened.
-            made.panels[-1].panels = list(row.panels)
+            shown.panels = list(row.panels)
             top += 1
         else:
             made.panels += row.panels

@@ -51,7 +51,7 @@ def make(table: Table) -> Dashboard:
             Row("Stream and batches", _stream_and_batches(table), collapsed=True),
             Row("Judge models", _judge_models(table), collapsed=True),
             Row("Judges that read whole traces", _agents(), collapsed=True),
-            Row("Verdicts on their way out", [*_exporting(table), _configurations()], collapsed=True),
+            Row("Verdicts on their way out", _exporting(table), collapsed=True),
         ],
         variables=[
             data_source(),
@@ -463,6 +463,7 @@ def _exporting(table: Table) -> list[Panel]:
     late = table.watcher.scores_late
     age = f"tracejudge:score_age_seconds_p{{}}:{late.window}{{{{{SERVICE}}}}}"
     ready = per(["role", "instance"], "tracejudge_ready", "max")
+    configured = ("version", "config_hash")
     dropped = Query(five_minutes(["exporter", "reason"], "export_dropped"), legend("exporter", "reason", between=": "))
     return [
         graph(
@@ -516,18 +517,14 @@ def _exporting(table: Table) -> list[Panel]:
             runbooks=runbooks(table, "TraceJudgeRoleNotReady"),
             size=(12, 8),
         ),
+        rows(
+            "Versions and configurations",
+            "How many workers and gateways run each version with each configuration: two hashes for long mean that "
+            "some have another file or other variables. Addresses, secrets, roles and ports are not in the hash.",
+            Query(per(configured, "tracejudge_build_info", "count")),
+            columns={**{name: name for name in configured}, "Value": "processes"},
+            sort="processes",
+            descending=True,
+            no_data=_NO_WORKER,
+        ),
     ]
-
-
-def _configurations() -> Panel:
-    names = ("version", "config_hash")
-    return rows(
-        "Versions and configurations",
-        "How many workers and gateways run each version with each configuration: two hashes for long mean that some "
-        "of them have another file or other variables. Addresses, secrets, roles and ports are not in the hash.",
-        Query(per(names, "tracejudge_build_info", "count")),
-        columns={**{name: name for name in names}, "Value": "processes"},
-        sort="processes",
-        descending=True,
-        no_data=_NO_WORKER,
-    )

@@ -285,9 +285,9 @@ def test_the_log_names_neither_password_nor_text(
     assert not tracejudge.flush(timeout=0.3)
     wait_until(lambda: any(own_redis.url in message for message in caplog.messages), what="the complaint")
     tracejudge.shutdown(timeout=0.1)
+    login = "set user and password in redis_url or TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0"
     # Of this client: a thread that an earlier test left to its timeout may still complain about its own Redis.
     assert [message for message in caplog.messages if own_redis.url in message or "s3cret" in message] == [
-        f"Publishing to Redis at {own_redis.url} failed (AuthenticationError: set user and password in redis_url or "
-        "TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0); 1 waiting",
+        f"Publishing to Redis at {own_redis.url} failed (AuthenticationError: {login}); 1 waiting",
         f"1 entries for Redis at {own_redis.url} abandoned",
     ]

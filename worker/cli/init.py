@@ -119,14 +119,20 @@ def command(*, output: str, force: bool, prints: bool, usd_per_day: float | None
         if judge not in catalogue():
             raise click.UsageError(f"--judges: there is no judge {judge!r}{nearest(judge, catalogue())}")
     values["judges"] = f"[{', '.join(map(_quoted, judges))}]"
-    values["rate"] = _rate(answer("rate", "Share of traces to judge, 0 to 1", "1.0"))
+    values["rate"] = answer("rate", "Share of traces to judge, 0 to 1", "1.0")
+    _numbers("--rate", values["rate"], 1, "must be a number from 0 to 1; write 5 % as 0.05")
     values["budget"] = _NO_BUDGET if usd_per_day is None else _BUDGETED.format(usd=float(usd_per_day))
     text = _TEMPLATE.format(**values)
     found = _checked(text, path.name)
     if prints:
         sys.stdout.write(text)
     else:
-        _write(path, text, force=force)
+        try:
+            # Not over a file that another program made meanwhile.
+            with path.open("w" if force else "x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise click.UsageError(f"--output: {path}: {error.strerror}") from error
         note(f"wrote {path}; next: tracejudge doctor, then tracejudge worker")
     for finding in found:
         note(f"{finding.name}: {finding.what}; {finding.fix}")
@@ -148,7 +154,11 @@ def _model(answer: Callable[[str, str, str], str], given: Mapping[str, str | Non
         "api_key_env": answer("api_key_env", "Variable with its key", f"{provider.upper()}_API_KEY"),
     }
     told = (f"{key} = {_quoted(value)}" for key, value in lines.items() if value)
-    return "\n".join((*told, _price(given["price"]), "# max_in_flight = 256"))
+    price = "# price = { input = 0.40, output = 1.60 }   # USD per million tokens, for costs and budgets"
+    if given["price"] is not None:
+        read, written = _numbers("--price", given["price"], 2, "write two numbers, as 0.40,1.60")
+        price = f"price = {{ input = {read}, output = {written} }}   # USD per million tokens"
+    return "\n".join((*told, price, "# max_in_flight = 256"))
 
 
 def _quoted(text: str) -> str:
@@ -156,24 +166,15 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _rate(text: str) -> str:
-    """Check a share; the message is that of the file, which would come too late for a question."""
+def _numbers(option: str, text: str, count: int, fix: str) -> list[float]:
+    """Read the numbers of an option, which is a mistake with any other count."""
     try:
-        if 0 <= float(text) <= 1:
-            return f"{float(text)}"
+        found = [float(part) for part in text.split(",")]
     except ValueError:
-        pass
-    raise click.UsageError("--rate: must be a number from 0 to 1; write 5 % as 0.05")
-
-
-def _price(text: str | None) -> str:
-    if text is None:
-        return "# price = { input = 0.40, output = 1.60 }   # USD per million tokens, for costs and budgets"
-    try:
-        read, written = (float(part) for part in text.split(","))
-    except ValueError:
-        raise click.UsageError("--price: write two numbers, as 0.40,1.60") from None
-    return f"price = {{ input = {read}, output = {written} }}   # USD per million tokens"
+        found = []
+    if len(found) != count:
+        raise click.UsageError(f"{option}: {fix}")
+    return found
 
 
 def _checked(text: str, name: str) -> list[LintFinding]:
@@ -191,12 +192,3 @@ def _checked(text: str, name: str) -> list[LintFinding]:
     if errors:
         raise click.UsageError(" | ".join(errors))
     return found
-
-
-def _write(path: Path, text: str, *, force: bool) -> None:
-    """Write the file at once; unless forced, not over one that another program made meanwhile."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise click.UsageError(f"--output: {path}: {error.strerror}") from error

@@ -20,7 +20,7 @@ from worker.cli.options import CONFIG, JSON, NOTES, amount, print_json
 from worker.config.checks import models_of_judge
 from worker.config.errors import MAX_BYTES
 from worker.config.loading import Given, build, named_variables, read, unconfigured, unknown_variables
-from worker.config.settings import Rule, Settings, SettingsError, Where
+from worker.config.settings import Rule, Settings, SettingsError
 
 Severity = Literal["error", "warning"]
 _MAX_FINDINGS: Final = 200
@@ -68,6 +68,8 @@ _OF_DOCTOR: Final = (
     ("stale-calibration", "calibrations", calibrations),
     ("canary-without-labels", "canary_file", canary),
 )
+# Without the mistakes a rule may choose something else, and name less.
+_OF_WHOLE: Final = frozenset({"chooses-nothing", "never-wins", "unused"})
 _RULE_NAME: Final = re.compile(r" \(rule '.*'\)$")
 _BY_NAME: Final = {code.name: code for code in CODES}
 
@@ -134,9 +136,8 @@ def lint(environment: Mapping[str, str], config: str | None = None) -> list[Lint
     copy = _Copy(given)
     settings = copy.mistakes(found)
     if settings is not None:
-        # What only a mistaken rule names would be reported as unused.
-        has_errors = bool(found)
-        found += (one for one in _warnings(settings, given, environment) if not has_errors or one.name != "unused")
+        left_out = _OF_WHOLE if found else frozenset()
+        found += (one for one in _warnings(settings, given, environment) if one.name not in left_out)
     for unknown in unknown_variables(settings or Settings(), environment):
         fix = f"call it {unknown.close}" if unknown.close else "take it out"
         found.append(_finding(_BY_NAME["unknown-variable"], f"nothing reads it; {fix}", place=unknown.name))
@@ -160,8 +161,12 @@ class _Copy:
                 return build(self._given)
             except SettingsError as error:
                 place, key, text = self._located(str(error))
-                shown = self._in_file(key)
-                if shown not in self._reported and not self._follows(text):
+                shown = key
+                if len(key) > 1 and isinstance(key[1], int):
+                    shown = (key[0], self._numbers[str(key[0])][key[1]], *key[2:])
+                # An error that only misses a table that was taken out is not one of the file.
+                follows = "there is no " in text and any(name in text for name in self._gone)
+                if shown not in self._reported and not follows:
                     found.append(_finding(_code_of(str(error)), text, place=place, key=shown))
                 if not key or not self._take_out(key, text, shown):
                     return None
@@ -182,15 +187,6 @@ class _Copy:
                 return place, tuple(next(zip(words), ())), rest
         place, _, rest = text.partition(": ")
         return place, (), rest
-
-    def _in_file(self, key: Key) -> Key:
-        """Return a key with the numbers of rows that the file has."""
-        numbers = self._numbers.get(str(key[0])) if len(key) > 1 else None
-        return key if numbers is None or not isinstance(key[1], int) else (key[0], numbers[key[1]], *key[2:])
-
-    def _follows(self, text: str) -> bool:
-        """Return whether an error only misses a table that was taken out."""
-        return "there is no " in text and any(name in text for name in self._gone)
 
     def _take_out(self, key: Key, text: str, shown: Key) -> bool:
         """Take out what an error names: one item of a list, the key, or, the second time, the table around it."""
@@ -294,14 +290,9 @@ def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) 
 
     if (absent := unconfigured(settings, given.path)) is not None:
         yield warn("heuristic-judges", f"{absent}; write one: tracejudge init")
-    for name, text, number in _of_rules(settings) if "rules" in given.origin else ():
-        yield warn(name, text, "rules", number)
-    for table, name in _unused(settings):
-        if table in given.origin:
-            yield warn("unused", "no rule uses it; name it in a rule, or take it out", table, name)
-    for name, other in _sharing_a_label(settings):
-        what = f"verdicts of it and of [models.{other}] are one series, since they have one label"
-        yield warn("shared-label", f"{what}; give one of them a label of its own", "models", name)
+    for name, text, key in (*_of_rules(settings), *_of_tables(settings)):
+        if key[0] in given.origin:
+            yield warn(name, text, *key)
     for name, table, check in _OF_DOCTOR:
         found = check(settings) if table in given.origin else ()
         yield from (warn(name, f"{one.what}; {one.fix}", table) for one in found if one.result == "warning")
@@ -309,22 +300,33 @@ def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) 
         yield warn("unset-variable", f"{variable} is not set here; set it where the worker runs")
 
 
-def _sharing_a_label(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the models whose label an earlier one has, with that one."""
+def _of_rules(settings: Settings) -> Iterator[tuple[str, str, Key]]:
+    """Find rules without an effect: the name of the finding, its text, and its key."""
+    for number, rule in enumerate(settings.rules):
+        key = "rules", number
+        if not (rule.rate or rule.always or rule.first_per_hour) or rule.where.service == "":
+            yield "chooses-nothing", f"{rule.name!r} chooses no trace; raise its rate, or take it out", key
+        elif winners := _winners(settings, number):
+            what = f"all that {rule.name!r} chooses is chosen by {' and '.join(map(repr, winners))} already"
+            yield "never-wins", f"{what}; take it out, or raise its rate", key
+
+
+def _of_tables(settings: Settings) -> Iterator[tuple[str, str, Key]]:
+    """Find models, cascades and judges that nothing names, and models that share a label."""
+    named = {name for rule in settings.rules for name in rule.models}
+    used = {name for rule in settings.rules for name in (*settings.models_of(rule), rule.second_model)}
+    used |= {cascade.then for name, cascade in settings.cascades.items() if name in named}
+    used |= {str(table["model"]) for table in settings.judges.values() if "model" in table}
+    judges = {judge for rule in settings.rules for judge in rule.judges}
+    for key, known in (("models", used), ("cascades", named), ("judges", judges)):
+        for name in getattr(settings, key):
+            if name not in known:
+                yield "unused", "no rule uses it; name it in a rule, or take it out", (key, name)
     seen: dict[str, str] = {}
     for name, model in settings.models.items():
         if (other := seen.setdefault(model.judge_model, name)) != name:
-            yield name, other
-
-
-def _of_rules(settings: Settings) -> Iterator[tuple[str, str, int]]:
-    """Find rules without an effect: the name of the finding, its text, and the number of the rule."""
-    for number, rule in enumerate(settings.rules):
-        if not (rule.rate or rule.always or rule.first_per_hour) or rule.where.service == "":
-            yield "chooses-nothing", f"{rule.name!r} chooses no trace; raise its rate, or take it out", number
-        elif winners := _winners(settings, number):
-            what = f"all that {rule.name!r} chooses is chosen by {' and '.join(map(repr, winners))} already"
-            yield "never-wins", f"{what}; take it out, or raise its rate", number
+            what = f"verdicts of it and of [models.{other}] are one series, since they have one label"
+            yield "shared-label", f"{what}; give one of them a label of its own", ("models", name)
 
 
 def _winners(settings: Settings, number: int) -> list[str]:
@@ -350,7 +352,13 @@ def _winners(settings: Settings, number: int) -> list[str]:
 
 
 def _includes(settings: Settings, other: Rule, rule: Rule, judge: str) -> bool:
-    """Return whether another rule has one judge evaluate all that a rule has it evaluate."""
+    """Return whether another rule surely has one judge evaluate all that a rule has it evaluate."""
+    for name in ("service", "environment", "name", "release", "model"):
+        ours, theirs = getattr(other.where, name), getattr(rule.where, name)
+        if ours is None or ours == theirs:
+            continue
+        if theirs is None or set(theirs) & set("*?[") or not fnmatchcase(theirs, ours):
+            return False
     same = ("unit", "sample_by", "combine", "budget", "second_model")
     return (
         judge in other.judges
@@ -360,28 +368,5 @@ def _includes(settings: Settings, other: Rule, rule: Rule, judge: str) -> bool:
         and other.repeat >= rule.repeat
         and set(other.always) >= set(rule.always)
         and ("slow" not in rule.always or other.slow_s <= rule.slow_s)
-        and _matches_all(other.where, rule.where)
+        and set(other.where.has) <= set(rule.where.has)
     )
-
-
-def _matches_all(wide: Where, narrow: Where) -> bool:
-    """Return whether a condition surely matches all that another one matches."""
-    for name in ("service", "environment", "name", "release", "model"):
-        ours, theirs = getattr(wide, name), getattr(narrow, name)
-        if ours is None or ours == theirs:
-            continue
-        if theirs is None or set(theirs) & set("*?[") or not fnmatchcase(theirs, ours):
-            return False
-    return set(wide.has) <= set(narrow.has)
-
-
-def _unused(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the models, cascades and judges that nothing names, each with its table."""
-    named = {name for rule in settings.rules for name in rule.models}
-    used = {name for rule in settings.rules for name in (*settings.models_of(rule), rule.second_model)}
-    used |= {cascade.then for name, cascade in settings.cascades.items() if name in named}
-    judges = {judge for rule in settings.rules for judge in rule.judges}
-    used |= {table.get("model") for table in settings.judges.values()}  # type: ignore[misc]
-    yield from (("models", name) for name in settings.models if name not in used)
-    yield from (("cascades", name) for name in settings.cascades if name not in named)
-    yield from (("judges", name) for name in settings.judges if name not in judges)

@@ -158,11 +158,13 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
     known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
-    return [
-        UnknownVariable(name, next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), None))
-        for name in found
-        if _OF_KUBERNETES.fullmatch(name) is None
-    ]
+    # Without what they all begin with, which makes any two alike.
+    endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
+    unknown = []
+    for name in (one for one in found if _OF_KUBERNETES.fullmatch(one) is None):
+        close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
+        unknown.append(UnknownVariable(name, endings[close[0]] if close else None))
+    return unknown
 
 
 def named_variables(settings: Settings) -> set[str]:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import requests
 import structlog
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import Exemplar, MeterProvider
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -193,15 +193,11 @@ class MetricsPush:
         resource = Resource(ours).merge(OTELResourceDetector().detect())
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         # The SDK exports nothing while it has no instrument; the exporter replaces this one.
-        self._provider.get_meter("tracejudge").create_observable_gauge("push", [_one])
+        self._provider.get_meter("tracejudge").create_observable_gauge("push", [lambda _: [Observation(1)]])
 
     def stop(self) -> None:
         """Push the last values, within three seconds."""
         self._provider.shutdown(_STOP_MS)
-
-
-def _one(_: CallbackOptions) -> list[Observation]:
-    return [Observation(1)]
 
 
 def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:

@@ -242,7 +242,7 @@ def test_init_asks_on_a_terminal(tmp_path: Path) -> None:
     """A pseudo terminal answers each question when it is asked; those that an option answers are not."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "worker.cli", "init", "--service", "shop"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)  # noqa: S603
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     answers = iter((b"\n", b"openai\n", b"http://host/v1\n", b"own\n", b"OWN_KEY\n", b"safety\n", b"0.5\n"))
     shown = b""
@@ -274,7 +274,7 @@ def test_the_shell_completes_commands_without_importing_them(tmp_path: Path) -> 
     ):
         given = {"_TRACEJUDGE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
         command = [sys.executable, "-c", look]
-        ended = subprocess.run(  # noqa: S603
+        ended = subprocess.run(
             command, env=os.environ | given, cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert ended.stdout.splitlines() == wanted, ended.stderr
