@@ -29,6 +29,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Browser:
     """The browser as it is when new."""
+    # The page of the test before polls a board that has ended.
+    browser.open("about:blank")
     browser.errors.clear()
     browser.hosts.clear()
     browser.dialogs.clear()

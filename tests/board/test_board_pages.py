@@ -139,6 +139,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     store = Store(redis_url, Keys(prefix))
     page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada"}).text
     assert "0 labels" in page
+    assert "Is each sentence of the answer supported by the retrieved documents" in page
     assert "the judge said" not in page
     assert 'class="mark' not in page
     fields = question(board, judge="facts_grounding", **{"as": "ada"})
@@ -146,7 +147,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert reply.status_code == 303
     shown = board.get(reply.headers["location"]).text
     assert "You said <strong>fail</strong>; the judge said <strong>fail</strong>" in shown
-    assert "1 labels; the judge agrees with 100 %" in shown
+    assert "1 label; the judge agrees with 100 %" in shown
     # The same answer again, as after a lost reply, is the same label.
     assert answer(board, "fail", fields, note="made up").status_code == 303
     ((name, (stored,)),) = read_answers(store).items()

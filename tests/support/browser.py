@@ -61,6 +61,8 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # The socket first: aiohttp reports a connection that its session closes as unclosed.
+        self._run(self._socket.close())
         self._run(self._session.close())
         self._process.kill()
         self._process.wait()

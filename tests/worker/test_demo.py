@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import psutil
 import pytest
@@ -468,9 +469,10 @@ def test_without_a_terminal_it_prints_scoreboard_and_accounting(program: Program
 def test_what_is_kept_serves_the_commands_that_it_names(program: Program, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     with program:
-        program.wait_for("keep running until Ctrl-C")
+        board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C")[1]
+        assert httpx.get(board, trust_env=False).status_code == 200
         named = re.findall(r"^  tracejudge (.+)$", program.stdout, re.MULTILINE)
-        assert [shlex.split(line)[0] for line in named] == ["tail", "report", "account"]
+        assert [shlex.split(line)[0] for line in named] == ["tail", "report", "show"]
         for line in named:
             with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
                 assert command.wait(LONG_S) == 0, command.output

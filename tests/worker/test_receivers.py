@@ -26,7 +26,7 @@ from support.processes import wait_until
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
 from worker.config.receivers import KINDS, FileSettings
-from worker.config.settings import Settings
+from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.export.receivers.files import FileExporter, locked
 from worker.export.registry import RECEIVERS, enabled
@@ -459,6 +459,28 @@ def test_every_kind_has_a_file_and_doctor_checks_it(ground: Ground, tmp_path: Pa
     row = enabled(settings_of(ground, receivers={"mine": files}))["receiver:mine"]
     (check,) = row.checks(settings_of(ground, receivers={"mine": files}))
     assert [one.result for one in check.run()] == ["ok"]
+
+
+def test_certificates_and_secrets_that_cannot_be_used_are_named(ground: Ground, tmp_path: Path) -> None:
+    absent, other = tmp_path / "absent.pem", tmp_path / "other.pem"
+    other.write_text("no certificate")
+    for kind in ("phoenix", "otlp"):
+        for files in ({"ca_file": absent}, {"ca_file": other}, {"client_cert": absent}, {"client_cert": other}):
+            options = {"kind": kind, "url": "http://127.0.0.1:1", **{key: str(path) for key, path in files.items()}}
+            settings = settings_of(ground, receivers={"mine": receiver(options)})
+            row = enabled(settings)["receiver:mine"]
+            (found,) = [one for check in row.checks(settings) for one in check.run()]
+            (path,) = files.values()
+            said = f"url of [receivers.mine]: {path} cannot be used"
+            assert (found.result, found.what.startswith(said)) == ("broken", True), (options, found)
+            with pytest.raises(SettingsError, match="cannot be used"):
+                row.make(settings, ground.store, Metrics(settings))
+        options = {"kind": kind, "url": "http://127.0.0.1:1", "headers": {"x-team": {"env": "ABSENT"}}}
+        settings = settings_of(ground, receivers={"mine": receiver(options)})
+        row = enabled(settings)["receiver:mine"]
+        (found,) = [one for check in row.checks(settings) for one in check.run()]
+        said = "receivers.mine.headers.x-team.env: the variable ABSENT is empty"
+        assert (found.name, found.result, found.what.startswith(said)) == ("receiver mine", "broken", True), found
 
 
 def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(ground: Ground, sender: Any) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final, Self
 
@@ -71,8 +71,13 @@ class BoardServer:
         self._server = _Server(config)
         self._thread = threading.Thread(target=self.run, name="tracejudge-board", daemon=True)
 
-    def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, or the end of the context."""
+    def run(self, started: Callable[[], object] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, or the end of the context.
+
+        Args:
+            started: Called once requests are answered and signals end the board.
+        """
+        self._server.started_hook = started
         for thread in self._threads:
             thread.start()
         try:
@@ -93,6 +98,13 @@ class BoardServer:
 
 class _Server(uvicorn.Server):
     """Ends with exit code 0 on a signal; a second one ends open requests."""
+
+    started_hook: Callable[[], object]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then report it: signals are handled by now, so whoever waits for the address can stop the board."""
+        await super().startup(sockets)
+        self.started_hook()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the library's signature
         """Stop. The library's own method raises the signal again at the end."""

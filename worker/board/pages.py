@@ -214,7 +214,7 @@ class Board:
                 context["texts"] = self._pages.page(entry.verdict, found, explained=False)
             known = answers.get(question.label_id, ())
             context["previous"] = next((one for one in known if one.annotator == self._hash(user)), None)
-            context["metric"] = self._metric(question.row)
+            context["asks"], context["passes"] = self._asked(question.row)
         of_queue = {
             name: given
             for name, given in answers.items()
@@ -316,11 +316,12 @@ class Board:
             return None
         return Question(row, self._queue.rate(queue) if queue.kind == "random" else "queue")
 
-    def _metric(self, row: IndexedVerdict) -> str:
-        """Say what the annotator is asked: what it means that the metric passes."""
+    def _asked(self, row: IndexedVerdict) -> tuple[str, str]:
+        """Return the judge's question, and the rule by which its metric passes; empty where they are not known."""
         judge = self._pages.judge(row.judge, row.model)
-        known = [] if judge is None else [metric.passes for metric in judge.metrics if metric.name == row.metric]
-        return known[0] if known else row.metric
+        known = () if judge is None else judge.metrics
+        rule = next((metric.passes for metric in known if metric.name == row.metric), "")
+        return "" if judge is None else judge.asks, rule
 
     def _annotator(self, request: Request, given: str) -> str:
         """Return the name of the user, or the name that the form gives where nobody has to sign in."""

@@ -42,5 +42,4 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     from worker.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
 
     server = BoardServer(settings, os.environ)
-    note(f"board: {server.url}")
-    server.run()
+    server.run(started=lambda: note(f"board: {server.url}"))

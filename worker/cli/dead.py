@@ -3,6 +3,7 @@
 import itertools
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -92,6 +93,16 @@ def _warn_of_unreadable(letters: DeadLetterStore) -> None:
         NOTES.print(f"{amount(letters.unreadable, 'dead letter')} of another version of tracejudge skipped")
 
 
+def _check_ids(letters: DeadLetterStore, found: Sequence[object], selection: dict[str, Any]) -> None:
+    """Refuse ids that no dead letter has: a mistyped one must not look like success."""
+    given = *selection["trace_ids"], *selection["ids"]
+    if given and not found:
+        _warn_of_unreadable(letters)
+        raise click.ClickException(
+            f"no dead letter fits {', '.join(map(repr, given))}; `tracejudge dead list --json` prints whole ids"
+        )
+
+
 @click.group("dead", cls=SuggestingGroup)
 def command() -> None:
     """List, show, retry or drop evaluations that could not be made in time.
@@ -127,6 +138,7 @@ def list_letters(
     _, store = connect(config, redis_url)
     letters, now = DeadLetterStore(store), store.now_ms() / 1000
     found = list(itertools.islice(letters.find(_filter(store, **selection), newest_first=not oldest), limit))
+    _check_ids(letters, found, selection)
     if as_json:
         for one in found:
             print_json(_row(one, now))
@@ -193,11 +205,11 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
     found = [_row(one, now) for one in letters.find(DeadLetterFilter(ids=(evaluation_id,)))]
     _warn_of_unreadable(letters)
     if len(found) > 1:
-        raise click.UsageError(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
+        raise click.ClickException(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
     # The search decodes heads only; a letter may also be gone since.
     whole = list(letters.read([str(each["id"]) for each in found]))
     if not whole:
-        raise click.UsageError(f"there is no dead letter {evaluation_id!r}; see `tracejudge dead list`")
+        raise click.ClickException(f"there is no dead letter {evaluation_id!r}; see `tracejudge dead list`")
     head, letter = found[0], whole[0].letter
     document = {
         **head,
@@ -260,8 +272,9 @@ def retry_letters(
     letters, graders = DeadLetterStore(store), Graders(settings, configured(settings.judges))
     wanted, unknown_models = _filter(store, **selection), set[str]()
     counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
+    ids = [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
+    _check_ids(letters, ids, selection)
     try:
-        ids = [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
         for group in grouped(letters.read(ids), settings.batch_size):
             letter = group[0].letter
             # The batch is made all the same: workers may know a model that this machine's configuration lacks.
@@ -338,6 +351,7 @@ def drop(
     letters = DeadLetterStore(store)
     wanted = _filter(store, **selection)
     ids = [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
+    _check_ids(letters, ids, selection)
     _warn_of_unreadable(letters)
     if ids and not yes and not dry_run:
         click.confirm(f"Drop {amount(len(ids), 'dead letter')} for good?", abort=True, err=True)

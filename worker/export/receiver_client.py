@@ -1,6 +1,7 @@
 """HTTP requests to one receiver: deadlines, proxies, certificates, bounded answers, and the meaning of a status."""
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
@@ -8,6 +9,7 @@ import httpx
 
 from judges.models.credentials import proxy_for
 from judges.models.http import tls_context
+from worker.config.settings import SettingsError
 
 Kind = Literal["accepted", "rejected", "failing", "busy", "misconfigured", "unreachable"]
 MAX_ANSWER_BYTES: Final = 1024 * 1024
@@ -96,7 +98,7 @@ class ReceiverClient:
         """Prepare; the first request connects.
 
         Raises:
-            OSError: A certificate file cannot be read (``ssl.SSLError`` is one).
+            SettingsError: A certificate file cannot be used.
         """
         self.deadline_s = destination.timeout_s
         self._destination = destination
@@ -105,10 +107,17 @@ class ReceiverClient:
         # The proxy is found as for judge endpoints; certificates are those that the environment names.
         found = proxy_for(destination.url, destination.proxy)
         context = tls_context(destination.url, found)
-        if destination.ca_file is not None:
-            context.load_verify_locations(destination.ca_file)
-        if destination.client_cert is not None:
-            context.load_cert_chain(destination.client_cert, destination.client_key)
+        try:
+            if destination.ca_file is not None:
+                context.load_verify_locations(destination.ca_file)
+            if destination.client_cert is not None:
+                # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
+                context.load_cert_chain(destination.client_cert, destination.client_key, password=b"")
+        except OSError as error:
+            cause = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+            files = filter(None, (destination.ca_file, destination.client_cert, destination.client_key))
+            fix = "they must be PEM files that the worker may read, the key without a passphrase"
+            raise SettingsError(f"{destination.setting}: {', '.join(files)} cannot be used ({cause}); {fix}") from None
         self._http = httpx.AsyncClient(
             # Compressed answers are refused: one of a few kilobytes may be gigabytes of text.
             headers={"accept-encoding": "identity", **destination.headers},

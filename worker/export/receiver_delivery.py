@@ -528,7 +528,8 @@ class HttpExporter(ReceiverExporter):
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
         headers = {}
         for header, source in options.headers.items():
-            value = read_secret(f"receivers.{name}.headers.{header}", source.env, source.file, os.environ)
+            key = f"receivers.{name}.headers.{header}"
+            value = read_secret(key, source.env, source.file, os.environ, joint=".")
             if value is not None:
                 headers[header] = value
         return Destination(
@@ -618,14 +619,29 @@ def check_http(
 ) -> Sequence[Finding]:
     """Send a request that changes nothing."""
     part = f"receiver {name}"
+
+    def send(client: ReceiverClient, url: str) -> Sequence[Finding]:
+        return [finding_of(part, address(f"{url}{request.path}"), client.send(request))]
+
+    return check_connected(part, destination_of, settings, name, send)
+
+
+def check_connected(
+    part: str,
+    destination_of: Callable[[Settings, str], Destination],
+    settings: Settings,
+    name: str,
+    check: Callable[[ReceiverClient, str], Sequence[Finding]],
+) -> Sequence[Finding]:
+    """Run a check with the connections of a receiver and its address; a mistake in its settings is a finding."""
     try:
         destination = destination_of(settings, name)
+        connections = ReceiverClient(destination)
     except SettingsError as error:
-        return [broken(part, str(error), "set it, or take the receiver out")]
-    where = address(f"{destination.url.rstrip('/')}{request.path}")
-    with closing(ReceiverClient(destination)) as client:
+        return [broken(part, str(error), "correct it, or take the receiver out")]
+    with closing(connections) as client:
         client.deadline_s = CHECK_TIMEOUT_S
-        return [finding_of(part, where, client.send(request))]
+        return check(client, destination.url.rstrip("/"))
 
 
 def group_of(receiver: str) -> str:

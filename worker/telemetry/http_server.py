@@ -96,12 +96,17 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def read_secret(key: str, variable: str | None, path: str | None, environment: Mapping[str, str]) -> str | None:
-    """Read a secret from a variable, or from a file without the line break at its end."""
+def read_secret(
+    key: str, variable: str | None, path: str | None, environment: Mapping[str, str], *, joint: str = "_"
+) -> str | None:
+    """Read a secret from a variable, or from a file without the line break at its end.
+
+    Messages name the setting as ``key``, ``joint``, and ``env`` or ``file``.
+    """
     if variable is not None:
-        secret, where = environment.get(variable, ""), f"{key}_env: the variable {variable}"
+        secret, where = environment.get(variable, ""), f"{key}{joint}env: the variable {variable}"
     elif path is not None:
-        where = f"{key}_file: {path}"
+        where = f"{key}{joint}file: {path}"
         try:
             secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except OSError as error:

@@ -101,6 +101,15 @@ def test_filters(served: Run, ground: Ground, options: tuple[str, ...], numbers:
     assert served("dead", "drop", "--dry-run", "--json", *options).document["found"] == len(numbers)
 
 
+def test_ids_that_match_nothing_end_with_1(served: Run, ground: Ground) -> None:
+    add_dead_letter(ground, 1)
+    for command in (("list",), ("list", "--json"), ("retry", "--dry-run"), ("drop", "--dry-run")):
+        for option in ("--id", "--trace-id"):
+            ended = served("dead", *command, option, "ffffff")
+            assert (ended.code, ended.out) == (1, ""), (command, option)
+            assert "no dead letter fits 'ffffff'" in words(ended.err), (command, option)
+
+
 def test_a_time_that_is_none_is_wrong_usage(served: Run) -> None:
     ended = served("dead", "list", "--older-than", "soon")
     assert ended.code == 2
@@ -152,7 +161,7 @@ def test_show_wants_one_letter(served: Run, ground: Ground) -> None:
     add_dead_letter(ground, 2)
     for name, said in (("0000", "2 dead letters begin with '0000'"), ("ff", "there is no dead letter 'ff'")):
         ended = served("dead", "show", name)
-        assert (ended.code, ended.out) == (2, "")
+        assert (ended.code, ended.out) == (1, "")
         assert said in words(ended.err)
 
 

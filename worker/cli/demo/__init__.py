@@ -112,7 +112,8 @@ def command(seconds: int, *, keep: bool, as_json: bool) -> None:
                     page(), outcome.view, outcome.account, run.examples, environment=_ENVIRONMENT, redis_url=kept
                 )
             if keep and fault is None:
-                note(f"Redis ({session.redis_url}) and worker keep running until Ctrl-C.")
+                board = f", board ({session.board_url})" if session.board_url else ""
+                note(f"Redis ({session.redis_url}){board} and worker keep running until Ctrl-C.")
                 with contextlib.suppress(SystemExit):  # a signal is the way to end it
                     while True:
                         session.worker.check()

@@ -129,8 +129,13 @@ def words(board: Scoreboard) -> Iterator[tuple[str, Text]]:
         yield name, Text(judges[name].asks)
 
 
-def commands(redis_url: str | None) -> tuple[tuple[str, str], ...]:
-    """Return three commands with their purposes; ``redis_url`` is the address of a Redis that keeps running."""
+def commands(redis_url: str | None, trace_id: str | None = None) -> tuple[tuple[str, str], ...]:
+    """Return three commands with their purposes.
+
+    Args:
+        redis_url: Address of a Redis that keeps running.
+        trace_id: The trace of the example that fails, if there is one.
+    """
     typed = sys.argv[0]
     # As it was typed, since `make demo` runs the one of `.venv`, which need not be on PATH.
     program = typed if Path(typed).name == "tracejudge" and shutil.which("tracejudge") != typed else "tracejudge"
@@ -138,13 +143,16 @@ def commands(redis_url: str | None) -> tuple[tuple[str, str], ...]:
         tail = (
             f"tail --redis-url {redis_url} --failed --service {DROP.service} --judge {DROP.judge} --no-follow --last 5"
         )
+        whole = (f"{program} account --redis-url {redis_url}", "the outcome of every trace and every evaluation")
+        if trace_id is not None:
+            whole = (f"{program} show --redis-url {redis_url} {trace_id}", "the answer above that failed")
         return (
             (f"{program} {tail}", "the latest answers without support in their documents, and why"),
             (
                 f"{program} report --redis-url {redis_url} --since 1h",
                 "pass shares with 95 % intervals, coverage and cost",
             ),
-            (f"{program} account --redis-url {redis_url}", "the outcome of every trace and every evaluation"),
+            whole,
         )
     sample = Path(str(files("judges").joinpath("samples", f"{DROP.service}.jsonl")))
     with contextlib.suppress(ValueError):
@@ -153,7 +161,7 @@ def commands(redis_url: str | None) -> tuple[tuple[str, str], ...]:
     return (
         (
             f"{program} demo --keep",
-            "the same, but Redis and worker stay until Ctrl-C, for `tail`, `report` and `account`",
+            "the same, but Redis, worker and board stay until Ctrl-C, for the board, `tail`, `report` and `show`",
         ),
         (f"{program} {test}", "how often the heuristic agrees with the labels of the samples; needs no Redis"),
         (f"{program} judges show {DROP.judge}", "the prompt that a configured model receives in its place"),
@@ -214,7 +222,8 @@ def print_report(
     console.print()
     console.print(account_table(account, zeros=False))
     title("Try next")
-    for line, purpose in commands(redis_url):
+    failed = None if examples.after is None else examples.after.verdict.trace_id
+    for line, purpose in commands(redis_url, failed):
         # Not wrapped, so that it can be copied.
         console.print(f"  {line}", style="bold", soft_wrap=True, highlight=False, markup=False)
         console.print(f"    {purpose}", style="dim", highlight=False)

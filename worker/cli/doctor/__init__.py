@@ -286,6 +286,12 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         fix = f"add the receiver again, or remove the group: XGROUP DESTROY {store.keys.verdicts} {unread[0]}"
         what = f"no receiver of this configuration reads {', '.join(unread)}"
         findings.append(warning("removed receivers", what, fix))
+    for name in settings.all_receivers:
+        due = store.keys.receiver_parked(name)[1]
+        if parked := store.call(lambda client: client.zcard(due)):  # noqa: B023 - called at once
+            fix = "send the spans of the services there, with the same ids; after about 2.6 hours verdicts are dropped"
+            what = f"{amount(parked, 'verdict')} parked: it does not know their traces or spans yet"
+            findings.append(warning(f"parked for {name}", what, fix))
     return findings
 
 

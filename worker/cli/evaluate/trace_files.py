@@ -30,6 +30,8 @@ from worker.selection.stream_entry import TraceEntry, read_entry
 # Lines read ahead: each may have megabytes.
 _AHEAD: Final = 8
 _MAX_UNKNOWN: Final = 5
+# `tracejudge export` adds it to each trace.
+_VERDICTS: Final = "verdicts"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -123,7 +125,8 @@ def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
 
 def note_unknown_fields(counts: Mapping[str, int]) -> None:
     """Print the most frequent fields that no trace has, each with a suggestion."""
-    for name, count in Counter(counts).most_common(_MAX_UNKNOWN):
+    unknown = Counter({name: count for name, count in counts.items() if name != _VERDICTS})
+    for name, count in unknown.most_common(_MAX_UNKNOWN):
         close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
         note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}")
 

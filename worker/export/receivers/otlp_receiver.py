@@ -6,7 +6,6 @@ A receiver that is down delays them; they wait in the outbox, up to its cap. Red
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -34,7 +33,15 @@ from worker.config.receivers import OtlpSettings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
-from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
+from worker.export.receiver_delivery import (
+    CHECK_TIMEOUT_S,
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    check_connected,
+    finding_of,
+)
 from worker.export.receivers.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
 from worker.storage.client import Store, address
 from worker.telemetry.finding import Check, Finding, ok
@@ -70,7 +77,6 @@ log = structlog.get_logger("tracejudge.export")
 _REQUEST_HEADERS: Final = {"content-type": "application/x-protobuf"}
 _RESOURCE: Final = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
 _OUR_PROTOCOL: Final = "http/protobuf"
-_PART: Final = "otlp receiver"
 _LEAST_CHECK_S: Final = 0.5
 
 
@@ -140,7 +146,9 @@ class OtlpExporter(HttpExporter):
     @classmethod
     def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
         """Check the receiver by empty exports."""
-        return [Check(_PART, partial(check_receiver, cls.destination_of(settings, name)))]
+        part = "otlp receiver" if name == "otel" else f"receiver {name}"
+        check = partial(check_receiver, part)
+        return [Check(part, partial(check_connected, part, cls.destination_of, settings, name, check))]
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
@@ -210,19 +218,17 @@ def _variables() -> dict[str, str]:
     return whole | {name.removeprefix(of_traces): value for name, value in found.items() if name.startswith(of_traces)}
 
 
-def check_receiver(destination: Destination) -> Sequence[Finding]:
+def check_receiver(part: str, client: ReceiverClient, url: str) -> Sequence[Finding]:
     """Post an export without spans, then one without events."""
     # Empty exports show address, TLS and key, and leave nothing in the receiver.
     began = time.monotonic()
-    traces, logs = (address(f"{destination.url.rstrip('/')}/v1/{signal}") for signal in ("traces", "logs"))
-    with closing(ReceiverClient(destination)) as client:
-        client.deadline_s = CHECK_TIMEOUT_S
-        finding = finding_of(_PART, traces, client.send(Request("/v1/traces", b"", _REQUEST_HEADERS)))
-        if finding.result != "ok":
-            return [finding]
-        client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
-        reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
+    traces, logs = (address(f"{url}/v1/{signal}") for signal in ("traces", "logs"))
+    finding = finding_of(part, traces, client.send(Request("/v1/traces", b"", _REQUEST_HEADERS)))
+    if finding.result != "ok":
+        return [finding]
+    client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
+    reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
     if reply.status in ABSENT:
-        return [ok(_PART, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
-    of_logs = finding_of(_PART, logs, reply)
+        return [ok(part, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
+    of_logs = finding_of(part, logs, reply)
     return [finding if of_logs.result == "ok" else of_logs]
