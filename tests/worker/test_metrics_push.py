@@ -1,5 +1,6 @@
 """Metrics pushed by OTLP: a receiver gets every series of the metrics page, with the same names, labels and values."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -165,6 +166,7 @@ def test_a_stop_does_not_wait_for_a_receiver_that_is_away() -> None:
         pushing = push(settings, Metrics(settings).registry, {})
         assert pushing is not None
         pushing.stop()
+        pushing.stop()
     assert [line["event"] for line in lines] in ([], ["metrics push failed, retrying"])
 
 
@@ -198,6 +200,14 @@ def test_a_receiver_that_cannot_be_used_stops_the_start(
     settings = Settings(metrics="otlp", otlp_endpoint=endpoint)
     with pytest.raises(SettingsError, match=message):
         push(settings, Metrics(settings).registry, variables)
+
+
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "worker.telemetry.metrics_push", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    settings = Settings(metrics="otlp", otlp_endpoint="http://127.0.0.1:1")
+    with pytest.raises(SettingsError, match=r"needs further packages: pip install 'tracejudge-worker\[otlp\]'"):
+        push(settings, Metrics(settings).registry, {})
 
 
 def test_without_the_setting_nothing_is_pushed() -> None:

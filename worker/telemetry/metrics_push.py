@@ -10,6 +10,7 @@ Importing this module needs the extra `otlp`.
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
@@ -191,13 +192,16 @@ class MetricsPush:
             RegistryExporter(registry, url, settings.proxy), export_interval_millis=1000 * settings.metrics_push_s
         )
         resource = Resource(ours).merge(OTELResourceDetector().detect())
+        # Never released: a signal and the end of Celery may stop the worker at once.
+        self._stopping = threading.Lock()
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         # The SDK exports nothing while it has no instrument; the exporter replaces this one.
         self._provider.get_meter("tracejudge").create_observable_gauge("push", [lambda _: [Observation(1)]])
 
     def stop(self) -> None:
-        """Push the last values, within three seconds."""
-        self._provider.shutdown(_STOP_MS)
+        """Push the last values, within three seconds; a second call does nothing."""
+        if self._stopping.acquire(blocking=False):
+            self._provider.shutdown(_STOP_MS)
 
 
 def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:

@@ -235,6 +235,17 @@ def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_so
     )
 
 
+def test_a_database_that_redis_does_not_have_is_named_with_its_fix(run: Run, redis_url: str) -> None:
+    url = f"{redis_url.rpartition('/')[0]}/9999"
+    fix = "correct the number at the end of the URL, 0 to 15 as a rule"
+    ended = run("account", "--redis-url", url)
+    assert ended.code == 1
+    assert ended.complaint.startswith(f"tracejudge: Redis has no database of this number: {fix}: {url};")
+    parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
+    assert parts["redis"]["what"] == f"{url} refuses the connection (it has no database of this number)"
+    assert parts["redis"]["mend"] == fix
+
+
 def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
     for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
         Path("mine.toml").write_text(key, encoding="utf-8")
