@@ -122,13 +122,15 @@ def _exemplars(sample: Sample) -> list[Exemplar]:
 class RegistryExporter(OTLPMetricExporter):
     """Sends the metrics of a registry; logs the first failure of an outage, and its end."""
 
-    def __init__(self, registry: CollectorRegistry, url: str, proxy: str | None) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, url: str, proxy: str | None, timeout_s: float | None = None
+    ) -> None:
         """Send to ``url``; headers, certificates, compression and timeout are those of OpenTelemetry's variables."""
         session = requests.Session()
         session.trust_env = proxy is None
         if proxy is not None and proxy != NO_PROXY:
             session.proxies.update({"http": proxy, "https": proxy})
-        super().__init__(endpoint=url, session=session)
+        super().__init__(endpoint=url, session=session, timeout=timeout_s)
         self._registry = registry
         self._start_ns = time.time_ns()
         self._address = address(url)
@@ -151,6 +153,11 @@ class RegistryExporter(OTLPMetricExporter):
             log.info("metrics push resumed", receiver=self._address)
         self._is_failing = failed
         return result
+
+    def refusal(self) -> str | None:
+        """Push nothing; return why the receiver does not take it, None where it does."""
+        result = super().export(MetricsData([]))
+        return None if result is MetricExportResult.SUCCESS else self._cause.text
 
     def shutdown(self, timeout_millis: float = _STOP_MS, **kwargs: Any) -> None:
         """End a request in progress."""

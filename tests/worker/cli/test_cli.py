@@ -1,5 +1,6 @@
 """The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -25,7 +25,7 @@ from judges.core.model import ChatRequest
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from worker.accounting import read_account
-from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
+from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, metrics_receiver, page
 from worker.cli.doctor.judge_models import calibrations, same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, amount, print_json
@@ -100,6 +100,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
     """Run all checks; those that need Redis only when it answers."""
     url = settings.redis_url
     first = [Check("redis", lambda: [reach("redis", url)]), Check("metrics page", partial(page, settings, environment))]
+    if settings.metrics == "otlp":
+        first.append(Check("metrics receiver", partial(metrics_receiver, settings, environment)))
     if settings.broker_url:
         first.append(Check("broker", partial(broker, settings)))
     for name, model in settings.models.items():
