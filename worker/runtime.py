@@ -162,12 +162,13 @@ class Runtime:
             SettingsError: The metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
+        OUTAGE.fix = redis_fix(self._config)
         try:
             self.store.open()
         except LayoutError as error:
             raise SettingsError(f"{place_of('redis_url', os.environ, self._config)}: redis_url: {error}") from error
         except StoreError as error:
-            OUTAGE.report(error, redis_fix(self._config))
+            OUTAGE.report(error)
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         try:

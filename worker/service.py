@@ -23,22 +23,29 @@ _REMIND_S: Final = 60.0
 
 
 class Outage:
-    """What the threads of a process report of one Redis: an outage is one log line, not one a thread and retry."""
+    """What the threads of a process report of one Redis: an outage is one log line, not one a thread and retry.
+
+    Attributes:
+        fix: How to fix it, for the log.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.fix = "start Redis there, or correct redis_url"
         self._clock = clock
         self._lock = threading.Lock()
         # By text: threads may find different ones, as when some of their commands are refused.
         self._remind_at: dict[str, float] = {}
 
-    def report(self, error: StoreError, fix: str = "start Redis there, or correct redis_url") -> None:
+    def report(self, error: StoreError) -> None:
         """Log an error unless another thread has; the same one is repeated each minute."""
         with self._lock:
             text, now = str(error), self._clock()
             if now < self._remind_at.get(text, now):
                 return
             self._remind_at[text] = now + _REMIND_S
-        log.warning("redis unavailable, retrying", error=text, redis=error.address or "see the configuration", fix=fix)
+        log.warning(
+            "redis unavailable, retrying", error=text, redis=error.address or "see the configuration", fix=self.fix
+        )
 
     def end(self) -> None:
         """Log once that Redis answers again, if an outage was reported."""

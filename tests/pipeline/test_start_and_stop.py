@@ -51,9 +51,10 @@ def test_plain_celery_starts_the_same_worker_from_any_folder(pipeline: Pipeline)
     worker = pipeline.worker(*CELERY)
     pipeline.publish(make_traces(20))
     assert pipeline.settled(20).scored == 60
-    warned = re.search(r'"no tracejudge.toml in [^"]*"', worker.program.stderr)
+    warned = re.search(r'"no configuration [^"]*"', worker.program.stderr)
     assert warned is not None
-    assert warned[0].endswith(': the built-in heuristic judges every trace; set --config or TRACEJUDGE_CONFIG"')
+    assert "there is no tracejudge.toml in /" in warned[0]
+    assert warned[0].endswith(': the built-in heuristic judges every trace; `tracejudge init` writes one"')
 
 
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
