@@ -43,7 +43,7 @@ from worker.monitor.label_store import scan as scan_labels
 from worker.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.selection.lenient import Lenient, NoTraceError
-from worker.storage.client import Store, scan_stream
+from worker.storage.client import Store, groups_of, scan_stream
 from worker.storage.keys import INGEST_GROUP
 
 _CHUNK_COUNT: Final = 500
@@ -247,7 +247,7 @@ class Forgetting:
 
         Raises:
             StoreError: Redis did not answer; it is safe to begin again.
-        OSError: A file of an archive cannot be read or replaced; the same.
+            OSError: A file of an archive cannot be read or replaced; the same.
         """
         if self._target.is_person or self._target.session_id is not None:
             self._learn()
@@ -266,7 +266,6 @@ class Forgetting:
             self.found.unsettled = True
         self._erase_verdicts()
         self._erase_parked()
-        self._erase_archived()
         # After the verdicts, which the monitor searches for examples, and copies to their labels.
         examples = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
         self.found.examples = len(examples)
@@ -275,6 +274,8 @@ class Forgetting:
         while self._erase_labels() and not self._dry_run:
             pass
         self._erase_answers_and_copies()
+        # The last, since a file that cannot be read ends the run.
+        self._erase_archived()
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -410,8 +411,10 @@ class Forgetting:
                 self._store.run("forget_verdicts", names, [entry.name for entry in owned])
 
     def _erase_parked(self) -> None:
-        """Remove verdicts that wait until a receiver knows their traces."""
-        for name in self._settings.all_receivers:
+        """Remove verdicts that wait until a receiver knows their traces; also of one that settings name no more."""
+        groups = groups_of(self._store, self._keys.verdicts)
+        former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
+        for name in former | self._settings.all_receivers.keys():
             parked, due = self._keys.receiver_parked(name)
             found = self._store.call(methodcaller("hgetall", parked)).items()
             owned = [field for field, raw in found if self._target.owns(_owner(raw.partition(b" ")[2]))]

@@ -246,7 +246,9 @@ class TraceLookup:
             if span_id in {None, trace.span_id}:
                 return FoundTrace(trace, "dead letter")
         labelled = labelled_trace(self._store, trace_id)
-        return None if labelled is None else FoundTrace(labelled, "label")
+        # A trace may have several spans; the text of another one must not stand beside a verdict.
+        is_other = labelled is not None and span_id not in {None, labelled.span_id}
+        return None if labelled is None or is_other else FoundTrace(labelled, "label")
 
     def _ids(self, prefix: str) -> Iterator[str]:
         """Yield ids of traces from everywhere that they are known, many of them several times."""

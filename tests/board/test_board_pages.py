@@ -15,14 +15,17 @@ import pytest
 from board_parts import ANSWER, JUDGES, fill, hostile_rows, judged, serving, trace_row
 from redis import Redis
 
+from tracejudge import Trace
 from worker.board.access import Access
 from worker.board.board_server import BoardServer
 from worker.board.verdict_page import Part, Span, divide
 from worker.config.loading import load
 from worker.config.settings import Board, Settings, SettingsError
 from worker.forget import ForgetTarget, Forgetting
+from worker.monitor import answers
 from worker.monitor.answers import Answer, Tally, majority, read_answers, tally
-from worker.monitor.label_store import labelled_trace, read_labels
+from worker.monitor.label_store import keep_trace, labelled_trace, read_labels
+from worker.selection.sampling import position
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 
@@ -74,6 +77,10 @@ def test_every_page_is_strict_about_what_browsers_may_do(board: httpx.Client, ve
         assert not re.search(r"<script(?! src=)|\son\w+=|style=|javascript:", reply.text), path
         # Nothing of another host is loaded.
         assert not re.search(r'(?:src|href|action)="(?:https?:)?//', reply.text), path
+    # The address of a static file changes with its content.
+    (style,) = re.findall(r'href="(/static/\w+/board\.css)"', board.get("/").text)
+    assert "immutable" in board.get(style).headers["cache-control"]
+    assert board.get("/static/none/board.css").headers["cache-control"] == "no-store"
     first = board.get("/verdicts")
     again = board.get("/verdicts", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -200,6 +207,51 @@ def test_two_annotators_get_different_questions_and_second_opinions(
         assert not fields or (fields["drawn"] == "queue") is (kind == "failing"), kind
 
 
+def test_an_address_that_names_a_verdict_does_not_draw_it(
+    board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]
+) -> None:
+    """Only the place of a verdict decides whether it was drawn, not the form."""
+    store = Store(redis_url, Keys(prefix))
+    names = [one.evaluation_id for one in verdicts if one.judge == "facts_grounding"]
+    assert all(position(name, "labels") > 0.001 for name in names)
+    for number, name in enumerate(names):
+        fields = question(board, kind="random", answer=name, rate="0.001", **{"as": "ada"})
+        assert fields["evaluation_id"] == name
+        answer(board, "pass", {**fields, "drawn": "0.001" if number else "1.0"})
+    drawn = {given[0].evaluation_id: given[0].drawn for given in read_answers(store).values()}
+    assert drawn == {name: "queue" if number else 1.0 for number, name in enumerate(names)}
+
+
+def test_a_question_whose_text_is_far_away_is_searched_on_demand(
+    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+) -> None:
+    """A search of the whole stream takes seconds where that is long."""
+    at_ms = int(verdicts[0].started_at * 1000)
+    with redis.pipeline() as pipe:
+        for number in range(10_000):
+            row = ROWS[0] if number == 5_000 else trace_row(100 + number)
+            pipe.xadd(f"{prefix}:traces", {"v": "1", "t": msgspec.json.encode(row)}, id=f"{at_ms - 20_000 + number}-1")
+        pipe.execute()
+    moved = msgspec.structs.replace(verdicts[0], trace_ended_at=at_ms / 1000 - 3_600)
+    redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(moved)})
+    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+        page = client.get("/labels?as=ada").text
+        assert ANSWER not in page
+        (link,) = re.findall(r'href="([^"]+)" rel="nofollow"', page)
+        assert ANSWER in client.get(html.unescape(link)).text
+
+
+def test_the_text_of_another_span_is_not_shown(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
+    store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
+    fill(redis, prefix, [], [verdict])
+    copy = msgspec.convert(trace_row(1, span_id="00000000000000ff", output="Of the other span."), Trace)
+    assert keep_trace(store, copy, 1 << 20)
+    with serving(redis_url, prefix) as url:
+        page = httpx.get(f"{url}/verdicts/{verdict.evaluation_id}", timeout=60).text
+    assert "Of the other span." not in page
+    assert "not in the stream" in page
+
+
 def test_a_form_of_another_site_or_user_changes_nothing(board: httpx.Client, redis_url: str, prefix: str) -> None:
     fields = question(board, **{"as": "ada"})
     for change, headers, status in (
@@ -282,6 +334,40 @@ def test_texts_are_divided_at_overlapping_marks() -> None:
     assert "".join(part.text for part in divide("x" * 300_000, [])).endswith("[…cut after 200,000 characters]")
 
 
+def test_two_answers_at_once_are_both_counted(
+    redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
+    first, second = (
+        Answer(
+            trace_id=verdict.trace_id,
+            judge=verdict.judge,
+            metric=verdict.judge,
+            said=said,  # type: ignore[arg-type]
+            drawn=1.0,
+            annotator=said,
+            answered_at=number,
+            evaluation_id=verdict.evaluation_id,
+            judge_version="v",
+            judge_model="m",
+            service="shop",
+            judged=True,
+        )
+        for number, said in enumerate(("pass", "fail"))
+    )
+    read, others = answers.of_label, [second]
+
+    def meanwhile(store: Store, name: str) -> list[Answer]:
+        found = read(store, name)
+        if others:
+            answers.submit(store, others.pop(), verdict)
+        return found
+
+    monkeypatch.setattr(answers, "of_label", meanwhile)
+    assert answers.submit(store, first, verdict) is None
+    assert read_labels(store) == []
+
+
 def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
     def given(said: str, by: str, *, judged: bool = True) -> Answer:
         named = {"trace_id": "t", "judge": "j", "metric": "m", "service": "s", "judge_version": "v", "judge_model": "l"}
@@ -292,6 +378,11 @@ def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
     found = majority([given("pass", "a"), given("fail", "b"), given("fail", "c")])
     assert found is not None
     assert not found.passed
+    # A verdict that was drawn stays so, though others choose it by hand.
+    by_hand = msgspec.structs.replace(given("pass", "b"), drawn="queue", answered_at=2.0)
+    label = majority([given("pass", "a"), by_hand])
+    assert label is not None
+    assert label.drawn == 0.5
     pairs = [given("pass", "a"), given("fail", "b")]
     counted = tally(
         {

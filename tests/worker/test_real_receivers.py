@@ -17,7 +17,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from stage_parts import Ground
 from support.ports import free_port
-from support.processes import wait_until
+from support.processes import PATIENCE_S, wait_until
 from support.receiver_environments import environment
 from test_receivers import Sending, receiver, verdict
 
@@ -55,7 +55,9 @@ def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
         span.start_time_unix_nano = int(time.time() * 1e9)
         span.end_time_unix_nano = span.start_time_unix_nano + 1_000_000
     sent = {"content-type": "application/x-protobuf", **headers}
-    httpx.post(f"{url}/v1/traces", content=request.SerializeToString(), headers=sent).raise_for_status()
+    httpx.post(
+        f"{url}/v1/traces", content=request.SerializeToString(), headers=sent, timeout=PATIENCE_S
+    ).raise_for_status()
 
 
 def export(
@@ -109,11 +111,15 @@ def test_phoenix_has_each_score_on_the_user_s_own_span(
         ids = [("span_ids", one.span_id or "") for one in verdicts]
         # Phoenix stores spans a little later than it accepts them.
         listed = f"{url}/v1/projects/default/span_annotations"
-        wait_until(lambda: httpx.get(listed, params=ids).status_code == 200, timeout_s=60, what="the spans")
+        wait_until(
+            lambda: httpx.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200, timeout_s=60, what="the spans"
+        )
 
     def found() -> list[str]:
         ids = [("span_ids", f"{number + 1:016x}") for number in range(COUNT)]
-        read = httpx.get(f"{url}/v1/projects/default/span_annotations", params=[*ids, ("limit", 1000)])
+        read = httpx.get(
+            f"{url}/v1/projects/default/span_annotations", params=[*ids, ("limit", 1000)], timeout=PATIENCE_S
+        )
         rows = read.json()["data"] if read.status_code == 200 else []
         for row in rows:
             assert int(row["identifier"], 16) == int(row["span_id"], 16)
@@ -142,7 +148,7 @@ def test_mlflow_has_each_score_on_the_user_s_own_trace(
     def found() -> list[str]:
         names = []
         for number in range(COUNT):
-            read = httpx.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}")
+            read = httpx.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
             info = read.json()["trace"]["trace_info"] if read.status_code == 200 else {}
             for one in info.get("assessments", ()):
                 assert one["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}

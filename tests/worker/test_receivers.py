@@ -26,11 +26,13 @@ from support.processes import wait_until
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
 from worker.config.receivers import KINDS, FileSettings
-from worker.config.settings import Settings, SettingsError
+from worker.config.settings import Redact, Settings, SettingsError
 from worker.export.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.export.receivers.files import FileExporter, locked
 from worker.export.registry import RECEIVERS, enabled
 from worker.forget import ForgetTarget, Forgetting
+from worker.monitor.label_store import Label, write_labels
+from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
 
 MIN_WAIT_S = 0.1
@@ -509,3 +511,173 @@ def test_events_that_are_wanted_are_waited_for(ground: Ground, sender: Any) -> N
         ground.send(verdict(0))
         worker.turn()
         assert (len(worker.waits), len(otlp.spans), len(otlp.logs), worker.dropped) == (3, 1, 1, {})
+
+
+def test_a_request_whose_answer_is_lost_is_kept_once(ground: Ground, backend: Backend, sender: Any) -> None:
+    """The server, or a proxy before it, fails after it has stored the verdict."""
+
+    def stored(status: int) -> Callable[[web.Request], web.Response]:
+        def answer(request: web.Request) -> web.Response:
+            backend.accept(request, json.loads(backend.raw or b"null"))
+            return web.Response(status=status)
+
+        return answer
+
+    worker = sender(backend.settings())
+    backend.answers.extend([stored(502), 503, stored(500)])
+    ground.send(*map(verdict, range(3)))
+    worker.turn()
+    assert (backend.evaluations(), backend.refusals, worker.dropped, pending(ground)) == (names(3), [], {}, 0)
+
+
+def test_mlflow_is_asked_until_it_answers(ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server and worker ended together, and the server comes back later."""
+    with backends.Mlflow() as server:
+        ground.send(verdict(0))
+        first = sender(server.settings())
+        with monkeypatch.context() as patched:
+            patched.setattr(type(first.exporter._memory), "done", lambda *_: None)
+            patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
+            first.turn()
+        second = sender(server.settings())
+        server.answers.extend([503, 502])
+        second.turn()
+        assert (server.evaluations(), pending(ground), second.dropped) == (names(1), 0, {})
+
+
+def test_redis_that_fails_while_verdicts_are_encoded_loses_none(
+    ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with backends.Mlflow() as server:
+        ground.send(verdict(0))
+        worker = sender(server.settings())
+
+        def away(*_: object) -> Any:
+            raise StoreError("away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ground.store, "pipeline", away)
+            with pytest.raises(StoreError):
+                worker.turn()
+        assert (worker.dropped, pending(ground)) == ({}, 1)
+        worker.turn()
+        assert (server.evaluations(), pending(ground)) == (names(1), 0)
+
+
+def test_an_address_where_langsmith_is_not_is_no_unknown_run(ground: Ground, sender: Any) -> None:
+    with backends.Langsmith() as server:
+        worker = sender(server.settings())
+        server.answers.append(lambda _request: web.json_response({"detail": "Not Found"}, status=404))
+        ground.send(verdict(0))
+        worker.turn()
+        assert (server.evaluations(), worker.waits) == (names(1), [0.5])
+
+
+def test_phoenix_may_name_sessions_that_contain_each_other(ground: Ground, sender: Any) -> None:
+    ids = ["1", 'the "12th"', "12"]
+    with backends.Phoenix() as server:
+        server.absent = {'the "12th"', "12"}
+        worker = sender(server.settings())
+        details = {"session": {"trace_ids": []}}
+        ground.send(*(verdict(number, session_id=name, details=details) for number, name in enumerate(ids)))
+        worker.turn()
+        assert (server.evaluations(), worker.waits, worker.dropped) == (names(1), [], {})
+        assert ground.client.hlen(ground.keys.receiver_parked("mine")[0]) == 2
+
+
+def test_parked_verdicts_are_bounded(ground: Ground, sender: Any) -> None:
+    with backends.Phoenix() as server:
+        server.absent = {f"{number + 1:016x}" for number in range(5)}
+        worker = sender(server.settings(), max_outbox=3)
+        ground.send(*map(verdict, range(5)))
+        worker.turn()
+        assert ground.client.hlen(ground.keys.receiver_parked("mine")[0]) == 3
+        assert (worker.dropped, pending(ground)) == ({"not_ingested": 2}, 0)
+
+
+def test_parked_verdicts_that_are_forgotten_stay_away(ground: Ground, sender: Any) -> None:
+    """Those of a receiver that the settings name no more, and one that is under delivery meanwhile."""
+    with backends.Phoenix() as server:
+        server.absent = {f"{number + 1:016x}" for number in range(2)}
+        worker = sender(server.settings())
+        ground.send(*map(verdict, range(2)))
+        worker.turn()
+        parked, due = ground.keys.receiver_parked("mine")
+        ground.client.zadd(due, {names(2)[1]: 0})
+        target = ForgetTarget(trace_id=verdict(1).trace_id)
+
+        def forgotten(_request: web.Request) -> web.Response:
+            assert Forgetting(ground.store, settings_of(ground), target).run().verdicts == 2
+            return web.Response(status=404, text=f"Spans with IDs {2:016x} do not exist.")
+
+        server.answers.append(forgotten)
+        worker.turn()
+        assert [name.decode() for name in ground.client.hkeys(parked)] == names(1)
+        assert ground.client.zcard(due) == 1
+
+
+def test_what_receivers_keep_is_known_without_their_keys(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECEIVER_KEY")
+    for kind in (each for each in KINDS if each not in {"file", "stdout"}):
+        options = receiver({"kind": kind, "url": "http://peer:1", "api_key_env": "RECEIVER_KEY"})
+        settings = settings_of(ground, receivers={"mine": options})
+        row = enabled(settings)["receiver:mine"]
+        assert "http://peer:1" in (row.keeps(settings) or ""), kind
+        (check,) = row.checks(settings)
+        (found,) = check.run()
+        assert (found.result, "RECEIVER_KEY" in found.what) == ("broken", True), kind
+
+
+def test_only_texts_are_redacted(ground: Ground, sender: Any, tmp_path: Path) -> None:
+    worker = sender(
+        {"kind": "file", "path": str(tmp_path)},
+        export_explanations=True,
+        redact=Redact(builtin=False, patterns=(r"0{5}", "kind")),
+    )
+    ground.send(verdict(0, details={"sentences": [{"sentence": "A kind one."}]}))
+    worker.turn()
+    (path,) = tmp_path.iterdir()
+    (line,) = map(json.loads, path.read_bytes().splitlines())
+    assert (line["evaluation_id"], line["trace_id"]) == (names(1)[0], verdict(0).trace_id)
+    assert line["details"]["sentences"][0]["sentence"] == "A [redacted] one."
+    assert "kind" not in json.dumps([line["scores"], line["details"]])
+
+
+def test_a_line_that_was_cut_spoils_no_other(ground: Ground, sender: Any, tmp_path: Path) -> None:
+    """The disk was full, or the machine went down, in the middle of a line."""
+    worker = sender({"kind": "file", "path": str(tmp_path)})
+    ground.send(verdict(0))
+    worker.turn()
+    (path,) = tmp_path.iterdir()
+    with path.open("ab") as file:
+        file.write(b'{"evaluation_id":')
+    ground.send(verdict(1))
+    worker.turn()
+    lines = path.read_bytes().splitlines()
+    assert [json.loads(lines[place])["evaluation_id"] for place in (0, 2)] == names(2)
+
+
+def test_forget_and_workers_remove_what_a_killed_process_left(ground: Ground, sender: Any, tmp_path: Path) -> None:
+    options = {"kind": "file", "path": str(tmp_path)}
+    settings = settings_of(ground, receivers={"mine": receiver(options)})
+    left, fresh = tmp_path / ".verdicts-2025-11-25.host-1.jsonl.7.gz", tmp_path / ".verdicts-2025-11-25.host-1.jsonl.8"
+    for remove in (
+        lambda: Forgetting(ground.store, settings, ForgetTarget(trace_id="t")).run(),
+        lambda: sender(options).turn(),
+    ):
+        ground.send(verdict(0))
+        left.write_bytes(b"{}")
+        fresh.write_bytes(b"{}")
+        os.utime(left, (0, 0))
+        remove()
+        assert (left.exists(), fresh.exists()) == (False, True)
+
+
+def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_being_forgotten(ground: Ground, tmp_path: Path) -> None:
+    whole = gzip.compress(b'{"trace_id":"t"}\n' * 1000)
+    (tmp_path / "verdicts-2025-11-25.host-1.jsonl.gz").write_bytes(whole[:-20])
+    write_labels(ground.store, [Label("t", "safety", "safety", passed=True, drawn="golden")])
+    settings = settings_of(ground, receivers={"mine": receiver({"kind": "file", "path": str(tmp_path)})})
+    with pytest.raises(OSError, match="damaged"):
+        Forgetting(ground.store, settings, ForgetTarget(trace_id="t")).run()
+    assert ground.client.hlen(ground.keys.labels) == 0

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import http
 import ipaddress
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -114,7 +115,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                is_static = scope["path"].startswith("/static/") and message["status"] == http.HTTPStatus.OK
+                headers["Cache-Control"] = "max-age=31536000, immutable" if is_static else "no-store"
             await send(message)
 
         if scope["type"] != "http":

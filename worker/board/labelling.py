@@ -21,6 +21,7 @@ RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _WANTED: Final = 400
 """About how many verdicts the default rate draws: as many as ± 5 points need."""
 _MOST: Final = 2_000
+_LIVE: Final = 2
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
     "GROUP BY trace_id, judge, metric HAVING min(passed) < max(passed)"
@@ -53,6 +54,11 @@ class Question(NamedTuple):
 def label_of(row: IndexedVerdict) -> str:
     """Return the id of the label of a verdict's first metric."""
     return label_id(row.trace_id, row.span_id, row.judge, row.metric)
+
+
+def is_drawn(row: IndexedVerdict, rate: float) -> bool:
+    """Return whether a random queue of this rate has a verdict."""
+    return row.rated == _LIVE and row.place < rate
 
 
 class LabelQueue:
@@ -104,7 +110,7 @@ class LabelQueue:
             # in the order of their places, so that what is answered so far is a random part of them.
             rows = self._index.rows(wanted, limit=_MOST, extra="rated = 2", order="place")
             rate = self.rate(queue)
-            return [row for row in rows if row.place < rate]
+            return [row for row in rows if is_drawn(row, rate)]
         if queue.kind == "failing":
             return self._index.rows(wanted, limit=_MOST, extra="rated > 0 AND outcome = 'failed'")
         if queue.kind == "uncertain":

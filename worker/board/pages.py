@@ -23,7 +23,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Origin
 from worker.board.access import Access, Guard, form_token, is_form_token
 from worker.board.index import IndexedVerdict, Selection, VerdictIndex
-from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, label_of
+from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, is_drawn, label_of
 from worker.board.overview import OverviewThread
 from worker.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.config.redaction import UserKeys, hashed_user
@@ -208,7 +208,8 @@ class Board:
         context: dict[str, Any] = {"question": question, "texts": None, "previous": None, "gone": False}
         if question is not None:
             entry = self._index.entries([question.row]).get(question.row.entry)
-            found = None if entry is None else self._pages.trace_anywhere(entry.verdict)
+            whole = bool(params.get("whole"))
+            found = None if entry is None else self._pages.trace(entry.verdict, whole=whole)
             context["gone"] = found is None
             if entry is not None and found is not None:
                 context["texts"] = self._pages.page(entry.verdict, found, explained=False)
@@ -222,6 +223,7 @@ class Board:
         }
         query = {"kind": queue.kind, "service": queue.service, "judge": queue.judge, "as": params.get("as", "")}
         name = "" if question is None else question.label_id
+        of_question = {} if question is None else {"answer": question.row.evaluation_id, "whole": "1"}
         return self._page(
             request,
             "labels.html",
@@ -235,6 +237,7 @@ class Board:
             token=form_token(self._user_keys.current(), user),
             tally=tally(of_queue),
             skip=f"/labels?{urlencode({**query, 'rate': params.get('rate', ''), 'skip': ','.join([*skipped, name])})}",
+            search="" if params.get("whole") else f"/labels?{urlencode({**query, **of_question})}",
             back=f"/labels?{urlencode({**query, 'answer': last.evaluation_id})}" if last else "",
             last=last if params.get("done") else None,
             said=_SAID,
@@ -273,7 +276,8 @@ class Board:
             judge=row.judge,
             metric=row.metric,
             said=cast("Said", said),
-            drawn=drawn if drawn in RATES else "queue",
+            # Not what the form says alone: an address can name any verdict.
+            drawn=drawn if drawn in RATES and is_drawn(row, drawn) else "queue",
             annotator=self._hash(user),
             answered_at=self._store.now_ms() / 1000,
             evaluation_id=row.evaluation_id,

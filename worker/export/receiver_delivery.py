@@ -49,6 +49,8 @@ _PARKED_EVERY_S: Final = 5.0
 _PARKED_LEASE_S: Final = 120.0
 _PARKED_COUNT: Final = 100
 _KEEP_EVERY_S: Final = 5.0
+# What a judge has written.
+_TEXTS: Final = ("scores", "rationale", "note", "details")
 _FIRST_BACKOFF_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 20.0
 _MAX_ASKED_S: Final = 300.0
@@ -241,13 +243,9 @@ class ReceiverExporter(ExportConsumer):
 
     def redacted(self, text: str | None) -> str | None:
         """Return a text of a judge, redacted as `[redact]` says; None where rationales are not sent."""
-        return (
-            self._redaction.text(text)
-            if text and self.explains and self._redaction
-            else text
-            if self.explains
-            else None
-        )
+        if not self.explains:
+            return None
+        return self._redaction.text(text) if text and self._redaction else text
 
     def explanation(self, verdict: Verdict, score: Score) -> str | None:
         """Return the rationale of a score as it may be sent."""
@@ -258,7 +256,10 @@ class ReceiverExporter(ExportConsumer):
         if not self.explains:
             scores = tuple(structs.replace(score, rationale=None) for score in verdict.scores)
             return msgspec.json.encode(structs.replace(verdict, rationale=None, details={}, scores=scores))
-        return msgspec.json.encode(_redacted(msgspec.to_builtins(verdict), self.redacted))
+        # Ids stay as they are: by them a verdict is recognised, and its lines in an archive are erased.
+        fields: dict[str, object] = msgspec.to_builtins(verdict)
+        texts = {name: _redacted(fields[name], self.redacted) for name in _TEXTS if name in fields}
+        return msgspec.json.encode({**fields, **texts})
 
     def annotator_kind(self, judge_model: str) -> Literal["LLM", "CODE"]:
         """Return who judged: a model, or a program."""
@@ -267,9 +268,8 @@ class ReceiverExporter(ExportConsumer):
     def run_once(self) -> None:
         """Acknowledge what was delivered while Redis was away, before it is delivered again; then read."""
         self._acknowledge_delivered()
-        if time.monotonic() >= self._next_parked:
+        if time.monotonic() >= self._next_parked and self._deliver_parked() < _PARKED_COUNT:
             self._next_parked = time.monotonic() + _PARKED_EVERY_S
-            self._deliver_parked()
         super().run_once()
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
@@ -293,6 +293,10 @@ class ReceiverExporter(ExportConsumer):
         """Return whether the receiver has no such channel, so that its items are no loss."""
         return False
 
+    def send_items(self, channel: Channel, items: Sequence[Item]) -> Reply:
+        """Send a request with items."""
+        return self.send(channel.request(items))
+
     def _wants(self, verdict: Verdict) -> bool:
         """Apply the receiver's filter."""
         options = self._options
@@ -310,6 +314,8 @@ class ReceiverExporter(ExportConsumer):
                     by_channel[channel].append(item._replace(parked=parked))
             except SkippedError as skipped:
                 self.dropped(str(skipped), 1)
+            except StoreError:
+                raise  # Redis is away; the verdict is good.
             except Exception as error:  # noqa: BLE001 - one bad verdict must not block all behind it
                 log.warning("verdict cannot be exported", exporter=self.exporter, error=type(error).__name__)
                 self.dropped("unreadable", 1)
@@ -330,7 +336,7 @@ class ReceiverExporter(ExportConsumer):
                 if (wait_s := self._send_at - time.monotonic()) > 0 and self._wait(wait_s):
                     raise DeliveryEndedError
                 self._send_at = time.monotonic() + channel.interval_s
-            reply = self.send(channel.request(part.items))
+            reply = self.send_items(channel, part.items)
             answer = channel.answer(part.items, reply)
             if answer is not None:
                 # All of them: one is at fault, and the receiver does not say which.
@@ -413,24 +419,22 @@ class ReceiverExporter(ExportConsumer):
                 continue
             payload = b"%d %b" % (item.parked + 1, msgspec.json.encode(item.verdict))
             waiting[name] = time.time() + PARKED_FOR_S[item.parked], payload
-        if given_up:
-            self._warn(
-                "verdicts dropped: traces unknown",
-                verdicts=len(given_up),
-            )
-            self.dropped("not_ingested", len(given_up))
+        refused = 0
         if waiting:
             flat = [part for name, (due_s, payload) in waiting.items() for part in (name, int(due_s * 1000), payload)]
-            self._store.run("receiver_park", self._parked_keys, flat)
+            refused = int(self._store.run("receiver_park", self._parked_keys, (self._settings.max_outbox, *flat)))
+        if given_up or refused:
+            self._warn("verdicts dropped: traces unknown", verdicts=len(given_up), no_room=refused)
+            self.dropped("not_ingested", len(given_up) + refused)
 
-    def _deliver_parked(self) -> None:
-        """Send those parked verdicts again whose time has come."""
+    def _deliver_parked(self) -> int:
+        """Send those parked verdicts again whose time has come; return how many."""
         arguments = (int(time.time() * 1000), int(_PARKED_LEASE_S * 1000), _PARKED_COUNT)
         count, *flat = self._store.run("receiver_due", self._parked_keys, arguments)
         self._parked_gauge.set(count)
         taken = dict(zip(flat[::2], flat[1::2], strict=True))
         if not taken:
-            return
+            return 0
         parked = []
         for name, payload in taken.items():
             try:
@@ -443,9 +447,10 @@ class ReceiverExporter(ExportConsumer):
         try:
             self._deliver(parked)
         except DeliveryEndedError:
-            return
+            return 0
         # Verdicts that were parked again have a new payload, and stay.
         self._store.run("receiver_unpark", self._parked_keys, [part for each in taken.items() for part in each])
+        return len(taken)
 
     def _retry_later(self, reply: Reply) -> None:
         """Wait before the next request; the reason is logged when it changes.
@@ -506,9 +511,13 @@ class HttpExporter(ReceiverExporter):
         expected: The server that `url` should name, for advice.
         protocol: What requests are called, for advice.
         content: Their encoding, for advice.
+        keeps_there: What it keeps after `tracejudge forget`, and how to erase it there.
+        probe: A request that changes nothing, for `tracejudge doctor`.
     """
 
     expected: ClassVar[str]
+    keeps_there: ClassVar[str]
+    probe: ClassVar[Request]
     protocol: ClassVar[str] = "JSON"
     content: ClassVar[str] = "JSON"
 
@@ -550,6 +559,44 @@ class HttpExporter(ReceiverExporter):
     def url_of(cls, options: HttpReceiver) -> str:
         """Return the address that the settings name."""
         return options.url or ""
+
+    @classmethod
+    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Ask the receiver, with its address and credentials; a mistake in its settings is a finding."""
+        part = "otlp receiver" if name == "otel" else f"receiver {name}"
+
+        def check() -> Sequence[Finding]:
+            try:
+                destination, request = cls.destination_of(settings, name), cls.probe_of(settings, name)
+                connections = ReceiverClient(destination)
+            except SettingsError as error:
+                return [broken(part, str(error), "correct it, or take the receiver out")]
+            with closing(connections) as client:
+                client.deadline_s = CHECK_TIMEOUT_S
+                return [cls.ask(part, client, destination.url.rstrip("/"), request)]
+
+        return [Check(part, check)]
+
+    @classmethod
+    def ask(cls, part: str, client: ReceiverClient, url: str, request: Request) -> Finding:
+        """Send the probe to the receiver at ``url``."""
+        return finding_of(part, address(f"{url}{request.path}"), client.send(request))
+
+    @classmethod
+    def probe_of(cls, settings: Settings, name: str) -> Request:  # noqa: ARG003 - subclasses use them
+        """Return the probe, where it depends on the settings.
+
+        Raises:
+            SettingsError: A credential is absent.
+        """
+        return cls.probe
+
+    @classmethod
+    def keeps_of(cls, settings: Settings, name: str) -> str:
+        """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
+        options = settings.all_receivers[name]
+        assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
+        return f"{address(cls.url_of(options))} keeps {cls.keeps_there}"
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
@@ -612,36 +659,6 @@ def finding_of(part: str, where: str, reply: Reply) -> Finding:
     if reply.kind in {"busy", "failing"}:
         return warning(part, what, f"{reply.fix}; {WAITS}")
     return broken(part, what, reply.fix if reply.kind == "rejected" else f"{reply.fix}; {WAITS}")
-
-
-def check_http(
-    destination_of: Callable[[Settings, str], Destination], settings: Settings, name: str, request: Request
-) -> Sequence[Finding]:
-    """Send a request that changes nothing."""
-    part = f"receiver {name}"
-
-    def send(client: ReceiverClient, url: str) -> Sequence[Finding]:
-        return [finding_of(part, address(f"{url}{request.path}"), client.send(request))]
-
-    return check_connected(part, destination_of, settings, name, send)
-
-
-def check_connected(
-    part: str,
-    destination_of: Callable[[Settings, str], Destination],
-    settings: Settings,
-    name: str,
-    check: Callable[[ReceiverClient, str], Sequence[Finding]],
-) -> Sequence[Finding]:
-    """Run a check with the connections of a receiver and its address; a mistake in its settings is a finding."""
-    try:
-        destination = destination_of(settings, name)
-        connections = ReceiverClient(destination)
-    except SettingsError as error:
-        return [broken(part, str(error), "correct it, or take the receiver out")]
-    with closing(connections) as client:
-        client.deadline_s = CHECK_TIMEOUT_S
-        return check(client, destination.url.rstrip("/"))
 
 
 def group_of(receiver: str) -> str:

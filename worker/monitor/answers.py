@@ -5,12 +5,14 @@ them say; there is none while as many say pass as fail.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import combinations
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 import redis
 from msgspec import Struct
+from redis.exceptions import WatchError
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
@@ -113,21 +115,27 @@ def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
     nothing.
     """
     name, keys = answer.label_id, store.keys
-    others = [one for one in of_label(store, name) if one.annotator != answer.annotator]
-    label = majority([*others, answer])
 
-    def write(client: "redis.Redis") -> None:
+    def write(client: "redis.Redis") -> Label | None:
         with client.pipeline() as pipe:
-            pipe.hset(keys.annotators, answer.annotator, answer.answered_at)
-            pipe.hset(keys.answers, f"{name}:{answer.annotator}", msgspec.json.encode(answer))
-            if label is None:
-                pipe.hdel(keys.labels, name)
-            else:
-                pipe.hset(keys.labels, name, msgspec.json.encode(label))
-            pipe.delete(keys.label_lock(name))
-            pipe.execute()
+            while True:
+                # Others may answer the same question meanwhile; then all answers are read again.
+                pipe.watch(keys.answers)  # type: ignore[no-untyped-call]
+                others = [one for one in of_label(store, name) if one.annotator != answer.annotator]
+                label = majority([*others, answer])
+                pipe.multi()
+                pipe.hset(keys.annotators, answer.annotator, answer.answered_at)
+                pipe.hset(keys.answers, f"{name}:{answer.annotator}", msgspec.json.encode(answer))
+                if label is None:
+                    pipe.hdel(keys.labels, name)
+                else:
+                    pipe.hset(keys.labels, name, msgspec.json.encode(label))
+                pipe.delete(keys.label_lock(name))
+                with suppress(WatchError):
+                    pipe.execute()
+                    return label
 
-    store.call(write)
+    label: Label | None = store.call(write)
     if label is not None:
         attach(store, [verdict])
     return label
@@ -141,12 +149,14 @@ def majority(answers: Iterable[Answer]) -> Label | None:
         return None
     passed = 2 * passes > len(told)
     last = max((one for one in told if (one.said == "pass") is passed), key=lambda one: one.answered_at)
+    # A verdict that was drawn at random stays so, whoever looks at it later for another reason.
+    at_random = (one.drawn for one in sorted(told, key=lambda one: one.answered_at) if isinstance(one.drawn, float))
     return Label(
         trace_id=last.trace_id,
         judge=last.judge,
         metric=last.metric,
         passed=passed,
-        drawn=last.drawn,
+        drawn=next(at_random, last.drawn),
         span_id=last.span_id,
         annotator=last.annotator if len(told) == 1 else f"{len(told)} annotators",
         comment=last.note,

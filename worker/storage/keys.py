@@ -184,7 +184,7 @@ class Keys:
         return f"{self.prefix}:labels:lock:{label}"
 
     def receiver_parked(self, name: str) -> tuple[str, str]:
-        """Hash and sorted set of verdicts whose traces a receiver does not know yet; TTL of a day."""
+        """Hash and sorted set of verdicts whose traces a receiver does not know yet; TTL of a week."""
         return f"{self.prefix}:receiver:{name}:parked", f"{self.prefix}:receiver:{name}:due"
 
     def receiver_sent(self, name: str, day: int) -> str:

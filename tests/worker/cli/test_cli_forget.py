@@ -50,6 +50,7 @@ def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.Monk
         ["verdicts", "0"],
         ["labels", "0"],
         ["examples", "0"],
+        ["archived", "0"],
     ]
     assert "http://collector:4318 keeps the spans and events that were sent" in words(ended.err)
     assert SECRET not in ended.err

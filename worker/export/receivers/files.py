@@ -5,6 +5,7 @@ be written twice after a crash; `tracejudge report` counts it once.
 """
 
 import contextlib
+import errno
 import fcntl
 import gzip
 import os
@@ -12,6 +13,7 @@ import shutil
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -110,8 +112,11 @@ class FileExporter(_LineExporter):
         """Append lines to the file of today, and wait until they are on the disk."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with locked(self._folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl", "ab") as file:
-                file.write(request.body)
+            with locked(self._folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl", "a+b") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - 1))
+                # A line that was cut, as by a full disk, must not become a part of the next one.
+                file.write((b"" if file.read(1) in {b"", b"\n"} else b"\n") + request.body)
                 file.flush()
                 os.fsync(file.fileno())
             if time.monotonic() >= self._next_tidy:
@@ -126,6 +131,7 @@ class FileExporter(_LineExporter):
         """Compress complete files of past days, and delete those that are too old."""
         now, keep = time.time(), self._files.keep_days
         oldest = "" if keep is None else _day(now - keep * _DAY_S)
+        _remove_leftovers(self._folder)
         for path in sorted(self._folder.glob(f"{PREFIX}*.jsonl*")):
             day = path.name.removeprefix(PREFIX)[:10]
             with contextlib.suppress(FileNotFoundError):  # Another worker was faster.
@@ -137,7 +143,7 @@ class FileExporter(_LineExporter):
                     with locked(path):
                         with path.open("rb") as plain, gzip.open(temporary, "wb") as compressed:
                             shutil.copyfileobj(plain, compressed)
-                        temporary.rename(path.with_name(f"{path.name}.gz"))
+                        _replace(path.with_name(f"{path.name}.gz"), temporary)
                         path.unlink()
 
 
@@ -150,12 +156,17 @@ def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -
         OSError: A file cannot be read or replaced; the others before it are done.
     """
     erased = 0
+    if not dry_run:
+        _remove_leftovers(folder)
     for path in sorted(folder.glob(f"{PREFIX}*.jsonl*")):
         # A file that another process is compressing is found under its other name by the next run.
         with contextlib.suppress(FileNotFoundError), locked(path):
             opened = gzip.open if path.suffix == ".gz" else open
             with opened(path, "rb") as lines:
-                found = sum(owns(line) for line in lines)
+                try:
+                    found = sum(owns(line) for line in lines)
+                except (EOFError, zlib.error) as error:
+                    raise OSError(errno.EIO, "is damaged: repair or remove it", str(path)) from error
             erased += found
             if not found or dry_run:
                 continue
@@ -163,17 +174,30 @@ def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -
             with opened(path, "rb") as lines, opened(temporary, "wb") as kept:
                 kept.writelines(line for line in lines if not owns(line))
             shutil.copymode(path, temporary)
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
-            temporary.rename(path)
+            _replace(path, temporary)
     return erased
 
 
+def _replace(path: Path, temporary: Path) -> None:
+    """Rename a file once it is on the disk."""
+    with temporary.open("rb") as written:
+        os.fsync(written.fileno())
+    temporary.rename(path)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary files of processes that were killed: they hold lines, and nobody else would erase them."""
+    for path in folder.glob(f".{PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - _QUIET_S:
+                path.unlink()
+
+
 @contextlib.contextmanager
-def locked(path: Path, mode: Literal["ab", "r+b"] = "r+b") -> Iterator[IO[bytes]]:
+def locked(path: Path, mode: Literal["a+b", "r+b"] = "r+b") -> Iterator[IO[bytes]]:
     """Open a file alone: `tracejudge forget` replaces files that contain lines to be erased, and workers compress them.
 
-    Only ``ab`` makes a file. One that came into being empty behind a file that was compressed meanwhile would replace
+    Only ``a+b`` makes a file. One that came into being empty behind a file that was compressed meanwhile would replace
     the compressed one.
 
     Raises:

@@ -8,7 +8,6 @@ import datetime as dt
 import os
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -23,13 +22,11 @@ from worker.export.receiver_delivery import (
     Channel,
     HttpExporter,
     Item,
-    check_http,
     label_of,
     last_scores,
     name_of,
 )
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.storage.client import Store
 from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
@@ -80,6 +77,8 @@ class LangfuseExporter(HttpExporter):
 
     kind = "langfuse"
     expected = "the address of Langfuse, as https://langfuse.example.com"
+    keeps_there = "scores: delete them there, by trace"
+    probe = Request(_PATH, b'{"batch":[]}')
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
@@ -94,17 +93,6 @@ class LangfuseExporter(HttpExporter):
         if public is None or secret is None:
             return {}
         return {"authorization": f"Basic {b64encode(f'{public}:{secret}'.encode()).decode('ascii')}"}
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Send an empty batch."""
-        request = Request(_PATH, b'{"batch":[]}')
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps scores: delete them there, by trace"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode an event for each score."""

@@ -6,7 +6,6 @@ Feedback has an id of its own, so that a verdict that is sent twice is one feedb
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,13 +20,11 @@ from worker.export.receiver_delivery import (
     HttpExporter,
     Item,
     SkippedError,
-    check_http,
     label_of,
     last_scores,
     name_of,
 )
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.storage.client import Store
 from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
@@ -53,7 +50,7 @@ class _Feedback(Channel):
         if reply.status == _CONFLICT:
             return Answer()
         # The page of another server says nothing of a run.
-        if reply.status == _NOT_FOUND and b"un" in (reply.body or b"") and b"detail" in (reply.body or b""):
+        if reply.status == _NOT_FOUND and b"run" in (reply.body or b"").lower():
             return Answer(absent=items)
         return super().answer(items, reply)
 
@@ -63,6 +60,8 @@ class LangsmithExporter(HttpExporter):
 
     kind = "langsmith"
     expected = "the address of LangSmith's API"
+    keeps_there = "feedback: delete it there, by run"
+    probe = Request("/sessions?limit=1", b"", method="GET")
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
@@ -75,17 +74,6 @@ class LangsmithExporter(HttpExporter):
         """Return the header with the key."""
         key = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
         return {} if key is None else {"x-api-key": key}
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """List one project."""
-        request = Request("/sessions?limit=1", b"", method="GET")
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps feedback: delete it there, by run"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode a feedback for each score.

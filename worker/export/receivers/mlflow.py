@@ -1,7 +1,8 @@
 """MLflow: a verdict becomes assessments of the trace, on the judged span.
 
 MLflow adds an assessment for each request. So what was sent is remembered for some days in Redis, as begun before the
-request and as done after it. Where a crash left it begun, the trace's assessments are read first.
+request and as done after it. Where a crash, or an answer that was lost, left it begun, the trace's assessments are read
+first.
 """
 
 import time
@@ -22,13 +23,11 @@ from worker.export.receiver_delivery import (
     HttpExporter,
     Item,
     SkippedError,
-    check_http,
     label_of,
     last_scores,
     name_of,
 )
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _TRACES: Final = "/api/3.0/mlflow/traces"
@@ -71,7 +70,7 @@ class _Assessments(Channel):
         """Remember what was accepted; an unknown trace was not ingested yet."""
         if reply.kind == "accepted":
             self._memory.done(items[0].about)
-        elif reply.status == _NOT_FOUND and b"RESOURCE_DOES_NOT_EXIST" in (reply.body or b""):
+        elif _is_unknown(reply):
             self._memory.clear(items[0].about)
             return Answer(absent=items)
         return super().answer(items, reply)
@@ -112,6 +111,8 @@ class MlflowExporter(HttpExporter):
 
     kind = "mlflow"
     expected = "the address of MLflow's tracking server, as http://host:5000"
+    keeps_there = "assessments: delete them there, by trace"
+    probe = Request("/version", b"", method="GET")
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
@@ -119,6 +120,8 @@ class MlflowExporter(HttpExporter):
         self._memory = _Sent(store, name)
         self._channel = _Assessments(self._memory)
         self.channels = (self._channel,)
+        self._unclear: set[str] = set()
+        """Assessments that MLflow may have, though no answer said so."""
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> dict[str, str]:
@@ -126,17 +129,6 @@ class MlflowExporter(HttpExporter):
         experiment = options.experiment if isinstance(options, MlflowSettings) else None
         named = {} if experiment is None else {"x-mlflow-experiment-id": experiment}
         return {**super().credentials(options, name), **named}
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Ask for the server's version."""
-        request = Request("/version", b"", method="GET")
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps assessments: delete them there, by trace"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode an assessment for each score.
@@ -149,8 +141,11 @@ class MlflowExporter(HttpExporter):
         found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             about = f"{verdict.evaluation_id} {score.metric}"
-            if self._is_sent(verdict.trace_id, about):
+            state = self._memory.state(about)
+            if state == _DONE:
                 continue
+            if state == _BEGUN:
+                self._unclear.add(about)
             kind = "LLM_JUDGE" if self.annotator_kind(verdict.judge_model) == "LLM" else "CODE"
             metadata = {
                 _ID: about,
@@ -180,18 +175,34 @@ class MlflowExporter(HttpExporter):
             found.append((self._channel, Item(verdict, body, target=verdict.trace_id, about=about)))
         return found
 
-    def _is_sent(self, trace_id: str, about: str) -> bool:
-        """Return whether MLflow has an assessment; it is asked only where a crash left that open."""
-        state = self._memory.state(about)
-        if state != _BEGUN:
-            return state == _DONE
-        reply = self.send(Request(f"{_TRACES}/tr-{trace_id}", b"", method="GET"))
-        try:
-            read = msgspec.json.decode(reply.body or b"", type=_Read)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # An unknown trace, or a server that does not answer: then the request that follows tells.
-            return False
-        return any(each.metadata.get(_ID) == about for each in read.trace.trace_info.assessments)
+    def send_items(self, channel: Channel, items: Sequence[Item]) -> Reply:
+        """Send an assessment; where MLflow may have it already, only if it does not."""
+        about = items[0].about
+        if about in self._unclear:
+            reply = self.send(Request(f"{_TRACES}/tr-{items[0].target}", b"", method="GET"))
+            if reply.kind != "accepted" and not _is_unknown(reply):
+                return reply
+            if _holds(reply, about):
+                self._unclear.discard(about)
+                return reply
+        self._unclear.add(about)
+        reply = super().send_items(channel, items)
+        if reply.kind in {"accepted", "rejected"} or _is_unknown(reply):
+            self._unclear.discard(about)
+        return reply
+
+
+def _is_unknown(reply: Reply) -> bool:
+    return reply.status == _NOT_FOUND and b"RESOURCE_DOES_NOT_EXIST" in (reply.body or b"")
+
+
+def _holds(reply: Reply, about: str) -> bool:
+    """Return whether a trace has an assessment. An answer that cannot be read means no."""
+    try:
+        read = msgspec.json.decode(reply.body or b"", type=_Read)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return any(each.metadata.get(_ID) == about for each in read.trace.trace_info.assessments)
 
 
 def _time(verdict: Verdict) -> str:

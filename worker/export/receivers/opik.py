@@ -5,7 +5,6 @@ Opik keeps one score for each trace, name and author, so that a verdict that is 
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -20,12 +19,10 @@ from worker.export.receiver_delivery import (
     HttpExporter,
     Item,
     SkippedError,
-    check_http,
     last_scores,
     name_of,
 )
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.storage.client import Store
 from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
@@ -56,6 +53,8 @@ class OpikExporter(HttpExporter):
 
     kind = "opik"
     expected = "the address of Opik's API, as http://host:5173/api"
+    keeps_there = "feedback scores: delete them there, by trace"
+    probe = Request("/v1/private/projects?size=1", b"", method="GET")
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
@@ -73,17 +72,6 @@ class OpikExporter(HttpExporter):
         workspace = getattr(options, "workspace", None)
         given = {"authorization": key, "comet-workspace": workspace}
         return {header: value for header, value in given.items() if value is not None}
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """List one project."""
-        request = Request("/v1/private/projects?size=1", b"", method="GET")
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps feedback scores: delete them there, by trace"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode a feedback score for each score.

@@ -39,12 +39,11 @@ from worker.export.receiver_delivery import (
     Channel,
     HttpExporter,
     Item,
-    check_connected,
     finding_of,
 )
 from worker.export.receivers.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
 from worker.storage.client import Store, address
-from worker.telemetry.finding import Check, Finding, ok
+from worker.telemetry.finding import Finding, ok
 from worker.telemetry.metrics import Metrics
 
 
@@ -118,9 +117,11 @@ class OtlpExporter(HttpExporter):
 
     kind = "otlp"
     expected = "an OTLP/HTTP receiver that takes protobuf, without /v1/traces"
+    keeps_there = "the spans and events that were sent: erase them there, by trace id"
     protocol = "OTLP"
     drop_reasons = ("unreadable", "rejected", "server_error", "partial_success")
     content = "protobuf"
+    probe = Request("/v1/traces", b"", _REQUEST_HEADERS)
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
@@ -142,13 +143,6 @@ class OtlpExporter(HttpExporter):
         self._logs.is_optional = True
         self.channels = (self._traces, self._logs)
         self._sends_events = options.logs != "off"
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Check the receiver by empty exports."""
-        part = "otlp receiver" if name == "otel" else f"receiver {name}"
-        check = partial(check_receiver, part)
-        return [Check(part, partial(check_connected, part, cls.destination_of, settings, name, check))]
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
@@ -184,10 +178,29 @@ class OtlpExporter(HttpExporter):
         )
 
     @classmethod
+    def ask(cls, part: str, client: ReceiverClient, url: str, request: Request) -> Finding:
+        """Post an export without spans, then one without events: they leave nothing in the receiver."""
+        began = time.monotonic()
+        finding = super().ask(part, client, url, request)
+        if finding.result != "ok":
+            return finding
+        client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
+        logs = address(f"{url}/v1/logs")
+        reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
+        if reply.status in ABSENT:
+            return ok(
+                part, f"{address(url)}/v1/traces takes spans; events are not sent, since {logs} answers {reply.reason}"
+            )
+        of_logs = finding_of(part, logs, reply)
+        return finding if of_logs.result == "ok" else of_logs
+
+    @classmethod
     def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the receiver."""
-        receiver = address(cls.destination_of(settings, name).url)
-        return f"{receiver} keeps the spans and events that were sent: erase them there, by trace id"
+        """Name the receiver, also where a variable of OpenTelemetry holds its address."""
+        options = settings.all_receivers[name]
+        assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
+        where = options.url or _variables().get("ENDPOINT")
+        return f"{address(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode the verdict's spans, and its events while the receiver takes them."""
@@ -216,19 +229,3 @@ def _variables() -> dict[str, str]:
     found = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
     whole = {name.removeprefix(prefix): value for name, value in found.items() if not name.startswith(of_traces)}
     return whole | {name.removeprefix(of_traces): value for name, value in found.items() if name.startswith(of_traces)}
-
-
-def check_receiver(part: str, client: ReceiverClient, url: str) -> Sequence[Finding]:
-    """Post an export without spans, then one without events."""
-    # Empty exports show address, TLS and key, and leave nothing in the receiver.
-    began = time.monotonic()
-    traces, logs = (address(f"{url}/v1/{signal}") for signal in ("traces", "logs"))
-    finding = finding_of(part, traces, client.send(Request("/v1/traces", b"", _REQUEST_HEADERS)))
-    if finding.result != "ok":
-        return [finding]
-    client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
-    reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
-    if reply.status in ABSENT:
-        return [ok(part, f"{traces} takes spans; events are not sent, since {logs} answers {reply.reason}")]
-    of_logs = finding_of(part, logs, reply)
-    return [finding if of_logs.result == "ok" else of_logs]

@@ -5,7 +5,6 @@ verdict that is sent twice is one annotation.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,13 +18,11 @@ from worker.export.receiver_delivery import (
     HttpExporter,
     Item,
     SkippedError,
-    check_http,
     label_of,
     last_scores,
     name_of,
 )
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _NOT_FOUND: Final = 404
@@ -36,10 +33,10 @@ _ABSENT: Final = "do not exist"
 class _Annotations(Channel):
     """Annotations of one kind of target; ``target`` of an item is its id."""
 
-    max_items = 100
-
     def __init__(self, kind: str) -> None:
         self.path = f"/v1/{kind}_annotations"
+        # An answer names those targets that are absent; the id of a session may be a part of any other text.
+        self.max_items = 1 if kind == "session" else 100
 
     def request(self, items: Sequence[Item]) -> Request:
         """Wait for the result: otherwise Phoenix accepts annotations of spans that it does not have."""
@@ -50,8 +47,10 @@ class _Annotations(Channel):
         text = (reply.body or b"").decode("utf-8", "replace")
         if reply.status != _NOT_FOUND or _ABSENT not in text:
             return super().answer(items, reply)
+        if len(items) == 1:
+            return Answer(absent=items)
         absent = [item for item in items if item.about in text]
-        return Answer(absent=absent, unsent=[item for item in items if item.about not in text]) if absent else None
+        return Answer(absent=absent, unsent=[item for item in items if item.about not in text])
 
 
 class PhoenixExporter(HttpExporter):
@@ -59,6 +58,8 @@ class PhoenixExporter(HttpExporter):
 
     kind = "phoenix"
     expected = "the address of Phoenix, as http://host:6006"
+    keeps_there = "annotations: delete them there, by trace"
+    probe = Request("/v1/span_annotations?sync=true", b'{"data":[]}')
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
@@ -66,17 +67,6 @@ class PhoenixExporter(HttpExporter):
         kinds = ("span", "trace", "session", "document")
         self._channels = {kind: _Annotations(kind) for kind in kinds}
         self.channels = tuple(self._channels.values())
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Send an empty list of annotations."""
-        request = Request("/v1/span_annotations?sync=true", b'{"data":[]}')
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps annotations: delete them there, by trace"
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode an annotation for each score, and one for each document that was judged for relevance.

@@ -9,7 +9,6 @@ import hmac
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -19,9 +18,8 @@ from judges.core.verdict import Verdict
 from worker.config.receivers import WebhookSettings
 from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
-from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, check_http
-from worker.storage.client import Store, address
-from worker.telemetry.finding import Check
+from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item
+from worker.storage.client import Store
 from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
@@ -78,6 +76,7 @@ class WebhookExporter(HttpExporter):
 
     kind = "webhook"
     expected = "the address that takes the requests"
+    keeps_there = "what it does with verdicts: erase them there"
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
@@ -85,16 +84,10 @@ class WebhookExporter(HttpExporter):
         self.channels = (self._channel,)
 
     @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Send an empty list of verdicts."""
+    def probe_of(cls, settings: Settings, name: str) -> Request:
+        """Return an empty list of verdicts."""
         body = b'{"version":%d,"verdicts":[]}' % VERSION
-        request = Request("", body, signed(body, _key_of(settings, name)))
-        return [Check(f"receiver {name}", partial(check_http, cls.destination_of, settings, name, request))]
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the server."""
-        return f"{address(cls.destination_of(settings, name).url)} keeps what it does with verdicts: erase them there"
+        return Request("", body, signed(body, _key_of(settings, name)))
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
         """Encode the whole verdict."""

@@ -1,19 +1,27 @@
 -- Verdicts whose trace a receiver does not know yet.
 --
--- KEYS[1] receiver:<name>:parked   hash of evaluation id to how often it was parked, a space, and the verdict as JSON; TTL of a day
--- KEYS[2] receiver:<name>:due      sorted set of evaluation ids by the time of the next delivery in ms; TTL of a day
+-- KEYS[1] receiver:<name>:parked   hash of evaluation id to how often it was parked, a space, and the verdict as JSON; TTL of a week
+-- KEYS[2] receiver:<name>:due      sorted set of evaluation ids by the time of the next delivery in ms; TTL of a week
 
 -- @script receiver_park
--- Parks verdicts, each in place of its earlier entry.
+-- Parks verdicts, each in place of its earlier entry. One that was parked before and is gone was erased: it stays away.
 --
--- ARGV[..] evaluation id, time in ms, payload, in threes
-for place = 1, #ARGV, 3 do
-  redis.call('HSET', KEYS[1], ARGV[place], ARGV[place + 2])
-  redis.call('ZADD', KEYS[2], ARGV[place + 1], ARGV[place])
+-- ARGV[1] the most verdicts that are parked · ARGV[..] evaluation id, time in ms, payload, in threes
+-- Returns how many were refused for lack of room.
+local refused = 0
+for place = 2, #ARGV, 3 do
+  local known = redis.call('HEXISTS', KEYS[1], ARGV[place]) == 1
+  local is_first = string.sub(ARGV[place + 2], 1, 2) == '1 '
+  if is_first and not known and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[1]) then
+    refused = refused + 1
+  elseif is_first or known then
+    redis.call('HSET', KEYS[1], ARGV[place], ARGV[place + 2])
+    redis.call('ZADD', KEYS[2], ARGV[place + 1], ARGV[place])
+  end
 end
-redis.call('EXPIRE', KEYS[1], 86400)
-redis.call('EXPIRE', KEYS[2], 86400)
-return 1
+redis.call('EXPIRE', KEYS[1], 604800)
+redis.call('EXPIRE', KEYS[2], 604800)
+return refused
 
 -- @script receiver_due
 -- Takes verdicts whose time has come; another worker takes them only after the lease.
