@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Four processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 4
 
-.PHONY: help setup demo test test-all retest test-long mutants check bench generate clean
+.PHONY: help setup demo test test-all retest test-long mutants check site bench generate clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -46,16 +46,22 @@ check: $(READY) ## Lint, format, types, import directions, generated files, docu
 	for version in 3.10 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version -p tracejudge || exit 1; done
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
+	$(BIN)/python -m docs.diagrams --check
 	$(BIN)/python -m deploy --check
+	$(MAKE) --no-print-directory site
 	$(BIN)/python -m docs.check
 	$(BIN)/python -m docs.structure
+
+site: $(READY) ## Build the documentation as pages into site/, without the network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: $(READY) ## Measure speed, about eight minutes; AGAINST=COMMIT runs another commit in turns, an hour for all suites
 	$(BIN)/python -m benchmarks $(if $(AGAINST),--against $(AGAINST)) $(SUITES)
 
-generate: $(READY) ## Write the generated files anew
+generate: $(READY) ## Write the generated files anew; a changed diagram needs Chromium, and npm once
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.diagrams
 	$(BIN)/python -m deploy
 
 clean: ## Remove what the targets above made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site

@@ -1,25 +1,49 @@
-"""Check the documentation against the tree: links lead somewhere, commands exist, and nothing names this machine."""
+"""Check the documentation against the tree, both ways.
+
+What pages name exists: links, commands with their options, targets of make, metrics. What exists is documented: each
+command, option, key and metric has a description in the reference, each command a page that tells when to use it, each
+reason and event a meaning. Nothing names this machine, and the built site, where there is one, loads nothing from other
+hosts.
+"""
 
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+import click
+
+from docs import commands, errors
 from worker.cli import verbs
+from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
 
 _ROOT: Final = Path(__file__).parent.parent
-_LINK: Final = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
-_VERB: Final = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?tracejudge ([a-z]+)", re.MULTILINE)
+_LINK: Final = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
+# A line that shows a mistake says how it ends.
+_VERB: Final = re.compile(r"^\s*(?:\$ )?(?:\.venv/bin/)?tracejudge ([a-z]+)(?!.*# exit code 2)", re.MULTILINE)
 _TARGET: Final = re.compile(r"\bmake ([a-z]+)\b")
 _CODE: Final = re.compile(r"```([a-z]*)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
+_CALL: Final = re.compile(r"\btracejudge ((?:[a-z]+(?![\w.-]) ?){1,2})([^\n|;&#`$]*)")
+_OPTION: Final = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+_METRIC: Final = re.compile(r"\btracejudge_[a-z0-9_]+")
+_SUFFIX: Final = re.compile(r"_(?:bucket|sum|count|total|info)$")
+_EMPTY_ROW: Final = re.compile(r"^\| `[^|]*\|(?: *\|)+$|^\| `.*\| *\|$", re.MULTILINE)
+_SOURCE: Final = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["']?(https?:|//)""")
+_URL: Final = re.compile(r"""url\(["']?(https?:|//)""")
+_SITE: Final = _ROOT / "site"
+# Names in the form of a metric that are none.
+_NO_METRICS: Final = frozenset({"tracejudge_pause", "tracejudge_resume", "tracejudge_worker"})
 _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w+")
 
 
 def main() -> int:
     """Print what is wrong, one line each; 1 when something is."""
     problems = [problem for path in _tracked() for problem in _problems(path)]
+    problems += [*_undocumented(), *errors.problems(), *_foreign()]
     print("\n".join(problems) or "documentation: no problem found")
     return int(bool(problems))
 
@@ -38,22 +62,81 @@ def _problems(path: Path) -> Iterator[str]:
         yield from (f"{_name(path)}: names a path of a machine: {path_[0]}" for path_ in _MACHINE_PATH.finditer(text))
     if path.suffix == ".md":
         for found in _LINK.finditer(text):
-            if not (path.parent / found[1]).exists():
+            target = path.parent / found[1] if found[1] else path
+            if not target.exists():
                 yield f"{_name(path)}: link leads nowhere: {found[1]}"
+            elif found[2] and target.suffix == ".md" and found[2] not in _anchors(target):
+                yield f"{_name(path)}: there is no heading {found[1]}#{found[2]}"
         for code in _CODE.finditer(text):
             # Prompts, which are fenced as text, speak of other things than commands.
             if code[1] != "text":
                 yield from _wrong_commands(path, code[2] or code[3])
 
 
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of a page's headings, as repositories and the site make them."""
+    headings = _HEADING.findall(page.read_text(encoding="utf-8"))
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
 def _wrong_commands(path: Path, code: str) -> Iterator[str]:
     for verb in _VERB.findall(code):
         if verb not in verbs():
             yield f"{_name(path)}: there is no `tracejudge {verb}`"
+    for words, rest in _CALL.findall(code.replace("\\\n", " ")):
+        known = _options(words)
+        for option in _OPTION.findall(rest) if known else ():
+            if option not in known:
+                yield f"{_name(path)}: `tracejudge {words.strip()}` has no option {option}"
     makefile = (_ROOT / "Makefile").read_text(encoding="utf-8")
     for target in _TARGET.findall(code):
         if re.search(rf"^{target}:", makefile, re.MULTILINE) is None:
             yield f"{_name(path)}: there is no `make {target}`"
+
+
+def _options(words: str) -> frozenset[str]:
+    """Return the options of the command that begins with these words; none where there is no such command."""
+    found: Mapping[str, click.Command] = dict(commands.each_command())
+    for name in (f"tracejudge {words.strip()}", f"tracejudge {words.split(maxsplit=1)[0]}"):
+        if name in found:
+            options = (one for one in found[name].params if isinstance(one, click.Option))
+            names = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+            return frozenset({*names, "--help", "-h"})
+    return frozenset()
+
+
+@cache
+def _metrics() -> frozenset[str]:
+    return frozenset(f"tracejudge_{metric.name}" for metric in (*METRICS.values(), *GATEWAY_METRICS.values()))
+
+
+def _undocumented() -> Iterator[str]:
+    """Name what exists and no page describes."""
+    reference = sorted((_ROOT / "docs" / "reference").glob("*.md"))
+    pages = [path for path in _tracked() if path.suffix == ".md" and path not in reference]
+    prose = "\n".join(path.read_text(encoding="utf-8") for path in pages)
+    for name, _ in commands.each_command():
+        if name not in prose:
+            yield f"no page says when to use `{name}`"
+    for path in (path for path in reference if path.name != "answers.md"):  # its last column is for remarks
+        for row in _EMPTY_ROW.findall(path.read_text(encoding="utf-8")):
+            yield f"{_name(path)}: without a description: {row}"
+    rules = "\n".join(path.read_text(encoding="utf-8") for path in (_ROOT / "deploy" / "prometheus").rglob("*.yaml"))
+    for path in pages:
+        for metric in _METRIC.findall(path.read_text(encoding="utf-8")):
+            stem = _SUFFIX.sub("", metric)
+            is_known = bool({metric, stem, f"{stem}_total"} & _metrics()) or metric in rules or metric in _NO_METRICS
+            if not is_known and not metric.endswith("_"):
+                yield f"{_name(path)}: there is no metric {metric}"
+
+
+def _foreign() -> Iterator[str]:
+    """Name what the built site would load from another host."""
+    for path in (*_SITE.rglob("*.html"), *_SITE.rglob("*.css"), *_SITE.rglob("*.svg")):
+        text = path.read_text(encoding="utf-8")
+        for found in (*_SOURCE.finditer(text), *_URL.finditer(text)):
+            yield f"{_name(path)}: loads from another host: {text[found.start() : found.start() + 100]}"
 
 
 def _name(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Write the reference pages from the code: metrics, configuration, the SDK's settings, and the trace's JSON schema.
+"""Write the reference pages from the code, and the trace's JSON schema.
 
 The stub of the package ``judges`` and the charts of docs/statistics.md are written as well.
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from deploy import generated
-from docs import agreement, answers, charts, prompts, stub
+from docs import agreement, answers, charts, commands, errors, prompts, stub, wire
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from judges.custom import custom_prompt, guidance, instructions, template
@@ -199,6 +199,10 @@ def _pages() -> dict[str, str]:
         "answers.md": _NOTE + answers.page(),
         "prompts.md": _NOTE + prompts.page(),
         "trace.schema.json": _schema(),
+        "traces.md": _NOTE + wire.traces_page(),
+        "receivers.md": _NOTE + wire.receivers_page(_fields),
+        "commands.md": _NOTE + commands.page(),
+        "errors.md": _NOTE + errors.page(),
     }
 
 

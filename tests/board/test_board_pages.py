@@ -207,6 +207,26 @@ def test_two_annotators_get_different_questions_and_second_opinions(
         assert not fields or (fields["drawn"] == "queue") is (kind == "failing"), kind
 
 
+def test_the_random_queue_counts_what_other_queues_answered_as_drawn(
+    board: httpx.Client, redis_url: str, prefix: str
+) -> None:
+    """Without this the drawn labels would lack the failures that somebody labelled first."""
+    store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding", "as": "ada"}
+    failing = 0
+    while fields := question(board, kind="failing", **asked):
+        answer(board, "fail", fields)
+        failing += 1
+    assert failing
+    assert "0 labels" in board.get("/labels", params={**asked, "kind": "random", "as": "new"}).text
+    while fields := question(board, kind="random", **asked):
+        answer(board, "pass", fields)
+    given = [one for each in read_answers(store).values() for one in each]
+    assert {one.drawn for one in given} == {1.0}
+    assert {one.label.drawn for one in read_labels(store)} == {1.0}
+    page = board.get("/labels", params={**asked, "kind": "random"}).text
+    assert f"{len(given)} labels" in page
+
+
 def test_an_address_that_names_a_verdict_does_not_draw_it(
     board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]
 ) -> None:

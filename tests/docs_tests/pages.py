@@ -1,19 +1,62 @@
 """A page of the documentation as a script: the files it shows, the commands it runs, and what they are to print."""
 
 import contextlib
+import multiprocessing
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Command", "File", "matches", "mistakes", "read_page", "run", "table", "write_files"]
+import pytest
 
+from worker.cli import main, verbs
+
+__all__ = [
+    "ELSEWHERE",
+    "PAGES",
+    "ROOT",
+    "Block",
+    "Command",
+    "File",
+    "Warm",
+    "background",
+    "blocks",
+    "matches",
+    "mistakes",
+    "needs",
+    "of_kind",
+    "read_page",
+    "run",
+    "shell_lines",
+    "table",
+    "write_files",
+]
+
+ROOT: Final = Path(__file__).parents[2]
+_FOLDERS: Final = {"docs", "runbooks", "reference"}
+PAGES: Final = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in [
+        *map(ROOT.joinpath, ("README.md", "CONTRIBUTING.md", "judges/samples/README.md", "docs/examples/README.md")),
+        *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name in _FOLDERS),
+    ]
+}
+ELSEWHERE: Final = {
+    "docs/examples/README.md": "tests/gateway/test_examples.py",
+    "docs/python.md": "tests/docs_tests/test_python_page.py",
+    "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
+    "docs/your-own-judge.md": "tests/docs_tests/test_your_own_judge.py",
+}
+"""Pages with a test of their own."""
 _BLOCK: Final = re.compile(
     r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -23,7 +66,15 @@ _EXIT: Final = re.compile(r"# exit code (\d+)$")
 _CELL: Final = re.compile(r"(?<!\\)\|")
 _REST: Final = "…"
 _TIMEOUT_S: Final = 60.0
+_INTERRUPTED: Final = 130
 _INSTALL: Final = "pip install "
+
+
+class Block(NamedTuple):
+    """A fenced block: the word behind the fence, and the text."""
+
+    kind: str
+    text: str
 
 
 class File(NamedTuple):
@@ -53,6 +104,25 @@ class Ended(NamedTuple):
     output: str
 
 
+def blocks(text: str) -> list[Block]:
+    """List all fenced blocks of a page, those in lists too."""
+    return [
+        Block(kind, textwrap.dedent(inner))
+        for _, kind, inner in re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def of_kind(kind: str) -> list[tuple[str, str]]:
+    """List the blocks of a kind with their pages, but for pages with a test of their own."""
+    return [
+        (name, block.text)
+        for name, text in PAGES.items()
+        if name not in ELSEWHERE
+        for block in blocks(text)
+        if block.kind == kind
+    ]
+
+
 def read_page(text: str) -> list[File | Command]:
     """Extract the files and commands of a page, in their order."""
     return [step for block in _BLOCK.finditer(text) for step in _steps(block)]
@@ -80,11 +150,54 @@ def write_files(steps: Sequence[File | Command], folder: Path) -> None:
             path.write_text(step.text, encoding="utf-8")
 
 
-def run(command: str, folder: Path, steps: Sequence[File | Command] = (), timeout_s: float = _TIMEOUT_S) -> Ended:
+def shell_lines(text: str) -> list[str]:
+    """List the commands of the blocks marked `sh`, without comments; lines that end in a backslash are one command."""
+    lines: list[str] = []
+    for block in (block for block in blocks(text) if block.kind == "sh"):
+        for line in block.text.replace("\\\n", "").splitlines():
+            if lines and lines[-1].count("'") % 2:
+                lines[-1] += f"\n{line}"
+            elif plain := re.sub(r"(^| +)#.*", "", line.strip()):
+                lines.append(plain)
+    return lines
+
+
+@contextlib.contextmanager
+def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command that does not end by itself; at the end of the block it gets a Ctrl-C."""
+    with (folder / f"{command.split(maxsplit=1)[0]}-{time.monotonic_ns()}.log").open("wb") as log:
+        program = subprocess.Popen(
+            ["sh", "-c", f"exec {command}"],
+            cwd=folder,
+            env=_environment([], env),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield program
+        finally:
+            program.send_signal(signal.SIGINT)
+            try:
+                assert program.wait(_TIMEOUT_S) in {0, _INTERRUPTED}, command
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(program.pid, signal.SIGKILL)
+
+
+def run(
+    command: str,
+    folder: Path,
+    steps: Sequence[File | Command] = (),
+    timeout_s: float = _TIMEOUT_S,
+    env: Mapping[str, str] | None = None,
+) -> Ended:
     """Run a command in a folder as a shell does, with our commands on the path.
 
     Args:
         steps: What came before on the page; what it installed is there.
+        env: Further variables.
 
     Raises:
         AssertionError: It does not end in time.
@@ -93,7 +206,7 @@ def run(command: str, folder: Path, steps: Sequence[File | Command] = (), timeou
     program = subprocess.Popen(
         ["sh", "-c", command],
         cwd=folder,
-        env=_environment(installed),
+        env=_environment(installed, env or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -109,6 +222,49 @@ def run(command: str, folder: Path, steps: Sequence[File | Command] = (), timeou
         raise AssertionError(f"did not end within {timeout_s:g} s: {command}") from None
     told = [line for line in err.decode().splitlines(keepends=True) if "━━" not in line]
     return Ended(program.returncode, out.decode() + "".join(told))
+
+
+def needs(*programs: str) -> None:
+    """Skip the test where a program is absent, but fail in CI, where a skip would hide that nothing was tested."""
+    for program in programs:
+        if shutil.which(program) is None:
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {program}")
+
+
+class Warm:
+    """Runs commands in processes that are forked from one which has imported all of them; that saves most of their CPU.
+
+    What needs a shell runs in one.
+    """
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        modules = ("cli", *(f"cli.{verb}" for verb in verbs()), "embedded", "storage.client")
+        self._context.set_forkserver_preload([f"worker.{module}" for module in modules])
+
+    def run(self, command: str, folder: Path, env: Mapping[str, str]) -> Ended:
+        """Run a command as `run` does."""
+        words = shlex.split(command)
+        if words[0] != "tracejudge" or re.search(r"[|>$&;]", command):
+            return run(command, folder, env=env)
+        output = folder / "command.out"
+        process = self._context.Process(target=_call, args=(words[1:], folder, _environment([], env), output))
+        process.start()
+        process.join(_TIMEOUT_S)
+        if process.is_alive():
+            process.kill()
+            raise AssertionError(f"did not end within {_TIMEOUT_S:g} s: {command}")
+        return Ended(process.exitcode or 0, output.read_text(encoding="utf-8"))
+
+
+def _call(arguments: list[str], folder: Path, env: Mapping[str, str], output: Path) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(file, descriptor)
+    main(arguments)
 
 
 def matches(shown: str, output: str) -> bool:
@@ -150,11 +306,11 @@ def _line_pattern(line: str) -> str:
     return r"[^\n]*?".join(map(re.escape, line.rstrip().split(_REST))) + r"\n"
 
 
-def _environment(installed: Sequence[Path]) -> Mapping[str, str]:
+def _environment(installed: Sequence[Path], more: Mapping[str, str]) -> Mapping[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEJUDGE_", "COVERAGE"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     ours = {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONUTF8": "1"}
-    return {**kept, **ours, "PYTHONPATH": os.pathsep.join(map(str, installed))}
+    return {**kept, **ours, "PYTHONPATH": os.pathsep.join(map(str, installed)), **more}
 
 
 def _installed(line: str, folder: Path) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from worker.board.index import IndexedVerdict, Selection, VerdictIndex
-from worker.monitor.answers import Answer, lock, of_label
+from worker.monitor.answers import Answer, lock, mark_drawn, of_label
 from worker.monitor.label_store import Drawn, label_id
 from worker.storage.client import Store
 
@@ -95,6 +95,8 @@ class LabelQueue:
             given = answers.get(name, ())
             is_second = queue.kind == "second"
             by_others = [one for one in given if one.annotator != annotator]
+            if queue.kind == "random" and given and all(one.drawn == "queue" for one in given):
+                mark_drawn(self._store, given, self.rate(queue))
             if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
                 continue
             # Somebody may have answered between the reading of all answers and the lock.

@@ -219,7 +219,10 @@ class Board:
         of_queue = {
             name: given
             for name, given in answers.items()
-            if queue.judge in {"", given[0].judge} and queue.service in {"", given[0].service}
+            if queue.judge in {"", given[0].judge}
+            and queue.service in {"", given[0].service}
+            # Failures that somebody looked for say nothing of how often the judge is right.
+            and (queue.kind != "random" or any(isinstance(one.drawn, float) for one in given))
         }
         query = {"kind": queue.kind, "service": queue.service, "judge": queue.judge, "as": params.get("as", "")}
         name = "" if question is None else question.label_id

@@ -54,7 +54,14 @@ _FORMATS: Final[Mapping[str, Callable[[Report], str]]] = {
     help=f"One row for each value of these keys: {', '.join(_KEYS)}, tags.NAME.",
 )
 @click.option("--compare", metavar="SPAN", help="Compare with the period that lies this much earlier, such as 7d.")
-@click.option("--format", "format_", type=click.Choice(tuple(_FORMATS)), default="text", show_default=True)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(tuple(_FORMATS)),
+    default="text",
+    show_default=True,
+    help="Form of the report.",
+)
 @click.option(
     "--archive",
     "archives",

@@ -114,6 +114,22 @@ def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
     Both are written in one transaction, which Redis has acknowledged when this returns. The same call again changes
     nothing.
     """
+    label = _write(store, answer)
+    if label is not None:
+        attach(store, [verdict])
+    return label
+
+
+def mark_drawn(store: Store, answers: Iterable[Answer], probability: float) -> None:
+    """Count a question that was answered for another reason as drawn at random, once the random order reaches it.
+
+    Without it the drawn questions would lack those that people look for: failures, and uncertain verdicts.
+    """
+    for one in answers:
+        _write(store, msgspec.structs.replace(one, drawn=probability))
+
+
+def _write(store: Store, answer: Answer) -> Label | None:
     name, keys = answer.label_id, store.keys
 
     def write(client: "redis.Redis") -> Label | None:
@@ -136,8 +152,6 @@ def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
                     return label
 
     label: Label | None = store.call(write)
-    if label is not None:
-        attach(store, [verdict])
     return label
 
 

@@ -1,0 +1,175 @@
+"""Every block of every page but commands: configuration is loaded, data is read, Python runs."""
+
+import asyncio
+import configparser
+import json
+import re
+import subprocess
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from pages import ELSEWHERE, PAGES, ROOT, blocks, needs, of_kind
+from redis import Redis
+from support.cases import each_case
+from support.model_server import ModelServer
+
+import tracejudge
+from judges.custom import define
+from judges.models.pairs import Description
+from judges.rows import as_trace
+from tracejudge import Trace
+from worker.config.loading import load
+
+KINDS = {"console", "ini", "json", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
+
+
+def test_every_block_names_its_kind() -> None:
+    unknown = [(name, block) for name, text in PAGES.items() for block in blocks(text) if block.kind not in KINDS]
+    assert unknown == []
+    assert all((ROOT / test).exists() for test in ELSEWHERE.values())
+
+
+# --- data ---
+
+
+class AnyVariable(defaultdict[str, str]):
+    """An environment in which each variable that a page names is set."""
+
+    def __missing__(self, name: str) -> str:
+        if name.startswith(("TRACEJUDGE_", "OTEL_")):
+            raise KeyError(name)
+        return "a-secret-of-24-characters"
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return default if name.startswith(("TRACEJUDGE_", "OTEL_")) else self[name]
+
+
+DECIDER = """
+[models.decider]
+provider = "decisions"
+base_url = "https://decisions.example.com/v1"
+model = "decider-1"
+"""
+"""The model that a calibration is of."""
+
+
+@each_case("text", [text for page, text in of_kind("toml") if page != "docs/troubleshooting.md"])
+def test_configuration_is_accepted(text: str, tmp_path: Path) -> None:
+    found = tomllib.loads(text)
+    if "instructions" in found:
+        assert define("mine", found).version
+    elif "task" in found:
+        assert msgspec.convert(found, Description).max_tokens > 0
+    else:
+        before = DECIDER if "calibrations" in found else ""
+        (tmp_path / "tracejudge.toml").write_text(before + text, encoding="utf-8")
+        if "canary_file" in found:
+            (tmp_path / found["canary_file"]).write_text(json_blocks("docs/judges.md")[0], encoding="utf-8")
+        load(AnyVariable(), str(tmp_path / "tracejudge.toml"), needs_rules="rules" in found)
+
+
+def json_blocks(page: str) -> list[str]:
+    return [block.text for block in blocks(PAGES[page]) if block.kind == "json"]
+
+
+@each_case(("page", "text"), of_kind("json"))
+def test_data_can_be_read(page: str, text: str) -> None:
+    for line in text.splitlines() if text.startswith("{") and "\n{" in text else [text]:
+        row = json.loads(line)
+        if "output" in row:
+            fields = {"trace_id": "t", "service": "s", **as_trace(row)}
+            assert msgspec.convert(fields, Trace).output == row["output"], page
+
+
+def test_other_blocks_are_valid() -> None:
+    for _, text in of_kind("yaml"):
+        assert yaml.safe_load(text)
+    for _, text in of_kind("ini"):
+        unit = configparser.ConfigParser(strict=False)
+        unit.read_string(text)
+        assert unit.sections()
+
+
+@pytest.mark.slow("needs promtool")
+def test_queries_are_valid(tmp_path: Path) -> None:
+    needs("promtool")
+    rules = [{"record": f"block:{number}", "expr": text} for number, (_, text) in enumerate(of_kind("promql"))]
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "blocks", "rules": rules}]}), encoding="utf-8")
+    checked = subprocess.run(["promtool", "check", "rules", path], check=False, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+# --- Python ---
+
+PRELUDES: Mapping[str, str] = {
+    "README.md": """
+import pandas
+def search(question): return ["Tea is hot."]
+def ask_model(question, documents): return "Yes."
+def summarise(text): return "Short."
+text = "Long."
+frame = pandas.DataFrame({"inputs": ["Is tea hot?"], "outputs": ["Yes."], "context": [["Tea is hot."]]})
+""",
+    "docs/privacy.md": "import tracejudge\ndef without_customer_numbers(text): return text",
+    "docs/publishing.md": """
+class retriever:
+    def invoke(question): return ["Tea is hot."]
+completion = "Yes."
+""",
+    "docs/sessions.md": "import tracejudge\ntracejudge.init(service='shop')",
+    "docs/wrapped-clients.md": """
+session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
+""",
+}
+NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md"}
+FRAMEWORKS = "docs/frameworks.md"
+DRAWING = "docs/labels.md"  # a file, which test_labels_page.py runs
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING}))
+def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
+    monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    names: dict[str, Any] = {}
+    with ModelServer() as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{endpoint.root_url}/v1")
+        try:
+            exec(compile(PRELUDES.get(page, ""), "prelude", "exec"), names)  # noqa: S102 - our own
+            for _, text in (one for one in of_kind("python") if one[0] == page):
+                real = text.replace("redis://localhost:6379/0", redis_url)
+                exec(compile(real, page, "exec"), names)  # noqa: S102 - our own page
+            if "answer" in names and page == "README.md":
+                names["ask_model"] = said
+                assert asyncio.run(names["answer"]("Is tea hot?")) == "Yes."
+            assert tracejudge.flush()
+        finally:
+            tracejudge.shutdown()
+            if "client" in names:
+                names["client"].close()
+    assert (redis.xlen(f"{prefix}:traces") > 0) == (page not in NO_TRACE)
+
+
+async def said(*_: object) -> str:
+    return "Yes."
+
+
+def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
+    """The packages of frameworks are not installed here; `make test-long` runs the recorded programs with them."""
+    programs = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "clients").glob("*.py"))
+    text = PAGES[FRAMEWORKS]
+    sections = text[text.index("## LangChain") :]
+    for block in (block for block in blocks(sections) if block.kind == "python"):
+        assert [line for line in block.text.splitlines() if line not in programs] == []
+    recorded = re.sub(r"\[\w+\]==", "==", programs)
+    assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []
+    common = "".join(block.text for block in blocks(text[: text.index("## LangChain")]) if block.kind == "python")
+    compile(common, FRAMEWORKS, "exec")

@@ -1,0 +1,78 @@
+"""The checks of the documentation notice a page that names what is not there, and what no page describes."""
+
+from pathlib import Path
+
+import pytest
+from pages import ROOT
+from support.cases import each_case
+
+from docs import check, diagrams, errors
+
+MACHINE = "/home" + "/somebody"  # this file must name none either
+
+
+@each_case(
+    ("text", "problem"),
+    [
+        ("[there](absent.md)", "link leads nowhere: absent.md"),
+        ("# A page\n[there](#the-page)", "there is no heading #the-page"),
+        ("# A page: `x`\n[there](#a-page-x)", None),
+        ("```sh\ntracejudge accuont\n```\n", "there is no `tracejudge accuont`"),
+        ("```sh\ntracejudge report --sicne 1h\n```\n", "has no option --sicne"),
+        ("```sh\ntracejudge dead list --newer 1h\n```\n", "has no option --newer"),
+        ("Run `make everything`.", "there is no `make everything`"),
+        (f"In {MACHINE}/folder.", f"names a path of a machine: {MACHINE}"),
+        ("`tracejudge account`, [here](page.md), `make check`", None),
+        ("```console\n$ tracejudge acount    # exit code 2\n```\n", None),
+    ],
+)
+def test_a_wrong_page_is_noticed(
+    text: str, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    (tmp_path / "Makefile").write_text("check:\n", encoding="utf-8")
+    monkeypatch.setattr(check, "_ROOT", tmp_path)
+    found = list(check._problems(page))
+    assert [problem] * len(found) == [one[one.index(problem) :] for one in found] if problem else found == []
+    assert bool(found) == bool(problem)
+
+
+def test_what_nobody_describes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_tracked", list)  # no page at all
+    missing = list(check._undocumented())
+    assert "no page says when to use `tracejudge account`" in missing
+    events = dict(errors.TEXTS["events"])
+    del events["lease lost"]
+    monkeypatch.setattr(errors, "TEXTS", {**errors.TEXTS, "events": {**events, "never logged": ["", ""]}})
+    assert list(errors.problems()) == [
+        "docs/meanings.toml: event of the log without a meaning: lease lost",
+        "docs/meanings.toml: event of the log that does not exist: never logged",
+    ]
+
+
+@each_case(
+    "text",
+    [
+        '<script src="https://cdn.example.com/x.js"></script>',
+        '<link rel="stylesheet" href="//fonts.example.com/css">',
+        '<img alt="" src=http://example.com/x.png>',
+        "a { background: url(https://example.com/x.png) }",
+    ],
+)
+def test_a_page_that_loads_from_another_host_is_noticed(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "page.html").write_text(f'<a href="https://example.com">a link is none</a>{text}', encoding="utf-8")
+    monkeypatch.setattr(check, "_SITE", tmp_path)
+    monkeypatch.setattr(check, "_ROOT", tmp_path)
+    assert len(list(check._foreign())) == 1
+
+
+def test_a_changed_diagram_has_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["diagrams", "--check"])
+    assert diagrams.main() == 0
+    monkeypatch.setattr(diagrams, "_DOCS", tmp_path)
+    (tmp_path / "architecture.md").write_text(text.replace("sampled<br/>by a rule", "chosen"), encoding="utf-8")
+    assert diagrams.main() == 1
