@@ -5,7 +5,8 @@ the stream, in the batches, in the totals of producers. ``lost`` is what neither
 StoreError if Redis does not answer.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import Final, NamedTuple
 
@@ -98,6 +99,20 @@ def read_account(store: Store) -> Account:
             break
         best = min(best, _read_once(store), key=lambda account: abs(account.lost))
     return best
+
+
+def summed(accounts: Sequence[Account]) -> Account:
+    """Add up the accountings of all shards; a loss on one is not evened out by a duplicate on another."""
+    totals = {
+        name: sum(getattr(one, name) for one in accounts)
+        for name in Account.__struct_fields__
+        if name not in {"lost", "reasons"}
+    }
+    reasons: Counter[str] = Counter()
+    for one in accounts:
+        reasons.update(one.reasons)
+    lost = sum(max(0, one.lost) for one in accounts) or sum(one.lost for one in accounts)
+    return Account(**totals, lost=lost, reasons=dict(sorted(reasons.items())))
 
 
 def forget_producers(store: Store) -> int:

@@ -1,8 +1,8 @@
 """The Celery application: `tracejudge worker` makes it, and so does plain `celery -A worker worker`.
 
 A task is a shift: while it runs it fetches ready batches of one judge model and judges them, and nothing is judged
-outside a task. A message names the judge model only. Lost, doubled and late messages do no harm: the lease in Redis
-decides who works, and the ledger what counts.
+outside a task. A message names the judge model only and, of several Redis servers, the one with the batches. Lost,
+doubled and late messages do no harm: the lease in Redis decides who works, and the ledger what counts.
 """
 
 import gc
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,12 +26,13 @@ from celery.worker import state
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.control import Control
 from celery.worker.control import Panel, control_command, inspect_command
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from tracejudge.sharding import MAX_SHARDS
 from worker.broker import broker
 from worker.config.loading import config_path, load, unconfigured, unknown_variables
 from worker.config.settings import Settings, SettingsError
-from worker.queue.notify import MESSAGE_VERSION, TASK, Broker, queue_of
+from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
 from worker.runtime import Runtime
 from worker.telemetry import logs
 
@@ -54,6 +55,8 @@ _HURRY_S: Final = 1.8
 # After the grace: a thread that hangs, as on a log pipe that nobody reads, must not keep the process alive.
 _LAST_RESORT_S: Final = 9.5
 _EXIT_REFUSED: Final = 2
+# How often a message for a shard that a worker does not serve is passed on; then that shard's sweeper sends another.
+_MAX_HOPS: Final = 8
 _REDIS_SCHEMES: Final = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
 # One list per queue instead of four; and a queue that is consumed again is polled within 0.1 s.
 _REDIS_OPTIONS: Final = {"priority_steps": [0], "polling_interval": 0.1}
@@ -75,6 +78,13 @@ class _Headers(Struct):
 class _Notification(Struct, forbid_unknown_fields=True):
     v: int
     model: str
+    shard: Annotated[int, Meta(ge=0, lt=MAX_SHARDS)] | None = None
+    hops: Annotated[int, Meta(ge=0, le=_MAX_HOPS)] = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the version is known, and has what belongs to it."""
+        return self.v == (MESSAGE_VERSION if self.shard is None else SHARD_VERSION)
 
 
 class _Embedded(Struct):
@@ -151,7 +161,7 @@ def _is_notification(message: Any) -> bool:
     except (msgspec.DecodeError, TypeError, UnicodeDecodeError, RecursionError):
         return False
     is_plain = (message.content_type, message.content_encoding) == ("application/json", "utf-8")
-    return is_plain and not message.errors and headers.task == TASK and body[1].v == MESSAGE_VERSION
+    return is_plain and not message.errors and headers.task == TASK and body[1].is_known
 
 
 class _Commands(dict[str, Callable[..., Any]]):
@@ -299,17 +309,28 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
             return False
         return consumer.connection is not None or not needs_broker
 
-    app.tracejudge_runtime = runtime = Runtime(settings, send=Broker(app, settings).send, serves=serves, config=config)
+    # A connection for each, since each sender has a thread of its own.
+    senders = {shard: Broker(app, settings, shard).send for shard in settings.served}
+    app.tracejudge_runtime = runtime = Runtime(
+        settings, send=lambda shard, *wanted: senders[shard](*wanted), serves=serves, config=config
+    )
     app.tracejudge_consumer, app.tracejudge_config = None, config
-    app.tracejudge_queues = frozenset(map(settings.queue, runtime.judging.labels))
+    app.tracejudge_queues = frozenset(map(settings.queue, runtime.labels))
     # Celery's worker does not return how it ended.
     app.tracejudge_status = 0
-    app.conf.update(_configuration(settings, runtime.judging.labels))
+    app.conf.update(_configuration(settings, runtime.labels))
 
     @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
-    def judge(v: int, model: str) -> dict[str, Any] | None:  # noqa: ARG001 - NotificationConsumer has checked it
-        """Judge ready batches of one judge model for some seconds."""
-        return runtime.judging.run(model)
+    def judge(v: int, model: str, shard: int = 0, hops: int = 0) -> dict[str, Any] | None:  # noqa: ARG001 - checked
+        """Judge ready batches of one judge model, in one Redis, for some seconds."""
+        if shard in runtime.shards:
+            return runtime.shards[shard].judging.run(model)
+        if hops < _MAX_HOPS:
+            # All workers share the queue, and another one may serve that shard.
+            body = {"v": SHARD_VERSION, "model": model, "shard": shard, "hops": hops + 1}
+            with suppress(Exception):
+                app.send_task(TASK, kwargs=body, queue=queue_of(settings, model), ignore_result=True, retry=False)
+        return None
 
     app.steps["worker"].add(RuntimeStep)
 
@@ -403,7 +424,7 @@ def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:
         # A Redis that becomes a replica, or is full, refuses commands; Celery would end the worker for that.
         "broker_channel_error_retry": True,
         # Two shifts of a model may overlap; the rest is for messages that find both running.
-        "worker_concurrency": 2 * len(labels) + 4,
+        "worker_concurrency": 2 * len(labels) * len(settings.served) + 4,
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": is_redis,
         "worker_send_task_events": settings.task_events,

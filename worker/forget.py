@@ -214,8 +214,28 @@ class Forgotten(Struct):
         return found + self.dead_letters + self.verdicts + self.labels + self.examples + self.archived
 
 
+def forget_everywhere(
+    store: Store,
+    settings: Settings,
+    target: ForgetTarget,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[str, int], None] = lambda _place, _things: None,
+) -> Forgotten:
+    """Erase a target from all shards; the traces of a person are found on all of them first.
+
+    The errors are those of ``Forgetting.run``.
+    """
+    each = [Forgetting(one, settings, target, dry_run=dry_run, progress=progress) for one in store.shards]
+    for one in each:
+        one.learn()
+    found = [one.erase() for one in each]
+    counts = {name: sum(getattr(one, name) for one in found) for name in Forgotten.__struct_fields__}
+    return Forgotten(**{**counts, "unsettled": any(one.unsettled for one in found)})
+
+
 class Forgetting:
-    """One run for one target."""
+    """One run for one target in one Redis."""
 
     def __init__(
         self,
@@ -249,8 +269,11 @@ class Forgetting:
             StoreError: Redis did not answer; it is safe to begin again.
             OSError: A file of an archive cannot be read or replaced; the same.
         """
-        if self._target.is_person or self._target.session_id is not None:
-            self._learn()
+        self.learn()
+        return self.erase()
+
+    def erase(self) -> Forgotten:
+        """Erase what belongs to the target as it is known now; the errors are those of ``run``."""
         self._erase_entries()
         self._erase_pending_feedback()
         # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
@@ -279,8 +302,10 @@ class Forgetting:
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
-    def _learn(self) -> None:
-        """Find the traces of the person or session: feedback, and other parts of a trace, name neither."""
+    def learn(self) -> None:
+        """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
+        if not self._target.is_person and self._target.session_id is None:
+            return
         for _, stored in self._conversations():
             traces = (one.gathered.trace for one in stored.traces)
             self._target.learn(Owner(trace.trace_id, trace.user_id, trace.session_id) for trace in traces)
@@ -424,7 +449,9 @@ class Forgetting:
                 self._store.call(methodcaller("zrem", due, *owned))
 
     def _erase_archived(self) -> None:
-        """Remove lines from the archives on this machine."""
+        """Remove lines from the archives on this machine, once for all shards."""
+        if self._store is not self._store.first:
+            return
         for options in self._settings.receivers.values():
             if isinstance(options, FileSettings):
                 self.found.archived += erase_lines(

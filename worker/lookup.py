@@ -17,11 +17,11 @@ from tracejudge import Trace
 from tracejudge.ids import MAX_ID_CHARS
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
+from worker.dead_letters.store import AllDeadLetters, DeadLetterFilter
 from worker.monitor.label_store import Label, keep_trace, labelled_trace, read_labels
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.stream_entry import TraceEntry, read_entry
-from worker.storage.client import Store, scan_stream
+from worker.storage.client import Store, scan_shards
 
 MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10
@@ -126,11 +126,11 @@ def judged_traces(verdict: Verdict) -> frozenset[str]:
 
 
 def scan_verdicts(store: Store, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[OutboxEntry]:
-    """Yield the wanted verdicts of the outbox."""
+    """Yield the wanted verdicts of the outboxes of all shards."""
     first = "-" if wanted.since_ms is None else str(wanted.since_ms)
     last = "+" if wanted.until_ms is None else str(wanted.until_ms)
     holds = _contains(wanted.trace_ids)
-    for entries in scan_stream(store, store.keys.verdicts, first, last, newest_first=newest_first):
+    for entries in scan_shards(store, store.keys.verdicts, first, last, newest_first=newest_first):
         for entry_id, fields in entries:
             # Most verdicts are of other traces: searching their bytes is many times faster than decoding them.
             if holds is None or any(holds(raw) for raw in (fields or {}).values()):
@@ -189,10 +189,10 @@ class TraceLookup:
         """
         holds, key = _contains({verdict.trace_id}), self._store.keys.traces
         at_ms = int(verdict.started_at * 1000)
-        searches = [scan_stream(self._store, key, "-", str(at_ms + _CLOCKS_MS), newest_first=True, most=_NEAR_COUNT)]
+        searches = [scan_shards(self._store, key, "-", str(at_ms + _CLOCKS_MS), newest_first=True, most=_NEAR_COUNT)]
         if verdict.trace_ended_at is not None and 0 < verdict.trace_ended_at < _LAST_S:
             begin = str(max(0, int(verdict.trace_ended_at * 1000) - _CLOCKS_MS))
-            searches.insert(0, scan_stream(self._store, key, begin, most=_NEAR_COUNT))
+            searches.insert(0, scan_shards(self._store, key, begin, most=_NEAR_COUNT))
         for chunks in searches:
             seen = 0
             for chunk in chunks:
@@ -215,7 +215,7 @@ class TraceLookup:
         """Yield the traces of the stream that can be read; with ``holds`` only payloads for which it is true."""
         first = "-" if since_ms is None else str(since_ms)
         last = "+" if until_ms is None else str(until_ms)
-        for chunk in scan_stream(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
+        for chunk in scan_shards(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
             yield from self._read(chunk, holds)
 
     def with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
@@ -239,7 +239,7 @@ class TraceLookup:
 
     def elsewhere(self, trace_id: str, span_id: str | None = None) -> FoundTrace | None:
         """Find a trace that the stream no longer has: with its dead letters, else with its labels."""
-        letters = DeadLetterStore(self._store)
+        letters = AllDeadLetters(self._store)
         ids = [letter for letter, owner in self._letters.items() if owner == trace_id]
         for found in letters.read(ids):
             trace = found.letter.item.trace
@@ -253,7 +253,7 @@ class TraceLookup:
     def _ids(self, prefix: str) -> Iterator[str]:
         """Yield ids of traces from everywhere that they are known, many of them several times."""
         holds = _contains({prefix})
-        for entries in scan_stream(self._store, self._store.keys.verdicts, newest_first=True):
+        for entries in scan_shards(self._store, self._store.keys.verdicts, newest_first=True):
             for entry_id, fields in entries:
                 if holds is None or any(map(holds, (fields or {}).values())):
                     read = read_outbox_entry((entry_id, fields))
@@ -265,7 +265,7 @@ class TraceLookup:
     @cached_property
     def _letters(self) -> dict[str, str]:
         """The trace of each dead letter, by evaluation."""
-        found = DeadLetterStore(self._store).find(DeadLetterFilter())
+        found = AllDeadLetters(self._store).find(DeadLetterFilter())
         return {one.letter.evaluation.id: one.letter.owner.trace_id for one in found}
 
     def _read(

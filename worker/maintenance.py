@@ -1,7 +1,10 @@
 """Each second: trim the streams to their caps, update the gauges of the backlog, and report the heartbeat."""
 
 import contextlib
+import math
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -12,7 +15,7 @@ from worker.queue.leases import LEASE_MS
 from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError, retire
 from worker.storage.keys import INGEST_GROUP
-from worker.telemetry.backlog import Backlog, Backpressure, Caps, measure, memory
+from worker.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
 from worker.telemetry.health import Readiness, flow_positions
 from worker.telemetry.heartbeat import Heartbeat
 from worker.telemetry.metrics import Metrics
@@ -25,8 +28,74 @@ _SET_BACK_MS: Final = 1_000
 _MEAN_AGE_MS: Final = 900
 
 
+class BacklogGauges:
+    """The gauges of the backlog, summed over the shards that this worker serves. Safe to share between threads.
+
+    The gauges of Redis' memory are those of the fullest server.
+
+    A shard that is away stands in the sums as it was last measured, and its gauge `shard_up` is 0.
+
+    Attributes:
+        lag: The backlog, for remote control.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._measured: dict[int, tuple[Backlog, Memory | None]] = {}
+        self._max_bytes = {
+            "traces": settings.max_stream_bytes,
+            "outbox": settings.max_outbox_bytes,
+            "batches": settings.max_waiting_bytes,
+            "dead_letters": settings.max_dead_bytes,
+            "sessions": settings.max_session_bytes,
+        }
+        self.lag: dict[str, Any] = {}
+
+    def down(self, shard: int) -> None:
+        """Report that a shard does not answer."""
+        self._metrics.shard_up.labels(str(shard)).set(0)
+
+    def show(self, shard: int, found: Backlog, memory: Memory | None) -> None:
+        """Set the gauges and counters from what was measured on a shard."""
+        metrics = self._metrics
+        metrics.shard_up.labels(str(shard)).set(1)
+        metrics.cut_off.inc(found.traces.newly_cut)
+        for exporter, position in found.outbox.items():
+            metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
+        with self._lock:
+            self._measured[shard] = found, memory
+            every = [backlog for backlog, _ in self._measured.values()]
+            memories = [known for _, known in self._measured.values() if known is not None]
+            outbox: Counter[str] = Counter()
+            stored: Counter[str] = Counter()
+            for one in every:
+                outbox.update({exporter: position.lag for exporter, position in one.outbox.items()})
+                stored.update(one.bytes)
+            parked = sum(one.parked for one in every)
+            waiting = sum(one.batches for one in every) - parked
+            lag = sum(one.traces.lag for one in every)
+            metrics.stream_lag.set(lag)
+            metrics.stream_oldest.set(max(one.traces.oldest_ms for one in every) / 1000)
+            metrics.stream_capacity.set(sum(one.capacity for one in every))
+            metrics.batches_waiting.set(waiting)
+            metrics.batches_parked.set(parked)
+            metrics.dead_letters.set(sum(one.dead for one in every))
+            for what, size in stored.items():
+                metrics.stored_bytes.labels(what).set(size)
+                metrics.stored_max_bytes.labels(what).set(len(every) * self._max_bytes[what])
+            for exporter, behind in outbox.items():
+                metrics.outbox_lag.labels(exporter).set(behind)
+            if memories:
+                # Of the fullest: a sum would hide that one of several is about to refuse writes.
+                fullest = max(memories, key=lambda one: (one.used_bytes / (one.max_bytes or math.inf), one.used_bytes))
+                metrics.redis_used_bytes.set(fullest.used_bytes)
+                metrics.redis_max_bytes.set(fullest.max_bytes)
+            self.lag = {"stream": lag, "batches": waiting, "parked": parked, "outbox": dict(outbox)}
+
+
 class Maintenance(ServiceThread):
-    """Keeps the streams within their caps and the gauges up to date."""
+    """Keeps the streams of one Redis within their caps and the gauges up to date."""
 
     role = "maintenance"
 
@@ -41,8 +110,13 @@ class Maintenance(ServiceThread):
         capacity: Callable[[], Mapping[str, bool]],
         backpressure: Backpressure,
         heartbeat: Heartbeat,
+        gauges: BacklogGauges | None = None,
     ) -> None:
-        """Prepare the thread. ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more."""
+        """Prepare the thread.
+
+        ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` are those of all
+        shards, where this worker serves several.
+        """
         super().__init__("maintenance")
         self._settings = settings
         self._store = store
@@ -52,9 +126,8 @@ class Maintenance(ServiceThread):
         self._capacity = capacity
         self._heartbeat = heartbeat
         self._backpressure = backpressure
+        self._gauges = gauges or BacklogGauges(settings, metrics)
         self._prune_at = 0.0
-        self.lag: dict[str, Any] = {}
-        """The backlog as last measured."""
 
     def run_once(self) -> None:
         """Trim, measure and report, then wait."""
@@ -73,12 +146,19 @@ class Maintenance(ServiceThread):
         found = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
         self._backpressure.set_dead(dead)
         self._backpressure.set_waiting(found.waiting)
-        self._set_gauges(found)
+        self._gauges.show(self._store.shard, found, memory(self._store))
         self._prune()
         paused = ("ingest",) if self._backpressure.bounds.paused else ()
-        self._readiness.update(flow_positions(self._store, self._groups, self._capacity()), paused)
-        self._heartbeat.beat({state.role: state.ready for state in self._readiness.roles()})
+        shard = self._store.shard
+        self._readiness.update(flow_positions(self._store, self._groups, self._capacity()), paused, shard)
+        self._heartbeat.beat({state.role: state.ready for state in self._readiness.roles(shard)})
         self.stopping.wait(_INTERVAL_S)
+
+    def backoff(self, error: Exception) -> None:
+        """Report the shard as away, and wait."""
+        if isinstance(error, StoreError):
+            self._gauges.down(self._store.shard)
+        super().backoff(error)
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread, and withdraw this worker's heartbeat."""
@@ -86,38 +166,6 @@ class Maintenance(ServiceThread):
         with contextlib.suppress(StoreError):
             self._heartbeat.withdraw()
         return ended
-
-    def _set_gauges(self, found: Backlog) -> None:
-        settings, metrics = self._settings, self._metrics
-        metrics.stream_lag.set(found.traces.lag)
-        metrics.stream_oldest.set(found.traces.oldest_ms / 1000)
-        metrics.stream_capacity.set(found.capacity)
-        metrics.cut_off.inc(found.traces.newly_cut)
-        metrics.batches_waiting.set(found.batches - found.parked)
-        metrics.batches_parked.set(found.parked)
-        metrics.dead_letters.set(found.dead)
-        self.lag = {
-            "stream": found.traces.lag,
-            "batches": found.batches - found.parked,
-            "parked": found.parked,
-            "outbox": {exporter: position.lag for exporter, position in found.outbox.items()},
-        }
-        most = {
-            "traces": settings.max_stream_bytes,
-            "outbox": settings.max_outbox_bytes,
-            "batches": settings.max_waiting_bytes,
-            "dead_letters": settings.max_dead_bytes,
-            "sessions": settings.max_session_bytes,
-        }
-        for what, size in found.bytes.items():
-            metrics.stored_bytes.labels(what).set(size)
-            metrics.stored_max_bytes.labels(what).set(most[what])
-        if (memory_now := memory(self._store)) is not None:
-            metrics.redis_used_bytes.set(memory_now.used_bytes)
-            metrics.redis_max_bytes.set(memory_now.max_bytes)
-        for exporter, position in found.outbox.items():
-            metrics.outbox_lag.labels(exporter).set(position.lag)
-            metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
 
     def _prune(self) -> None:
         """Once a minute: remove dead consumers and producers, and cut the dead letters to their caps."""

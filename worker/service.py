@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
@@ -33,31 +33,33 @@ class Outage:
         self.fix = "start Redis there, or correct redis_url"
         self._clock = clock
         self._lock = threading.Lock()
-        # By text: threads may find different ones, as when some of their commands are refused.
-        self._remind_at: dict[str, float] = {}
+        # By address and text: threads may find different ones, as when some of their commands are refused.
+        self._remind_at: dict[tuple[str, str], float] = {}
 
     def report(self, error: StoreError) -> None:
         """Log an error unless another thread has; the same one is repeated each minute."""
         with self._lock:
-            text, now = str(error), self._clock()
-            if now < self._remind_at.get(text, now):
+            key, now = (error.address, str(error)), self._clock()
+            if now < self._remind_at.get(key, now):
                 return
-            self._remind_at[text] = now + _REMIND_S
-        log.warning(
-            "redis unavailable, retrying", error=text, redis=error.address or "see the configuration", fix=self.fix
-        )
+            self._remind_at[key] = now + _REMIND_S
+        where = error.address or "see the configuration"
+        log.warning("redis unavailable, retrying", error=str(error), redis=where, fix=self.fix)
 
-    def end(self) -> None:
-        """Log once that Redis answers again, if an outage was reported."""
+    def end(self, address: str) -> None:
+        """Log once that the Redis at an address answers again, if an outage was reported."""
         with self._lock:
-            was_reported = bool(self._remind_at)
-            self._remind_at.clear()
-        if was_reported:
-            log.info("redis available again")
+            ended = [key for key in self._remind_at if key[0] == address]
+            for key in ended:
+                del self._remind_at[key]
+        if ended:
+            log.info("redis available again", redis=address or "see the configuration")
 
 
 OUTAGE: Final = Outage()
 """That of this process."""
+_THREAD_STOP_S: Final = 3.0
+_LOOK_S: Final = 0.05
 
 
 class ServiceThread(ABC):
@@ -124,7 +126,7 @@ class ServiceThread(ABC):
         self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
 
     def _run(self) -> None:
-        prepared, is_away = False, False
+        prepared, away = False, dict[str, None]()
         while not self.stopping.is_set():
             try:
                 if not prepared:
@@ -133,7 +135,8 @@ class ServiceThread(ABC):
                 self.run_once()
             except StoreError as error:
                 # Redis may come back without the prepared state.
-                prepared, is_away = False, True
+                prepared = False
+                away[error.address] = None
                 self.backoff(error)
             except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
                 # Only the type: the text of an unexpected error may quote a trace.
@@ -141,11 +144,22 @@ class ServiceThread(ABC):
                 self.backoff(RuntimeError(type(error).__name__))
             else:
                 self.record_progress()
-                if is_away:
-                    is_away = False
-                    OUTAGE.end()
+                while away:
+                    OUTAGE.end(away.popitem()[0])
                 self._begun = True
                 self._backoff_s = _FIRST_BACKOFF_S
+
+
+def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:
+    """Stop threads together, each within a bound, unless a condition comes to hold."""
+    for thread in threads:
+        thread.stopping.set()
+    for thread in threads:
+        deadline = time.monotonic() + _THREAD_STOP_S
+        while not thread.stop(_LOOK_S) and not unless():
+            if time.monotonic() > deadline:
+                log.warning("thread not stopped in time", thread=thread.name)
+                break
 
 
 class LoopEndedError(Exception):

@@ -336,6 +336,14 @@ def _stream_and_batches(table: Table) -> list[Panel]:
             as_bars=True,
             no_data="Nothing was shed",
         ),
+        states(
+            "Redis servers",
+            "When each Redis server answered the workers, by its number in `shards`; the only one has the number 0.",
+            Query(per(["shard"], "tracejudge_shard_up", "min"), legend("shard")),
+            {1: ("answers", "green"), 0: ("away", "red")},
+            unit=Unit("none"),
+            no_data=_NO_WORKER,
+        ),
         graph(
             "Memory of Redis",
             "Memory that Redis uses, and its `maxmemory`, at which it refuses writes; no second line where it is not "

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from tracejudge.content.field_names import field_of
 from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_measure
-from tracejudge.delivery.delivery import Delivery
+from tracejudge.delivery.delivery import Deliveries
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
 from tracejudge.ids import (
@@ -39,13 +39,15 @@ class Client:
 
     def __init__(self, settings: Settings, former: "Client | None" = None) -> None:
         self.settings = settings
-        self._delivery = Delivery(settings)
+        self._deliveries = Deliveries(settings)
+        self._delivery = self._deliveries.first
+        self._is_sharded = not self._deliveries.is_single
         if former is not None:
-            self._delivery.continue_reports(former._delivery)  # noqa: SLF001 - of another object of this class
+            self._deliveries.continue_reports(former._deliveries)  # noqa: SLF001 - of another object of this class
 
     @property
     def producer(self) -> str:
-        """The id of this client in Redis."""
+        """The id of this client in Redis; with several shards that in the first one."""
         return self._delivery.producer
 
     def publish(self, fields: dict[str, Any]) -> str:
@@ -69,12 +71,13 @@ class Client:
                 trace_id = draw(128).to_bytes(16, "big").hex()
             if OPIK in _modules or LANGSMITH in _modules:
                 fields |= library_tags(fields.get("tags"))
+            delivery = self._deliveries.of(trace_id, fields) if self._is_sharded else self._delivery
             item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id, site)
         except BaseException as error:  # noqa: BLE001 - fire and forget: the host's call must go on
             report_or_raise(error)
             self._delivery.buffer.refuse(_TRACE, Reason.INVALID)
             return given_trace_id(fields) or fresh_trace_id()
-        self._delivery.buffer.put(item)
+        delivery.buffer.put(item)
         return trace_id
 
     def feedback(self, trace_id: str, score: float, comment: str | None) -> None:
@@ -82,17 +85,19 @@ class Client:
         fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
         try:
             known_id = trace_id_text(trace_id) or ""
+            # A worker asks the other shards where this one does not know the trace: it may be that of a session.
+            delivery = self._deliveries.of(known_id, {}) if self._is_sharded else self._delivery
             item = Item(_FEEDBACK, fields, copy_and_measure(fields), trace_id=known_id, site=call_site())
         except BaseException as error:  # noqa: BLE001 - as in `publish`
             report_or_raise(error)
             self._delivery.buffer.refuse(_FEEDBACK, Reason.INVALID)
             return
-        self._delivery.buffer.put_feedback(item)
+        delivery.buffer.put_feedback(item)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything accepted so far is in Redis; False on timeout."""
         try:
-            return self._delivery.flush(min(timeout_s, TIMEOUT_MAX))
+            return self._deliveries.flush(min(timeout_s, TIMEOUT_MAX))
         except BaseException as error:  # noqa: BLE001 - the same
             report_or_raise(error)
             return False
@@ -100,7 +105,7 @@ class Client:
     def shutdown(self, timeout_s: float) -> None:
         """Refuse new entries, deliver those held within the timeout, and stop the thread."""
         try:
-            self._delivery.shutdown(min(timeout_s, TIMEOUT_MAX))
+            self._deliveries.shutdown(min(timeout_s, TIMEOUT_MAX))
         except BaseException as error:  # noqa: BLE001 - the same
             report_or_raise(error)
 
@@ -111,7 +116,7 @@ class Client:
 
     def totals(self, kind: Kind = Kind.TRACE) -> Totals:
         """Return the counts of a kind of entry."""
-        return self._delivery.buffer.totals(kind)
+        return self._deliveries.totals(kind)
 
 
 def given_trace_id(fields: dict[str, Any]) -> str | None:
@@ -160,6 +165,7 @@ def init(
     *,
     service: str | None = None,
     redis_url: str | None = None,
+    shards: Sequence[str] | None = None,
     environment: str | None = None,
     release: str | None = None,
     prefix: str | None = None,
@@ -177,7 +183,7 @@ def init(
 ) -> None:
     """Set up publishing. Redis need not be reachable yet.
 
-    Arguments not given come from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_ENVIRONMENT,
+    Arguments not given come from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_SHARDS, TRACEJUDGE_ENVIRONMENT,
     TRACEJUDGE_RELEASE, TRACEJUDGE_PREFIX, TRACEJUDGE_DISABLED, TRACEJUDGE_DROP, TRACEJUDGE_REDACT,
     TRACEJUDGE_CONTENT or TRACEJUDGE_CONTEXT_TOOLS (names with commas), else from the defaults. A second call replaces
     the settings; entries published under the former ones are delivered first, within their `exit_timeout_s`. A forked
@@ -188,6 +194,9 @@ def init(
         service: Name of the publishing service; required here or in TRACEJUDGE_SERVICE.
         redis_url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`, or
             TRACEJUDGE_REDIS_URL; by default `redis://localhost:6379/0`.
+        shards: The URLs of several Redis servers in place of `redis_url`, in the worker's order; or TRACEJUDGE_SHARDS,
+            with commas between them. Each trace goes to one of them, all traces of a session to the same. Each has
+            its share of `max_items` and `max_bytes`.
         environment: Deployment, such as `prod`, or TRACEJUDGE_ENVIRONMENT; the default of every trace.
         release: Version of the service, or TRACEJUDGE_RELEASE; the default of every trace.
         prefix: First part of the Redis keys, or TRACEJUDGE_PREFIX; by default `tracejudge`. Must be the worker's.

@@ -197,6 +197,20 @@ def test_variables_win_over_the_file_and_arguments_over_both() -> None:
     assert settings.redis_url == Settings().redis_url, "an argument that was not given changes nothing"
 
 
+def test_shards_stand_for_the_address_unless_the_command_line_names_one_server() -> None:
+    write('shards = ["redis://a/0", "redis://b/0"]\nserved_shards = [1]\n')
+    for given in ({}, {"TRACEJUDGE_REDIS_URL": "redis://a/0"}):
+        settings = load(given)
+        assert (settings.redis_url, settings.redis_urls, settings.served) == (
+            "redis://a/0",
+            ("redis://a/0", "redis://b/0"),
+            (1,),
+        )
+    settings = load({}, None, {"redis_url": "redis://c/0"})
+    assert (settings.redis_urls, settings.served) == (("redis://c/0",), (0,))
+    assert load({"TRACEJUDGE_SHARDS": "redis://d/0,redis://e/0,redis://f/0"}).redis_url == "redis://d/0"
+
+
 def test_a_whole_list_of_rules_replaces_another() -> None:
     write(RULE + RULE.replace("all", "other"))
     own = json.dumps([{"name": "mine", "judges": ["correctness"]}])
@@ -226,6 +240,11 @@ def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPa
 CANARY = str(files("worker.config").joinpath("canary.jsonl"))
 VARIABLES: Mapping[str, tuple[str, object]] = {
     "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
+    "shards": (
+        "redis://localhost:6379/0, redis+sentinel://a:1,b:2/main",
+        ("redis://localhost:6379/0", "redis+sentinel://a:1,b:2/main"),
+    ),
+    "served_shards": ("1", (1,)),
     "broker_url": ("amqp://host", "amqp://host"),
     "prefix": ("mine", "mine"),
     "metrics": ("otlp", "otlp"),
@@ -318,6 +337,7 @@ GO_TOGETHER: Mapping[str, str] = {
     "metrics_tls_cert": "metrics_tls_key",
     "metrics_tls_key": "metrics_tls_cert",
     "cascades": "models",
+    "served_shards": "shards",
     "calibrations": "models",
 }
 """Keys that are refused by themselves, and what goes with them."""
@@ -369,6 +389,7 @@ def test_the_configuration_hash_is_of_what_processes_share() -> None:
     }
     assert Settings(**same).config_hash == plain
     left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
+    left_out |= {"shards", "served_shards"}
     hashes = {
         key: msgspec.structs.replace(Settings(), **{key: value}).config_hash
         for key, (_, value) in VARIABLES.items()
@@ -515,6 +536,22 @@ MISTAKES: Mapping[str, Mistake] = {
     "part of a port": in_file("metrics_port = 1.5", "metrics_port: must be a whole number from 0 to 65535"),
     "truth for a number": in_file("max_dead = true", "max_dead: must be a whole number of at least 1"),
     "number for a string": in_file("redis_url = 6379", "redis_url: must be a string"),
+    "an address beside shards": Mistake(
+        "TRACEJUDGE_REDIS_URL: redis_url: is not the first of shards; leave it out where shards are set",
+        'shards = ["redis://a/0", "redis://b/0"]',
+        {"TRACEJUDGE_REDIS_URL": "redis://c/0"},
+    ),
+    "a shard twice": in_file(
+        'shards = ["redis://a/0", "redis://a/0"]', "shards[1]: is the same as shards[0]; name each once"
+    ),
+    "a shard without a scheme": in_file(
+        'shards = ["redis://a/0", "a:1"]',
+        f"shards[1]: redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}",
+    ),
+    "a shard that is not there": in_file(
+        'shards = ["redis://a/0", "redis://b/0"]\nserved_shards = [2]',
+        "served_shards: there is no shard 2; the last one is 1",
+    ),
     "list for a string": in_file("metrics_host = ['a']", "metrics_host: must be a string"),
     "string for a truth": in_file("export_explanations = 'often'", "export_explanations: must be true or false"),
     "string for a list": in_file("series_labels = 'name'", 'series_labels: must be a list, as ["…"]'),

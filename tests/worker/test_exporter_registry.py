@@ -66,10 +66,10 @@ def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
 
 
 def test_the_worker_runs_and_watches_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.runtime.JudgingConsumer", MagicMock())
+    monkeypatch.setattr("worker.shard.JudgingConsumer", MagicMock())
     runtime = Runtime(settings_of(ground, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
-    assert [exporter.name for exporter in runtime._exporters] == ["export-metrics", "export-list"]
-    runtime.store.close()
+    assert [exporter.name for exporter in runtime.shards[0].exporters] == ["export-metrics", "export-list"]
+    runtime.stores[0].close()
 
 
 @pytest.mark.usefixtures("_short_reads")

@@ -43,6 +43,7 @@ def test_a_complaint_is_gathered_until_its_time_has_come(ground: Ground) -> None
         "v": 1,
         "entry_id": entry_id,
         "trace_id": "1",
+        "asked": [],
         "score": -0.5,
         "comment": "It came on Tuesday.",
     }

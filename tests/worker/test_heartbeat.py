@@ -79,7 +79,7 @@ def test_a_ready_batch_waits_only_where_there_is_room(ground: Ground) -> None:
 
 def test_only_the_flows_of_a_worker_s_own_roles_are_expected() -> None:
     own = flows(("ingest", "export"), {"metrics": "export", "otel": "export"}, ("m",))
-    assert [(name, role) for name, role, _ in own] == [
+    assert [(name, role) for name, role, *_ in own] == [
         ("ingest", "ingest"),
         ("export:metrics", "export"),
         ("export:otel", "export"),

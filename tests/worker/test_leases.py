@@ -273,5 +273,5 @@ def test_finishing_twice_is_finishing_once(ground: Ground, leases: Leases, batch
     assert ground.waiting() == {MODEL: sum(sizes[batch_id] for batch_id in others)}
     for batch_id in others:
         leases.finish(batch_id, MODEL)
-    assert ground.everything().keys() == {"layout", "traces", "waiting"}
+    assert ground.everything().keys() == {"layout", "shard", "traces", "waiting"}
     assert ground.waiting() == {MODEL: 0}

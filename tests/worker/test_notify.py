@@ -1,5 +1,7 @@
 """Notifications leave in a thread of their own: one for all that came together, and never more than the bound."""
 
+import base64
+import json
 import threading
 from collections.abc import Iterator
 
@@ -142,6 +144,27 @@ def test_a_queue_is_never_filled_beyond_its_bound(
     assert lengths == [1, 1, 2, 2, 3, 3, 4]
     assert b'"gpt"' not in redis.lindex(queue, 0), "the body is encoded"
     ground.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
+
+
+def test_with_several_servers_a_message_names_its_own_and_the_queue_holds_some_for_each(
+    redis_url: str, ground: Ground, redis: Redis
+) -> None:
+    settings = settings_of(ground, shards=(ground.url, "redis://b/0", "redis://c/0"))
+    app = Celery("tests", broker=redis_url, set_as_current=False)
+    app.conf.broker_transport_options = {"priority_steps": [0]}
+    brokers = [Broker(app, settings, shard) for shard in (2, 0)]
+    queue = settings.queue("gpt")
+    lengths = []
+    for broker in brokers * 3:
+        broker.send("gpt", 1)
+        lengths.append(redis.llen(queue))
+    bodies = [json.loads(base64.b64decode(json.loads(raw)["body"]))[1] for raw in redis.lrange(queue, 0, -1)]
+    for broker in brokers:
+        broker.close()
+    app.close()
+    ground.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
+    assert lengths == [1, 2, 3, 3, 3, 3], "one for each server"
+    assert bodies[::-1] == [{"v": 3, "shard": shard, "model": "gpt"} for shard in (2, 0, 2)]
 
 
 def test_a_broker_that_is_away_is_connected_to_anew(ground: Ground, settings: Settings) -> None:

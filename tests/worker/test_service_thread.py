@@ -206,7 +206,7 @@ def test_an_outage_of_redis_is_one_line_for_all_threads_and_its_end_another(monk
             stage.OUTAGE.report(away)
     fix = "start Redis there, or correct redis_url"
     begin = {"event": "redis unavailable, retrying", "log_level": "warning", "error": str(away), "fix": fix}
-    end = {"event": "redis available again", "log_level": "info"}
+    end = {"event": "redis available again", "log_level": "info", "redis": "redis://host:6379/0"}
     assert lines == [{**begin, "redis": "redis://host:6379/0"}, end] * 3 + lines[-1:]
 
 
@@ -217,8 +217,9 @@ def test_an_outage_is_repeated_each_minute_and_another_error_at_once() -> None:
         for at_s, text in ((0, "a"), (1, "a"), (2, "b"), (59, "a"), (61, "a"), (61.5, "b"), (63, "b")):
             now[0] = at_s
             outage.report(StoreError(text))
-        outage.end()
-        outage.end()
+        outage.end("")
+        outage.end("")
+        outage.end("redis://another")
         outage.report(StoreError("a"))
     events = [(line["event"], line.get("error")) for line in lines]
     begun = "redis unavailable, retrying"

@@ -13,7 +13,7 @@ from worker.board.index import VerdictIndex
 from worker.board.overview import OverviewThread
 from worker.board.pages import Board
 from worker.config.settings import Settings, SettingsError
-from worker.storage.client import Store
+from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 
 _THREAD_STOP_S: Final = 5.0
@@ -36,7 +36,7 @@ class BoardServer:
         """
         board = settings.board
         access = Access(settings, environment)
-        self._store = Store(settings.redis_url, Keys(settings.prefix))
+        self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
         index = VerdictIndex(self._store)
         overview = OverviewThread(self._store, index)
         self._threads = (index, overview)
@@ -85,7 +85,8 @@ class BoardServer:
         finally:
             for thread in self._threads:
                 thread.stop(_THREAD_STOP_S)
-            self._store.close()
+            for one in self._store.shards:
+                one.close()
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from worker.lookup import VerdictOutcome, outcome_of
@@ -16,13 +18,15 @@ from worker.monitor.series import VERSION_DIGITS
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.sampling import position
 from worker.service import ServiceThread
-from worker.storage.client import Entry, Store, scan_stream
+from worker.storage.client import Entry, Store, StoreError, scan_stream
 
+log = structlog.get_logger("tracejudge.board")
 _READ_COUNT: Final = 500
 _BLOCK_MS: Final = 500
 _COLUMNS: Final = (
     *("entry", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "version", "model", "origin"),
     *("outcome", "reason", "metric", "value", "passed", "probability", "sampled", "cost", "attempts", "place", "rated"),
+    "shard",
 )
 _SCHEMA: Final = f"""
 CREATE TABLE verdicts ({", ".join(_COLUMNS)});
@@ -41,6 +45,8 @@ _INSERT: Final = f"INSERT OR IGNORE INTO verdicts VALUES ({', '.join('?' * len(_
 # Repeats and the canary measure the judge against itself, and have no labels.
 _RATED: Final = {"live": 2, "repeat": 0, "canary": 0}
 _MAX_NAMES: Final = 500
+# Not in the order in which they were read: several outboxes are read one after the other.
+_NEWEST_FIRST: Final = "at_ms DESC, rowid DESC"
 
 
 class IndexedVerdict(NamedTuple):
@@ -69,15 +75,21 @@ class IndexedVerdict(NamedTuple):
     """From 0 to 1 by the hash of the evaluation: labels are drawn below a rate."""
     rated: int
     """2 for a live verdict that a label can be compared with, 1 for one of another origin, else 0."""
+    shard: int = 0
+
+    @property
+    def entry_id(self) -> str:
+        """The id of its entry in the outbox of its shard."""
+        return self.entry.rpartition("@")[2]
 
     @classmethod
-    def of(cls, entry: OutboxEntry) -> "IndexedVerdict":
-        """Make the row of an entry."""
+    def of(cls, entry: OutboxEntry, shard: int = 0) -> "IndexedVerdict":
+        """Make the row of an entry; two shards may have entries of one id."""
         verdict: Verdict = entry.verdict
         rated = (score for score in verdict.scores if score.passed is not None)
         score = next(rated, verdict.scores[0] if verdict.scores else None)
         return cls(
-            entry.entry_id,
+            f"{shard}@{entry.entry_id}" if shard else entry.entry_id,
             int(entry.entry_id.partition("-")[0]),
             verdict.evaluation_id,
             verdict.trace_id,
@@ -98,6 +110,7 @@ class IndexedVerdict(NamedTuple):
             verdict.attempts,
             position(verdict.evaluation_id, _PLACE_KEY),
             0 if score is None or score.passed is None else _RATED.get(verdict.origin, 1),
+            shard,
         )
 
 
@@ -148,36 +161,52 @@ class VerdictIndex(ServiceThread):
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._database.executescript(_SCHEMA)
         self._lock = threading.Lock()
-        self._position = ""
+        self._positions: dict[int, str] = {}
         self._names: dict[str, set[str]] = {"services": set(), "judges": set()}
         self.is_complete = False
 
     def run_once(self) -> None:
-        """Read the outbox as it is, then what is new; remove what was trimmed."""
-        if not self._position:
-            for entries in scan_stream(self._store, self._store.keys.verdicts):
-                self._add(entries)
+        """Read the outboxes as they are, then what is new; remove what was trimmed."""
+        for one in self._store.shards:
+            try:
+                self.follow(one)
+            except StoreError as error:
+                if one is self._store:
+                    raise
+                # Its verdicts stay in the index; their texts cannot be shown.
+                log.debug("shard not followed", shard=one.shard, error=str(error))
+            if self.stopping.is_set():
+                return
+        self.is_complete = True
+
+    def follow(self, store: Store) -> None:
+        """Read one outbox."""
+        key, shard = store.keys.verdicts, store.shard
+        if shard not in self._positions:
+            for entries in scan_stream(store, key):
+                self._add(entries, shard)
                 if self.stopping.is_set():
                     return
-            self._position = self._position or "0"
-        self.is_complete = True
-        streams: dict[Any, Any] = {self._store.keys.verdicts: self._position}
-        reply: Any = self._store.call(lambda client: client.xread(streams, count=_READ_COUNT, block=_BLOCK_MS))
+            self._positions.setdefault(shard, "0")
+        position = self._positions[shard]
+        block_ms = _BLOCK_MS // len(store.shards) if self.is_complete else 1
+        streams: dict[Any, Any] = {key: position}
+        reply: Any = store.call(lambda client: client.xread(streams, count=_READ_COUNT, block=block_ms))
         for _, arrived in reply or []:
-            self._add(arrived)
-        first = self._store.call(lambda client: client.xrange(self._store.keys.verdicts, count=1))
+            self._add(arrived, shard)
+        first = store.call(lambda client: client.xrange(key, count=1))
         oldest_ms = _ms(first[0][0]) if first else 1 << 62
         with self._lock:
-            self._database.execute("DELETE FROM verdicts WHERE at_ms < ?", (oldest_ms,))
-        newest = self._store.call(lambda client: client.xrevrange(self._store.keys.verdicts, count=1))
-        if newest and _ms(newest[0][0]) < _ms(self._position.encode()):
+            self._database.execute("DELETE FROM verdicts WHERE at_ms < ? AND shard = ?", (oldest_ms, shard))
+        newest = store.call(lambda client: client.xrevrange(key, count=1))
+        if newest and _ms(newest[0][0]) < _ms(self._positions[shard].encode()):
             # Redis came back without its last data: its new entries have ids that were read before.
             with self._lock:
-                self._database.execute("DELETE FROM verdicts")
-            self._position = ""
+                self._database.execute("DELETE FROM verdicts WHERE shard = ?", (shard,))
+            del self._positions[shard]
 
     def rows(
-        self, wanted: Selection, *, limit: int, before: str = "", order: str = "rowid DESC", extra: str = "1"
+        self, wanted: Selection, *, limit: int, before: str = "", order: str = _NEWEST_FIRST, extra: str = "1"
     ) -> list[IndexedVerdict]:
         """Return verdicts, the newest first.
 
@@ -190,14 +219,14 @@ class VerdictIndex(ServiceThread):
         """
         where, values = wanted.where()
         if before:
-            where += " AND rowid < coalesce((SELECT rowid FROM verdicts WHERE entry = ?), 0)"
+            where += " AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?)"
             values.append(before)
         text = f"SELECT * FROM verdicts WHERE {where} AND {extra} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
         return [IndexedVerdict(*row) for row in self.query(text, (*values, limit))]
 
     def find(self, evaluation_id: str) -> IndexedVerdict | None:
         """Return the newest verdict of an evaluation."""
-        text = "SELECT * FROM verdicts WHERE evaluation_id = ? ORDER BY rowid DESC LIMIT 1"
+        text = f"SELECT * FROM verdicts WHERE evaluation_id = ? ORDER BY {_NEWEST_FIRST} LIMIT 1"  # noqa: S608 - a constant
         found = self.query(text, (evaluation_id,))
         return IndexedVerdict(*found[0]) if found else None
 
@@ -212,17 +241,28 @@ class VerdictIndex(ServiceThread):
 
     def entries(self, rows: Iterable[IndexedVerdict]) -> dict[str, OutboxEntry]:
         """Read the entries of rows from Redis; those that were erased there leave the index."""
-        names = [row.entry for row in rows]
-        key = self._store.keys.verdicts
-        found = self._store.pipeline(lambda pipe: [pipe.xrange(key, name, name) for name in names]) if names else []
-        read = {name: read_outbox_entry(one[0]) for name, one in zip(names, found, strict=True) if one}
-        if gone := [(name,) for name in names if name not in read]:
+        by_shard: dict[int, list[IndexedVerdict]] = {}
+        for row in rows:
+            by_shard.setdefault(row.shard, []).append(row)
+        key, read = self._store.keys.verdicts, dict[str, OutboxEntry | None]()
+        gone: list[tuple[str]] = []
+        for shard, some in by_shard.items():
+            names = [row.entry_id for row in some]
+            try:
+                found = self._store.shards[shard].pipeline(lambda pipe: [pipe.xrange(key, one, one) for one in names])  # noqa: B023
+            except StoreError:
+                if shard == self._store.shard:
+                    raise
+                continue
+            read |= {row.entry: read_outbox_entry(one[0]) for row, one in zip(some, found, strict=True) if one}
+            gone += [(row.entry,) for row in some if row.entry not in read]
+        if gone:
             with self._lock:
                 self._database.executemany("DELETE FROM verdicts WHERE entry = ?", gone)
         return {name: entry for name, entry in read.items() if entry is not None}
 
-    def _add(self, entries: Sequence[Entry]) -> None:
-        rows = [IndexedVerdict.of(entry) for entry in map(read_outbox_entry, entries) if entry is not None]
+    def _add(self, entries: Sequence[Entry], shard: int) -> None:
+        rows = [IndexedVerdict.of(entry, shard) for entry in map(read_outbox_entry, entries) if entry is not None]
         with self._lock:
             self._database.execute("BEGIN")
             self._database.executemany(_INSERT, rows)
@@ -231,7 +271,7 @@ class VerdictIndex(ServiceThread):
             if len(self._names[kind]) < _MAX_NAMES:
                 # Another set, since pages may be reading this one.
                 self._names[kind] = self._names[kind] | {name for name in names if neutralise(name) == name}
-        self._position = entries[-1][0].decode()
+        self._positions[shard] = entries[-1][0].decode()
         self.record_progress()
 
 

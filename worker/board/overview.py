@@ -3,11 +3,11 @@
 import datetime as dt
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from worker.accounting import Account, read_account
+from worker.accounting import Account, read_account, summed
 from worker.board.index import VerdictIndex
 from worker.monitor.detection import read_incidents
 from worker.monitor.incidents import Incident
@@ -217,7 +217,7 @@ def began(points: Sequence[Point]) -> dt.datetime | None:
 
 def read_funnel(store: Store) -> Funnel:
     """Lay out the accounting as stages."""
-    account = read_account(store)
+    account = summed([read_account(one) for one in store.answering])
     arrived = account.published - account.dropped - account.unread - account.cut_off - account.lost_by_redis
     traces = [
         _stage("published", account.published, "by services", account, _UNREAD),
@@ -230,9 +230,12 @@ def read_funnel(store: Store) -> Funnel:
         _stage("judged", judged, "with a verdict", account, _NOT_SCORED),
         _stage("scored", account.scored, "with a score", account, {}),
     ]
-    pending = groups_of(store, store.keys.verdicts)
-    behind = measure(store, groups=tuple(pending)).outbox
-    exports = [(name, behind[name].lag, waiting) for name, waiting in sorted(pending.items()) if name in behind]
+    pending, behind = Counter[str](), Counter[str]()
+    for one in store.answering:
+        groups = groups_of(one, one.keys.verdicts)
+        pending.update(groups)
+        behind.update({name: found.lag for name, found in measure(one, groups=tuple(groups)).outbox.items()})
+    exports = [(name, behind[name], waiting) for name, waiting in sorted(pending.items()) if name in behind]
     return Funnel(traces, evaluations, exports, account.lost)
 
 

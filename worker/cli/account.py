@@ -6,7 +6,7 @@ from typing import Final
 import click
 from rich.table import Table
 
-from worker.accounting import Account, read_account
+from worker.accounting import Account, read_account, summed
 from worker.cli.options import JSON, OUT, REDIS, connect, counts_table, print_json
 
 _TRACES: Final = {
@@ -47,13 +47,17 @@ _UNREADABLE: Final = "times that a batch was set aside"
 @REDIS
 @JSON
 def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None:
-    """Print the accounting. Exit code 1 when something is lost or counted twice, or when Redis does not answer."""
-    account = read_account(connect(config, redis_url)[1])
+    """Print the accounting, summed over all shards.
+
+    Exit code 1 when something is lost or counted twice, or when a Redis does not answer.
+    """
+    _, store = connect(config, redis_url)
+    account = summed([read_account(one) for one in store.answering])
     if as_json:
         print_json(account)
     else:
         OUT.print(account_table(account))
-    sys.exit(1 if account.lost else 0)
+    sys.exit(1 if account.lost or len(store.answering) < len(store.shards) else 0)
 
 
 def account_table(account: Account, *, zeros: bool = True) -> Table:

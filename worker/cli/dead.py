@@ -32,7 +32,7 @@ from worker.cli.options import (
 from worker.config.graders import Graders
 from worker.config.settings import MIB, Settings
 from worker.dead_letters.retry import Retried, grouped, retry
-from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore, FoundDeadLetter
+from worker.dead_letters.store import AllDeadLetters, DeadLetterFilter, FoundDeadLetter
 from worker.queue.ledger import Ledger, StoredDeadLetter
 from worker.storage.client import Store, StoreError
 from worker.telemetry.backlog import SHARE_OF_WAITING
@@ -88,12 +88,12 @@ def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **s
     return DeadLetterFilter(**selection, since_ms=times["newer_than"], until_ms=times["older_than"])
 
 
-def _warn_of_unreadable(letters: DeadLetterStore) -> None:
+def _warn_of_unreadable(letters: AllDeadLetters) -> None:
     if letters.unreadable:
         NOTES.print(f"{amount(letters.unreadable, 'dead letter')} of another version of tracejudge skipped")
 
 
-def _check_ids(letters: DeadLetterStore, found: Sequence[object], selection: dict[str, Any]) -> None:
+def _check_ids(letters: AllDeadLetters, found: Sequence[object], selection: dict[str, Any]) -> None:
     """Refuse ids that no dead letter has: a mistyped one must not look like success."""
     given = *selection["trace_ids"], *selection["ids"]
     if given and not found:
@@ -136,7 +136,7 @@ def list_letters(
       tracejudge dead list --oldest --limit 1000 --json
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
-    letters, now = DeadLetterStore(store), store.now_ms() / 1000
+    letters, now = AllDeadLetters(store), store.now_ms() / 1000
     found = list(itertools.islice(letters.find(_filter(store, **selection), newest_first=not oldest), limit))
     _check_ids(letters, found, selection)
     if as_json:
@@ -158,7 +158,7 @@ def list_letters(
                 *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
             )
         print_table(OUT, table)
-    total = store.call(lambda client: client.zcard(store.keys.dead_due))
+    total = sum(one.call(lambda client: client.zcard(store.keys.dead_due)) for one in store.answering)
     NOTES.print(f"{amount(len(found), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 
@@ -201,7 +201,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
       tracejudge dead show 3f9a2c1b77aa --texts --json
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
-    letters, now = DeadLetterStore(store), store.now_ms() / 1000
+    letters, now = AllDeadLetters(store), store.now_ms() / 1000
     found = [_row(one, now) for one in letters.find(DeadLetterFilter(ids=(evaluation_id,)))]
     _warn_of_unreadable(letters)
     if len(found) > 1:
@@ -269,29 +269,30 @@ def retry_letters(
     """  # noqa: D301 - click's mark for lines that stay as they are
     _check_selection(selection, everything=everything)
     settings, store = connect(config, redis_url)
-    letters, graders = DeadLetterStore(store), Graders(settings, configured(settings.judges))
+    letters, graders = AllDeadLetters(store), Graders(settings, configured(settings.judges))
     wanted, unknown_models = _filter(store, **selection), set[str]()
     counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
-    ids = [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
-    _check_ids(letters, ids, selection)
+    found = letters.ids(wanted)
+    _check_ids(letters, [*itertools.chain(*found.values())], selection)
     try:
-        for group in grouped(letters.read(ids), settings.batch_size):
-            letter = group[0].letter
-            # The batch is made all the same: workers may know a model that this machine's configuration lacks.
-            if letter.model not in unknown_models and graders.find(letter.model, letter.judge_model) is None:
-                unknown_models.add(letter.model)
-                missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
-                note(f"{missing}: dead letters wait for a worker with it")
-            if dry_run:
-                busy = [found.letter.evaluation.id for found in group if found.retry.batch_id]
-                free = [found.letter.evaluation.id for found in group if not found.retry.batch_id]
-                retried = Retried(free, busy, ())
-            else:
-                _wait_for_room(settings, store, letter.judge_model)
-                retried = retry(store, settings, group)
-            for name, counted in retried._asdict().items():
-                counts[name] += len(counted)
-            counts["batches"] += bool(retried.chosen)
+        for shard, ids in found.items():
+            for group in grouped(letters.by_shard[shard].read(ids), settings.batch_size):
+                letter = group[0].letter
+                # The batch is made all the same: workers may know a model that this machine's configuration lacks.
+                if letter.model not in unknown_models and graders.find(letter.model, letter.judge_model) is None:
+                    unknown_models.add(letter.model)
+                    missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
+                    note(f"{missing}: dead letters wait for a worker with it")
+                if dry_run:
+                    busy = [one.letter.evaluation.id for one in group if one.retry.batch_id]
+                    free = [one.letter.evaluation.id for one in group if not one.retry.batch_id]
+                    retried = Retried(free, busy, ())
+                else:
+                    _wait_for_room(settings, shard, letter.judge_model)
+                    retried = retry(shard, settings, group)
+                for name, counted in retried._asdict().items():
+                    counts[name] += len(counted)
+                counts["batches"] += bool(retried.chosen)
     finally:
         _warn_of_unreadable(letters)
         if as_json:
@@ -348,16 +349,18 @@ def drop(
     if not yes and not dry_run and not sys.stdin.isatty():
         raise click.UsageError("there is no terminal to confirm on: add --yes, or try --dry-run")
     settings, store = connect(config, redis_url)
-    letters = DeadLetterStore(store)
+    letters = AllDeadLetters(store)
     wanted = _filter(store, **selection)
-    ids = [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
+    found = letters.ids(wanted)
+    ids = [*itertools.chain(*found.values())]
     _check_ids(letters, ids, selection)
     _warn_of_unreadable(letters)
     if ids and not yes and not dry_run:
         click.confirm(f"Drop {amount(len(ids), 'dead letter')} for good?", abort=True, err=True)
-    ledger, dropped = Ledger(store, settings), 0
-    if not dry_run:
-        dropped = sum(sum(ledger.remove(ids[at : at + _AT_ONCE])) for at in range(0, len(ids), _AT_ONCE))
+    dropped = 0
+    for shard, of_shard in ({} if dry_run else found).items():
+        ledger = Ledger(shard, settings)
+        dropped += sum(sum(ledger.remove(of_shard[at : at + _AT_ONCE])) for at in range(0, len(of_shard), _AT_ONCE))
     if as_json:
         print_json({"found": len(ids), "dropped": dropped, "unreadable": letters.unreadable, "dry_run": dry_run})
     else:

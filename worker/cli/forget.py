@@ -10,7 +10,7 @@ from worker.cli.options import JSON, NOTES, OUT, REDIS, connect, counts_table, n
 from worker.config.redaction import UserKeys
 from worker.config.settings import Settings
 from worker.export.registry import enabled
-from worker.forget import ForgetTarget, Forgetting, Forgotten
+from worker.forget import ForgetTarget, Forgotten, forget_everywhere
 from worker.lookup import TraceLookup, TraceNotFoundError
 from worker.storage.client import Store, StoreError
 
@@ -69,7 +69,7 @@ def command(
     """  # noqa: D301 - click's mark for lines that stay as they are
     if sum(map(bool, (trace_id, user_id, session_id))) != 1:
         raise click.UsageError("give one of --trace-id, --user-id and --session-id")
-    settings, store = connect(config, redis_url)
+    settings, store = connect(config, redis_url, needs_all=True)
     user_keys = UserKeys(settings, store).all() if user_id else ()
     given = {"trace_id": trace_id or None, "user_id": user_id or None, "session_id": session_id or None}
     found = _forget(store, settings, ForgetTarget(**given, user_keys=user_keys), dry_run=dry_run)
@@ -105,15 +105,14 @@ def command(
 
 def _forget(store: Store, settings: Settings, target: ForgetTarget, *, dry_run: bool) -> Forgotten:
     with NOTES.status("") as status:
-        forgetting = Forgetting(
-            store,
-            settings,
-            target,
-            dry_run=dry_run,
-            progress=lambda place, seen: status.update(f"searching {place}: {seen:,}"),
-        )
         try:
-            return forgetting.run()
+            return forget_everywhere(
+                store,
+                settings,
+                target,
+                dry_run=dry_run,
+                progress=lambda place, seen: status.update(f"searching {place}: {seen:,}"),
+            )
         except (KeyboardInterrupt, StoreError):
             NOTES.print("stopped; not all is erased, run it again")
             raise

@@ -31,7 +31,7 @@ from worker.config.loading import config_path, load, place_of, redis_fix, unknow
 from worker.config.settings import Settings, SettingsError
 from worker.lookup import TraceNotFoundError
 from worker.replay import parse_time
-from worker.storage.client import Store, StoreError, address
+from worker.storage.client import Store, StoreError, address, make_stores
 from worker.storage.keys import Keys
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,7 +61,7 @@ CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
 # The options of every command that uses Redis.
 REDIS: Final = options(
-    CONFIG, click.option("--redis-url", metavar="URL", help="Address of TraceJudge's Redis; else as configured.")
+    CONFIG, click.option("--redis-url", metavar="URL", help="Address of the only Redis; else those configured.")
 )
 TRIES = click.option(
     "--tries",
@@ -140,11 +140,11 @@ def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table
     return table
 
 
-def connect(config: str | None, redis_url: str | None) -> tuple[Settings, Store]:
-    """Load the settings and connect to Redis."""
+def connect(config: str | None, redis_url: str | None, *, needs_all: bool = False) -> tuple[Settings, Store]:
+    """Load the settings and connect to Redis, as ``open_store`` does."""
     settings = load(os.environ, config, {"redis_url": redis_url})
     note_unknown_variables(settings)
-    return settings, open_store(settings)
+    return settings, open_store(settings, needs_all=needs_all)
 
 
 def note_unknown_variables(settings: Settings) -> None:
@@ -153,14 +153,29 @@ def note_unknown_variables(settings: Settings) -> None:
         note(f"tracejudge: {variable}")
 
 
-def open_store(settings: Settings) -> Store:
-    """Connect to Redis; the error names its address."""
-    store = Store(settings.redis_url, Keys(settings.prefix))
-    try:
-        store.call(lambda client: client.ping())
-    except StoreError as error:
-        raise StoreError(f"{error}: {address(settings.redis_url)}; {redis_fix(_config_file())}") from error
-    return store
+def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
+    """Connect to Redis, of several to all; return the first, which knows the others. The error names an address.
+
+    Args:
+        settings: The settings.
+        needs_all: Fail where one of several does not answer; else say so, and go on with the others.
+    """
+    stores = make_stores(settings.redis_urls, Keys(settings.prefix))
+    # `--redis-url` may name any shard.
+    stores[0].checks_place = len(stores) > 1
+    if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
+        for one in stores:
+            context.call_on_close(one.close)
+    for one in stores:
+        try:
+            one.call(lambda client: client.ping())
+        except StoreError as error:
+            said = f"{error}: {one.address}"
+            if one is stores[0] or needs_all:
+                raise StoreError(f"{said}; {redis_fix(_config_file())}") from error
+            note(f"shard {one.shard}: {said}; what it holds is missing here")
+            one.is_away = True
+    return stores[0]
 
 
 def _config_file() -> str | None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 import click
@@ -12,6 +11,7 @@ from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
+from tracejudge.sharding import shard_of
 from worker.cli.evaluate.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.cli.options import NOTES, REDIS, amount, connect, note, with_retries
 from worker.config.loading import producer_settings
@@ -35,11 +35,12 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is not a trace or Redis did not accept
     everything.
     """
-    settings, store = connect(config, redis_url)
+    settings, store = connect(config, redis_url, needs_all=True)
     # The connection only proved that Redis answers; batches go through the SDK's own, which makes them count once.
-    store.close()
-    batches = _Batches(settings)
-    published, wrong, chunk, size = 0, 0, list[bytes](), 0
+    for one in store.shards:
+        one.close()
+    senders = [_Sender(settings, shard) for shard in range(len(settings.redis_urls))]
+    wrong = 0
     unknown: Counter[str] = Counter()
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
     with open_source(file) as source, Progress(*columns, console=NOTES) as progress:
@@ -53,39 +54,49 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                         note(f"line {line.number}: {entry}")
                     continue
                 unknown.update(entry.unknown)
-                chunk.append(line.payload)
-                size += len(line.payload)
-                if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
-                    published += batches.send(chunk)
-                    chunk, size = [], 0
-                    progress.update(task, completed=published)
-            published += batches.send(chunk)
-            progress.update(task, completed=published)
+                shard = shard_of(entry.trace.trace_id, entry.trace.session_id, len(senders))
+                if senders[shard].add(line.payload):
+                    progress.update(task, completed=sum(one.published for one in senders))
+            for sender in senders:
+                sender.send()
+            progress.update(task, completed=sum(one.published for one in senders))
         except StoreError:
-            NOTES.print(f"{amount(published, 'trace')} published; not all arrived")
+            NOTES.print(f"{amount(sum(one.published for one in senders), 'trace')} published; not all arrived")
             raise
+    published = sum(one.published for one in senders)
     note_unknown_fields(unknown)
     NOTES.print(f"{amount(published, 'trace')} published, {amount(wrong, 'line')} skipped")
     sys.exit(1 if wrong else 0)
 
 
-class _Batches:
-    """Numbered batches of one producer, as the SDK sends them: a batch that is sent twice is stored once."""
+class _Sender:
+    """Sends numbered batches of one producer to one Redis, as the SDK does: a batch sent twice is stored once."""
 
-    def __init__(self, settings: Settings) -> None:
-        sdk = producer_settings(settings, "tracejudge-publish")
-        self._stream = RedisStream(sdk, fresh_id())
-        self._number = 0
+    def __init__(self, settings: Settings, shard: int) -> None:
+        self.published = 0
+        self._stream = RedisStream(producer_settings(settings, "tracejudge-publish", shard=shard), fresh_id())
+        self._number = self._size = 0
+        self._chunk: list[bytes] = []
 
-    def send(self, payloads: Sequence[bytes]) -> int:
-        """Append traces; return how many."""
-        if not payloads:
-            return 0
+    def add(self, payload: bytes) -> bool:
+        """Add a trace; return whether that sent a batch."""
+        self._chunk.append(payload)
+        self._size += len(payload)
+        is_full = len(self._chunk) >= _CHUNK or self._size >= _CHUNK_BYTES
+        if is_full:
+            self.send()
+        return is_full
+
+    def send(self) -> None:
+        """Append the traces that were added."""
+        if not self._chunk:
+            return
         self._number += 1
-        entries = tuple(Entry(Kind.TRACE, payload) for payload in payloads)
+        entries = tuple(Entry(Kind.TRACE, payload) for payload in self._chunk)
         batch = Batch(self._number, entries, items=len(entries), size_bytes=0, settles_through=0, flush_ticket=0)
         try:
             with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, _TRIES)
         except DeliveryError as error:
             raise StoreError(str(error)) from error
-        return len(payloads)
+        self.published += len(entries)
+        self._chunk, self._size = [], 0

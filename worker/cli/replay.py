@@ -3,6 +3,7 @@
 import datetime as dt
 import os
 import time
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import click
@@ -32,6 +33,7 @@ from worker.config.settings import MIB, Settings
 from worker.lookup import TraceLookup, TraceNotFoundError
 from worker.replay import (
     Chooser,
+    Counts,
     Cursor,
     ReplayError,
     ReplayOptions,
@@ -132,20 +134,13 @@ def command(
     judges = judges_named(settings, *names)
     options = ReplayOptions(judges, since or "", until, service, model, rate, dry_run, trace_id)
     try:
-        if name is None:
-            try:
-                asked = first_state(settings, store, options)
-            except ReplayOptionsError as error:
-                raise click.UsageError(str(error)) from error
-            cursor = Cursor(store, settings.ledger_ttl_s)
-            state = cursor.begin(asked.question, asked.next_id)
-            replay = _Replay(cursor, state, Chooser(settings, asked.question, options.judges))
-        else:
-            replay = _resume(settings, store, name)
-        question = replay.state.question
-        is_finished = replay.state.is_finished
-        where = "nothing" if is_finished else f"{format_time(replay.state.next_id)} to {format_time(question.last)}"
-        note(f"replay {replay.cursor.name}: {', '.join(question.judges)}; {where}")
+        replays = _begin(settings, store, options) if name is None else _resume(settings, store, name)
+        question, first = replays[0].state.question, replays[0]
+        open_now = [one.state for one in replays if not one.state.is_finished]
+        begin = min((state.next_id for state in open_now), key=milliseconds, default="")
+        end = max((state.question.last for state in open_now), key=milliseconds, default="")
+        where = f"{format_time(begin)} to {format_time(end)}" if open_now else "nothing"
+        note(f"replay {first.cursor.name}: {', '.join(question.judges)}; {where}")
         if free := [judge for judge in question.judges if rule_naming(settings, judge) is None]:
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
@@ -153,8 +148,8 @@ def command(
             own = Graders(settings, configured(settings.judges)).own
             by = ", ".join(dict.fromkeys(f"[models.{own.get(judge, question.model)}]" for judge in free))
             note(f"no rule names {', '.join(free)}: {by} judges {share}{of}")
-        expected = _expected(settings, store, replay) if question.dry_run and not is_finished else None
-        _Run(settings, store, replay, expected, as_json=as_json).finish()
+        expected = _expected(settings, store, first, begin, end) if question.dry_run and open_now else None
+        _Run(settings, replays, expected, as_json=as_json).finish()
     except ReplayError as error:
         raise click.ClickException(str(error)) from error
     finally:
@@ -174,31 +169,49 @@ def _published(settings: Settings, store: Store, given: str) -> tuple[str, str, 
 
 
 class _Replay(NamedTuple):
-    """A replay that is ready to run."""
+    """A replay of one shard that is ready to run."""
 
+    store: Store
     cursor: Cursor
     state: State
     chooser: Chooser
 
 
-def _resume(settings: Settings, store: Store, name: str) -> _Replay:
-    cursor = Cursor(store, settings.ledger_ttl_s, name)
-    try:
-        state = cursor.read()
-    except ReplayError as error:
-        raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(store))}") from error
-    judges = judges_named(settings, *state.question.judges)
-    now = versions_of(settings, judges)
-    changed = [name for name, version in now.items() if version != state.question.judges[name]]
-    if changed:
-        # One replay must not mix verdicts of two versions.
-        raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")
-    return _Replay(cursor, state, Chooser(settings, state.question, judges))
+def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Replay]:
+    """Store a new replay in each shard, all under one name."""
+    replays: list[_Replay] = []
+    for one in store.answering:
+        try:
+            asked = first_state(settings, one, options)
+        except ReplayOptionsError as error:
+            raise click.UsageError(str(error)) from error
+        cursor = Cursor(one, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
+        state = cursor.begin(asked.question, asked.next_id)
+        replays.append(_Replay(one, cursor, state, Chooser(settings, asked.question, options.judges)))
+    return replays
 
 
-def _expected(settings: Settings, store: Store, replay: _Replay) -> Estimate | None:
+def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
+    replays = []
+    for one in store.answering:
+        cursor = Cursor(one, settings.ledger_ttl_s, name)
+        try:
+            state = cursor.read()
+        except ReplayError as error:
+            raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(one))}") from error
+        judges = judges_named(settings, *state.question.judges)
+        now = versions_of(settings, judges)
+        changed = [name for name, version in now.items() if version != state.question.judges[name]]
+        if changed:
+            # One replay must not mix verdicts of two versions.
+            raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")
+        replays.append(_Replay(one, cursor, state, Chooser(settings, state.question, judges)))
+    return replays
+
+
+def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end: str) -> Estimate | None:
     """Estimate the work of the rest of a replay; None where no trace is left."""
-    begin_s, end_s = (milliseconds(one) / 1000 for one in (replay.state.next_id, replay.state.question.last))
+    begin_s, end_s = (milliseconds(one) / 1000 for one in (begin, end))
     try:
         history = read_history(settings, store, begin_s, end_s + 0.001)
     except NoTrafficError:
@@ -218,41 +231,51 @@ def _expected(settings: Settings, store: Store, replay: _Replay) -> Estimate | N
 
 
 class _Run:
-    """Runs a replay with a progress bar, and prints its result."""
+    """Runs the replay of one shard after the other with a progress bar, and prints its result."""
 
     def __init__(
-        self, settings: Settings, store: Store, replay: _Replay, expected: Estimate | None, *, as_json: bool
+        self, settings: Settings, replays: Sequence[_Replay], expected: Estimate | None, *, as_json: bool
     ) -> None:
         self._expected = expected
-        self._run = ReplayRun(settings, store, replay.chooser, replay.cursor, replay.state, wait=self._wait)
-        self._replay = replay
+        self._replays = replays
+        self._runs = [
+            ReplayRun(settings, one.store, one.chooser, one.cursor, one.state, wait=self._wait) for one in replays
+        ]
         self._as_json = as_json
         columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
         self._progress = Progress(*columns, TimeElapsedColumn(), console=NOTES)
         # Progress is measured in stream time, since Redis does not count the entries between two ids.
-        self._length = self._distance(replay.state.question.last) + 1
-        self._task = self._progress.add_task("replaying", total=self._length, said="")
+        length = sum(_distance(run, run.state.question.last) + 1 for run in self._runs)
+        self._task = self._progress.add_task("replaying", total=length, said="")
         self._waits = False
 
     def finish(self) -> None:
         """Run to the end; when stopped before, print the result so far and how to resume."""
         try:
             with self._progress:
-                # Retried, so that a short outage of Redis does not end a long replay.
-                while with_retries(self._run.step, StoreError, _TRIES):
+                for run in self._runs:
+                    # Retried, so that a short outage of Redis does not end a long replay.
+                    while with_retries(run.step, StoreError, _TRIES):
+                        self._show()
                     self._show()
-                self._show()
         except (KeyboardInterrupt, StoreError):
             self._report()
-            note(f"stopped; resume with: tracejudge replay --continue {self._replay.cursor.name}")
+            note(f"stopped; resume with: tracejudge replay --continue {self._replays[0].cursor.name}")
             raise
         self._report()
 
+    @property
+    def _counts(self) -> Counts:
+        return Counts(*map(sum, zip(*(run.state.counts for run in self._runs), strict=True)))
+
     def _show(self) -> None:
         self._waits = False
-        state = self._run.state
-        said = f"{amount(state.counts.traces, 'trace')}, {amount(state.counts.chosen, 'evaluation')}"
-        done = self._length if state.is_finished else self._distance(state.next_id)
+        counts = self._counts
+        said = f"{amount(counts.traces, 'trace')}, {amount(counts.chosen, 'evaluation')}"
+        done = sum(
+            _distance(run, run.state.question.last) + 1 if run.state.is_finished else _distance(run, run.state.next_id)
+            for run in self._runs
+        )
         self._progress.update(self._task, completed=done, said=said)
 
     def _wait(self, work: WaitingWork) -> None:
@@ -263,22 +286,18 @@ class _Run:
             note(said)
         time.sleep(_WAIT_S)
 
-    def _distance(self, entry_id: str) -> int:
-        """Return the milliseconds from the first entry to this one."""
-        return milliseconds(entry_id) - milliseconds(self._replay.state.question.first)
-
     def _report(self) -> None:
-        state = self._run.state
-        question, counts = state.question, state.counts
+        counts, questions = self._counts, [run.state.question for run in self._runs]
+        question = questions[0]
         if self._as_json:
             print_json(
                 {
-                    "replay": self._replay.cursor.name,
+                    "replay": self._replays[0].cursor.name,
                     "judges": list(question.judges),
-                    "since": format_time(question.first),
-                    "until": format_time(question.last),
+                    "since": format_time(min((one.first for one in questions), key=milliseconds)),
+                    "until": format_time(max((one.last for one in questions), key=milliseconds)),
                     "dry_run": question.dry_run,
-                    "finished": state.is_finished,
+                    "finished": all(run.state.is_finished for run in self._runs),
                     **{field: getattr(counts, field) for field in _MEANINGS},
                     "cut_off_s": counts.cut_off_ms / 1000,
                     **({} if self._expected is None else {"expected": self._expected}),
@@ -294,3 +313,8 @@ class _Run:
             print_table(OUT, work_table(self._expected, "in all"))
             for text in self._expected.notes:
                 note(text)
+
+
+def _distance(run: ReplayRun, entry_id: str) -> int:
+    """Return the milliseconds from the first entry of a replay to this one."""
+    return milliseconds(entry_id) - milliseconds(run.state.question.first)

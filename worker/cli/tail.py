@@ -1,6 +1,7 @@
 """`tracejudge tail`: verdicts as they arrive."""
 
 import fnmatch
+import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from worker.lookup import FAILED, VerdictFilter, judged_traces, usable_prefix
 from worker.monitor.cascade_shares import step_of
 from worker.monitor.series import read_series
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.storage.client import Entry, Store
+from worker.storage.client import Entry, Store, StoreError, entry_position
 
 _BLOCK_MS = 1000
 _READ_COUNT = 500
@@ -105,25 +106,38 @@ def follow(store: Store, last: int = 0, wanted: Callable[[OutboxEntry], bool] | 
 
     The last few are searched among the newest 10,000.
     """
-    entries, position = _newest(store, last, wanted)
+    entries, positions = _newest(store, last, wanted)
     yield from entries
+    # Each Redis may be waited for: with several the wait is short, so that none is late.
+    block_ms = _BLOCK_MS // len(positions)
     while True:
-        streams: dict[Any, Any] = {store.keys.verdicts: position}
-        reply: Any = store.call(lambda client: client.xread(streams, count=_READ_COUNT, block=_BLOCK_MS))  # noqa: B023
-        for _, arrived in reply or []:
-            position = arrived[-1][0]
-            yield from _readable(arrived, wanted)
+        for shard, position in positions.items():
+            streams: dict[Any, Any] = {store.keys.verdicts: position}
+            try:
+                reply: Any = shard.call(lambda client: client.xread(streams, count=_READ_COUNT, block=block_ms))  # noqa: B023
+            except StoreError as error:
+                if len(positions) == 1:
+                    raise
+                note(f"shard {shard.shard}: {error}; others are followed")
+                time.sleep(block_ms / 1000)
+                continue
+            for _, arrived in reply or []:
+                positions[shard] = arrived[-1][0]
+                yield from _readable(arrived, wanted)
 
 
 def _newest(
     store: Store, last: int, wanted: Callable[[OutboxEntry], bool] | None
-) -> tuple[Sequence[OutboxEntry], bytes]:
-    """Find the last few entries that are wanted, in order, and the id of the newest entry."""
+) -> tuple[Sequence[OutboxEntry], dict[Store, bytes]]:
+    """Find the last few entries that are wanted, in order, and the id of the newest entry of each Redis."""
     # A rare verdict among millions must not make Redis return the whole outbox.
     searched = _SEARCHED if last and wanted else max(1, last)
-    newest = store.call(lambda client: client.xrevrange(store.keys.verdicts, count=searched))
+    newest = {
+        one: one.call(lambda client: client.xrevrange(store.keys.verdicts, count=searched)) for one in store.answering
+    }
+    entries = heapq.merge(*newest.values(), key=lambda entry: entry_position(entry[0]), reverse=True)
     found, answered = list[OutboxEntry](), set[str]()
-    for entry in _readable(newest, None):
+    for entry in _readable(entries, None):
         if len(found) == last:
             break
         # A second verdict of a cascade is newer than the first one.
@@ -136,7 +150,7 @@ def _newest(
             entry = entry._replace(verdict=verdict)  # noqa: PLW2901
         if wanted is None or wanted(entry):
             found.append(entry)
-    return found[::-1], newest[0][0] if newest else b"0"
+    return found[::-1], {one: entries[0][0] if entries else b"0" for one, entries in newest.items()}
 
 
 def _readable(entries: Iterable[Entry], wanted: Callable[[OutboxEntry], bool] | None) -> Iterator[OutboxEntry]:

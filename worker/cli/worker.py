@@ -18,11 +18,20 @@ from worker.telemetry import logs
     metavar="LIST",
     help="Roles to run: ingest, judge, export, monitor, separated by commas; all unless given.",
 )
+@click.option(
+    "--shards",
+    metavar="LIST",
+    help="Numbers of the shards to read and judge, from 0, separated by commas; all unless given.",
+)
 @click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
-def command(config: str | None, redis_url: str | None, roles: str | None, metrics_port: int | None) -> None:
+def command(
+    config: str | None, redis_url: str | None, roles: str | None, shards: str | None, metrics_port: int | None
+) -> None:
     """Run the worker until SIGTERM or Ctrl-C; logs go to standard error as JSON."""
     chosen = [role.strip() for role in roles.split(",")] if roles else None
-    settings = load(os.environ, config, {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen})
+    served = [number.strip() for number in shards.split(",")] if shards else None
+    given = {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen, "served_shards": served}
+    settings = load(os.environ, config, given)
     logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415

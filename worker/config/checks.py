@@ -24,6 +24,7 @@ from judges.models.registry import ModelSettingsError, check
 from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, parse_redis_url
+from tracejudge.sharding import parse_shards
 from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
 from worker.config.receivers import HttpUrl
@@ -84,10 +85,7 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
         fix = _QUOTING if any(map(has_misplaced_login, each(url))) else otherwise
         raise SettingsError(f"{origin[key]}: {key}: {fix}")
 
-    try:
-        parse_redis_url(settings.redis_url)
-    except ConfigurationError as error:
-        raise SettingsError(f"{origin['redis_url']}: {error}") from None
+    _check_servers(settings, origin)
     if settings.broker_url and not _is_broker(settings.broker_url):
         refuse("broker_url", settings.broker_url, "must be a URL, as amqp://host or redis://host:6379/0")
     urls = {key: url for key in _HTTP_URLS if (url := getattr(settings, key)) is not None}
@@ -102,6 +100,20 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
             proxy_for(url, proxy)
         except ProxyRefusedError as error:
             raise SettingsError(f"{key}: {error}") from None
+
+
+def _check_servers(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Check the addresses of all Redis servers, and the numbers of those that this worker serves."""
+    key = "shards" if settings.shards else "redis_url"
+    try:
+        parse_shards(settings.shards) if settings.shards else parse_redis_url(settings.redis_url)
+    except ConfigurationError as error:
+        raise SettingsError(f"{origin[key]}: {error}") from None
+    last = len(settings.redis_urls) - 1
+    for number in settings.served_shards:
+        if number > last:
+            here = f"{origin['served_shards']}: served_shards"
+            raise SettingsError(f"{here}: there is no shard {number}; the last one is {last}")
 
 
 def _check_receivers(settings: Settings, origin: Mapping[str, str]) -> None:

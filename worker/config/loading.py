@@ -18,6 +18,7 @@ from judges.registry import CatalogueError, catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
+from tracejudge.sharding import split_urls
 from worker.config import judge_files
 from worker.config.canary_file import Canary
 from worker.config.checks import check_settings
@@ -28,7 +29,7 @@ from worker.config.settings import Budget, Cascade, JudgeCalibration, Rule, Seco
 
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
-_LISTS: Final = ("series_labels", "roles", "user_keys_former")
+_LISTS: Final = ("series_labels", "roles", "user_keys_former", "served_shards")
 _TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations", "receivers")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
 # Tables of judges are converted later, by the judges that they configure.
@@ -100,6 +101,7 @@ def build(given: Given, *, needs_rules: bool = True) -> Settings:
         SettingsError: A value is wrong, or values do not go together.
     """
     raw, origin, path = given
+    _choose_servers(raw, origin)
     settings = _with_objectives(_with_judges(_convert(raw, origin), origin, path), origin, path)
     if settings.canary_file is not None and path and origin["canary_file"] == path:
         settings = msgspec.structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
@@ -109,13 +111,27 @@ def build(given: Given, *, needs_rules: bool = True) -> Settings:
     return settings
 
 
-def producer_settings(settings: Settings, service: str, **further: Any) -> SdkSettings:
-    """Build the SDK's settings of a producer within this program, without the SDK's environment.
+def _choose_servers(raw: dict[str, object], origin: dict[str, str]) -> None:
+    """Let `redis_url` be the first shard, and `--redis-url` stand for one server alone."""
+    if origin.get("redis_url") == "--redis-url":
+        raw.pop("shards", None)
+        raw.pop("served_shards", None)
+    shards = raw.get("shards")
+    if isinstance(shards, list | tuple) and shards:
+        if "redis_url" in raw and raw["redis_url"] != shards[0]:
+            here = f"{origin['redis_url']}: redis_url"
+            raise SettingsError(f"{here}: is not the first of shards; leave it out where shards are set")
+        raw["redis_url"] = shards[0]
+        origin.setdefault("redis_url", origin["shards"])
+
+
+def producer_settings(settings: Settings, service: str, *, shard: int = 0, **further: Any) -> SdkSettings:
+    """Build the SDK's settings of a producer within this program to one Redis, without the SDK's environment.
 
     `TRACEJUDGE_DISABLED` and the like are meant for services.
     """
     bounds = {"max_items": 1, "max_bytes": 1, "max_stream": settings.max_stream, "exit_timeout_s": 0.0}
-    place = {"redis_url": settings.redis_url, "prefix": settings.prefix}
+    place = {"redis_url": settings.redis_urls[shard], "prefix": settings.prefix}
     return load_settings(service=service, environ={}, disabled=False, **place, **bounds, **further)
 
 
@@ -217,6 +233,8 @@ def _from_variable(key: str, variable: str, text: str) -> object:
         text.encode()
     except UnicodeEncodeError as error:
         raise SettingsError(f"{variable}: is not UTF-8; set it to UTF-8") from error
+    if key == "shards":
+        return split_urls(text)
     if key in _LISTS:
         return [part.strip() for part in text.split(",") if part.strip()]
     if key == "redact" and text.strip().lower() in _SWITCHES:

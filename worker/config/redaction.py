@@ -23,7 +23,7 @@ from tracejudge import Trace
 from tracejudge.content.redact import redact_record, redact_secrets
 from worker.config.errors import read_text
 from worker.config.settings import MAX_KEY_BYTES, Redact, Settings, SettingsError
-from worker.storage.client import Store
+from worker.storage.client import Store, StoreError
 
 MAX_MATCH_CHARS: Final = 1_024
 """The longest match that is always found."""
@@ -177,7 +177,13 @@ class UserKeys:
         """Return the key; without a configured one read it from Redis, or make it there."""
         if (known := self.known) is not None:
             return known
-        key = self._kept()
+        try:
+            key = self._kept()
+        except StoreError:
+            # The first shard is away, and others are judged on.
+            if self._made is None:
+                raise
+            return self._made
         if key is None:
             # After a loss of its data Redis gets the key in use; workers with different keys agree on the first stored.
             made = self._made or secrets.token_hex(_MADE_BYTES)

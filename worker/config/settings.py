@@ -27,8 +27,8 @@ MAX_VALUE_CHARS: Final = 100
 """Of a value of a segment."""
 Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 Role = Literal["ingest", "judge", "export", "monitor"]
-_OF_ONE_PROCESS: Final = ("roles", "metrics_host", "metrics_port", "log_level", "log_verdicts")
-_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy", "otlp_endpoint")
+_OF_ONE_PROCESS: Final = ("roles", "served_shards", "metrics_host", "metrics_port", "log_level", "log_verdicts")
+_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy", "otlp_endpoint")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -381,7 +381,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         redis_url: Where traces, batches, verdicts and accounting are kept: `redis://`, `rediss://` (TLS), `unix://`, or
             `redis+sentinel://host1:26379,host2:26379/master-name`.
-        broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set.
+        shards: Several Redis servers in place of `redis_url`, over which traces are spread, as
+            `["redis://redis-0:6379/0", "redis://redis-1:6379/0"]`; the same list, in the same order, for all services
+            and workers. New ones are added at its end. The first one also keeps what belongs to no trace.
+        served_shards: The numbers of the shards, from 0, that this worker reads and judges; all unless given. The
+            role `monitor` reads all shards in any case.
+        broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set, of several the first.
         prefix: First part of every Redis key and queue name.
         metrics: How metrics leave: `prometheus`, by the metrics page alone; or `otlp`, also pushed to the OTLP receiver
             of `otlp_endpoint`, or of OpenTelemetry's variables, by the extra `otlp`.
@@ -457,6 +462,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     redis_url: str = "redis://localhost:6379/0"
+    shards: tuple[str, ...] = ()
+    served_shards: tuple[Annotated[int, Meta(ge=0)], ...] = ()
     broker_url: str | None = None
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
     metrics: Literal["prometheus", "otlp"] = "prometheus"
@@ -523,6 +530,16 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
     )
+
+    @property
+    def redis_urls(self) -> tuple[str, ...]:
+        """The Redis servers, the first one first; more than one with `shards`."""
+        return self.shards or (self.redis_url,)
+
+    @property
+    def served(self) -> tuple[int, ...]:
+        """The numbers of the shards that this worker reads and judges."""
+        return self.served_shards or tuple(range(len(self.redis_urls)))
 
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.

@@ -4,6 +4,7 @@ Letters are filtered without the texts of their traces, and read in chunks. All 
 not answer.
 """
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -94,7 +95,7 @@ class DeadLetterFilter(NamedTuple):
 
 
 class DeadLetterStore:
-    """The dead letters of one prefix.
+    """The dead letters in one Redis.
 
     Attributes:
         unreadable: Letters skipped so far because another version wrote them.
@@ -172,6 +173,41 @@ class DeadLetterStore:
                 return found
         self.unreadable += 1
         return None
+
+
+class AllDeadLetters:
+    """The dead letters of all shards, in one order.
+
+    Attributes:
+        by_shard: The Redis servers with the letters in each.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.by_shard = {one: DeadLetterStore(one) for one in store.answering}
+
+    @property
+    def unreadable(self) -> int:
+        """Letters skipped so far because another version wrote them."""
+        return sum(one.unreadable for one in self.by_shard.values())
+
+    def find(
+        self, wanted: DeadLetterFilter, *, newest_first: bool = True
+    ) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+        """Find letters, in the order of the times they were given up."""
+        found = (one.find(wanted, newest_first=newest_first) for one in self.by_shard.values())
+        return heapq.merge(*found, key=lambda letter: letter.given_up_ms, reverse=newest_first)
+
+    def ids(self, wanted: DeadLetterFilter) -> dict[Store, list[str]]:
+        """List the evaluations of letters by Redis server, in each the oldest first."""
+        return {
+            one: [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
+            for one, letters in self.by_shard.items()
+        }
+
+    def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
+        """Read whole letters; those that no longer exist are left out."""
+        for one in self.by_shard.values():
+            yield from one.read(evaluation_ids)
 
 
 def prune(store: Store, settings: Settings) -> int:

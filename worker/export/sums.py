@@ -2,6 +2,10 @@
 
 One worker is active at a time, by a lock in Redis. Another takes over within seconds after its end. Restarts and kills
 do not change the sums.
+
+The sums are on the first shard. The outbox of another shard is read in its order from a position that stands beside the
+sums and moves in the script that adds to them, so that each verdict is in them once. Then its group there moves on.
+A verdict that a shard loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
 """
 
 import binascii
@@ -9,11 +13,12 @@ import contextlib
 import datetime as dt
 import hashlib
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
-from typing import Any, Final, Protocol
+from operator import attrgetter, methodcaller
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -45,8 +50,10 @@ from worker.monitor.series import (
     series_of,
 )
 from worker.monitor.watch import QualityWatch
-from worker.queue.ledger import OutboxEntry
-from worker.storage.client import Store, StoreError
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.service import ServiceThread
+from worker.storage.client import Store, StoreError, entry_position
+from worker.storage.keys import MONITOR_GROUP, Keys
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -69,17 +76,24 @@ _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
 """One judgement of an entry for one series, as script `add_quality` reads it."""
 
 
+class Source(NamedTuple):
+    """Where entries of another shard come from: the shard, and the position before them, empty for its begin."""
+
+    shard: int
+    after: str
+
+
 class _Plan:
     """The keys and the plan of one call of script `add_quality`. Indices count from 1, as in Lua."""
 
-    def __init__(self, store: Store, group: str) -> None:
-        self._keys = store.keys
-        self.keys = [self._keys.verdicts, self._keys.account_all, self._keys.groups]
-        self._group = group
+    def __init__(self, keys: Keys, source: Source | None, last: str) -> None:
+        self._keys = keys
+        self.keys = [keys.verdicts if source is None else keys.quality_positions, keys.account_all, keys.groups]
+        self._source = source
         self._ttls: list[int] = []
         self._places: list[tuple[int, str, int, str]] = []
         self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
-        self._last = (0, 0)
+        self._last = entry_position(last)
         self._index: dict[str, int] = {}
         self._cluster_keys: dict[tuple[str, int, int], int] = {}
         self._place_of: dict[tuple[str, int, str], int] = {}
@@ -91,8 +105,7 @@ class _Plan:
             key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
             counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
         self._entries.append((entry_id, parts, counts))
-        ms, _, number = entry_id.partition("-")
-        self._last = max(self._last, (int(ms), int(number)))
+        self._last = max(self._last, entry_position(entry_id))
 
     def place(self, series_id: str, at: int, kind: str) -> int:
         """Return the index of the fields of a kind in both buckets of a time."""
@@ -117,7 +130,9 @@ class _Plan:
     def arguments(self) -> bytes:
         """Encode the plan."""
         plan = {
-            "group": self._group,
+            "group": MONITOR_GROUP,
+            "shard": "" if self._source is None else str(self._source.shard),
+            "after": "" if self._source is None else self._source.after,
             "last": "-".join(map(str, self._last)),
             "max_clusters": _MAX_CLUSTERS,
             "ttls": self._ttls,
@@ -153,7 +168,7 @@ class QualitySums(ExportConsumer):
     """Reads the group ``monitor``, while it holds the lock."""
 
     role = "monitor"
-    exporter = "monitor"
+    exporter = MONITOR_GROUP
     drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
     # A read and its script cost as much as 20 verdicts; sums of five minutes may be late by seconds, and the lock lasts
@@ -186,7 +201,9 @@ class QualitySums(ExportConsumer):
             partial(count_safety, settings.monitor.safety, self._is_listed),
         )
         self._holder = secrets.token_hex(8)
-        self._is_active = False
+        self.is_active = False
+        # Outboxes of other shards are read by threads of their own.
+        self.adding = threading.Lock()
         self._known: set[str] = set()
         # New series of the entries that are being added.
         self._added: dict[str, Series] = {}
@@ -208,15 +225,15 @@ class QualitySums(ExportConsumer):
     def run_once(self) -> None:
         """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
         if not self._holds_lock():
-            self._is_active = False
+            self.is_active = False
             for task in self._tasks:
                 task.clear()
             self.stopping.wait(_STANDBY_S)
             return
-        if not self._is_active:
+        if not self.is_active:
             # Another worker may have added and removed series.
             self.relist(read_series(self._store).values())
-            self._is_active = True
+            self.is_active = True
         super().run_once()
         for task in self._tasks:
             # Several tasks together may take longer than the lock lasts.
@@ -227,6 +244,7 @@ class QualitySums(ExportConsumer):
     def stop(self, timeout_s: float) -> bool:
         """End the thread, and release the lock, so that another worker is active at once."""
         ended = super().stop(timeout_s)
+        self.is_active = False
         if ended:
             with contextlib.suppress(StoreError):
                 self._store.hold(self._store.keys.monitor, self._holder, 0)
@@ -234,7 +252,21 @@ class QualitySums(ExportConsumer):
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Add the judgements of live traffic and acknowledge all entries, in one script."""
-        plan = _Plan(self._store, self.exporter)
+        with self.adding:
+            self.add(entries)
+
+    def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
+        """Add entries, while the caller holds ``adding``; False where none was new.
+
+        Args:
+            entries: In the order of their outbox.
+            source: Where entries of another shard come from.
+            last: The end of what was read, where that is none of these entries.
+
+        Raises:
+            StoreError: Redis did not answer; the entries come again.
+        """
+        plan = _Plan(self._store.keys, source, last)
         added = self._added = {}
         refused: Counter[str] = Counter()
         for entry in entries:
@@ -272,6 +304,7 @@ class QualitySums(ExportConsumer):
             log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
         if unclustered:
             log.debug("sessions not kept", judgements=unclustered)
+        return bool(fresh)
 
     def _holds_lock(self) -> bool:
         return self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS)
@@ -315,3 +348,52 @@ class QualitySums(ExportConsumer):
         known = {one.id: one for one in series}
         self._known = set(known)
         self._values = Counter(segment_of(one) for one in known.values() if one.segment)
+
+
+class ShardSums(ServiceThread):
+    """Reads the outbox of another shard than the first, while this worker is the active monitor."""
+
+    role = "monitor"
+
+    def __init__(self, store: Store, sums: QualitySums) -> None:
+        super().__init__(f"export-{MONITOR_GROUP}")
+        self._store = store
+        self._sums = sums
+        self._after: str | None = None
+
+    def prepare(self) -> None:
+        """Create the consumer group, by which the outbox is measured."""
+        self._store.make_group(self._store.keys.verdicts, MONITOR_GROUP)
+
+    def run_once(self) -> None:
+        """Add what follows the position in the outbox; then let entries gather."""
+        if not self._sums.is_active:
+            self._after = None
+            self.stopping.wait(_STANDBY_S)
+            return
+        shard, keys = self._store.shard, self._store.keys
+        if self._after is None:
+            # Another worker may have moved it, or ended before the group followed.
+            stored = self._store.first.call(lambda client: client.hget(keys.quality_positions, str(shard)))
+            self._after = stored.decode() if stored else ""
+            self._pass_group(self._after)
+        begin, count = f"({self._after}" if self._after else "-", self._sums.read_count
+        found = self._store.call(methodcaller("xrange", keys.verdicts, begin, "+", count))
+        if found:
+            after, self._after = self._after, None
+            last = found[-1][0].decode()
+            # Entries that cannot be read are passed.
+            entries = [read for read in map(read_outbox_entry, found) if read is not None]
+            with self._sums.adding:
+                is_added = self._sums.add(entries, Source(shard, after), last)
+            if not is_added:
+                return
+            self._pass_group(last)
+            self._after = last
+        if len(found) < count:
+            self.stopping.wait(self._sums.gather_s)
+
+    def _pass_group(self, entry_id: str) -> None:
+        keys = self._store.keys
+        if entry_id:
+            self._store.run("pass_group", (keys.verdicts, keys.account_all, keys.groups), (MONITOR_GROUP, entry_id))

@@ -33,7 +33,6 @@ from worker.gateway.admission import (
 from worker.gateway.intake import Encoder, read_intake
 from worker.gateway.otlp import Request as OtlpRequest
 from worker.gateway.otlp import read_request, reply_content
-from worker.gateway.publishing import Capacity
 from worker.storage.client import StoreError, StoreFullError
 from worker.telemetry.metrics import GatewayMetrics
 
@@ -52,6 +51,14 @@ class Stream(Protocol):
 
     def submit(self, entries: Sequence[Entry]) -> "Future[None]":
         """Queue entries; the future ends when Redis has them."""
+        ...
+
+
+class Room(Protocol):
+    """Knows how much the streams have room for."""
+
+    def check(self) -> None:
+        """Raise ``RefusedError`` if there is none."""
         ...
 
 
@@ -74,7 +81,7 @@ class Gateway:
         encoder: Callable[[], Encoder],
         stream: Stream,
         gatherer: Gathering,
-        capacity: Capacity,
+        capacity: Room,
         executor: Executor,
         metrics: GatewayMetrics,
         losses: Losses,

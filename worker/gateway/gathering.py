@@ -7,7 +7,7 @@ crash another one joins it again, with the same ids, so that it is sampled once.
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, Protocol
@@ -19,10 +19,12 @@ from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import RawEvent, RawSpan, names
 from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
+from tracejudge.sharding import shard_of
 from worker.config.settings import Gateway
 from worker.gateway.admission import Loss, Losses, RefusedError, full
 from worker.gateway.intake import Encoder
 from worker.gateway.otlp import Decoded, Part, Request, Source, decode_parts
+from worker.gateway.publishing import away
 from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.telemetry.logs import where
@@ -73,15 +75,15 @@ class Gatherer:
         self.held_bytes = 0
         """Bytes of all gathered spans when Redis was last asked."""
 
-    def add(self, request: Request) -> None:
-        """Store the spans of a request; those of traces that are too large are dropped there.
+    def add(self, request: Request, trace_ids: Collection[str] | None = None) -> None:
+        """Store the spans of a request, or of some of its traces; those of too large traces are dropped there.
 
         Raises:
             RefusedError: There is no room for all.
             StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
         """
         keys = self._store.keys
-        groups = list(request.traces.items())
+        groups = [one for one in request.traces.items() if trace_ids is None or one[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
             some = groups[start : start + _MAX_TRACES]
             arguments: list[Any] = [*self._waits_ms, *self._bounds]
@@ -112,6 +114,44 @@ class Gatherer:
         keys = self._store.keys
         arguments = [value for one in taken for value in (one.trace_id, one.number)]
         self.held_bytes = self._store.run("gather_done", (keys.gather, keys.gather_due), arguments)
+
+
+class Gatherers:
+    """The gathered spans of all Redis servers: those of a trace are on the server of its trace id."""
+
+    def __init__(self, stores: Sequence[Store], settings: Gateway) -> None:
+        self._stores = stores
+        self.each = [Gatherer(store, settings) for store in stores]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all gathered spans when the servers were last asked."""
+        return sum(one.held_bytes for one in self.each)
+
+    def add(self, request: Request) -> None:
+        """Store the spans of a request.
+
+        Raises:
+            RefusedError: A server is away, or has no room for all; what others store is stored once, however often it
+                is sent.
+            StoreError: A server did not answer; the same.
+        """
+        if len(self.each) == 1:
+            self.each[0].add(request)
+            return
+        by_shard: dict[int, set[str]] = {}
+        for trace_id in request.traces:
+            by_shard.setdefault(shard_of(trace_id, None, len(self.each)), set()).add(trace_id)
+        failed: Exception | None = None
+        for shard, trace_ids in by_shard.items():
+            try:
+                if self._stores[shard].is_away:
+                    raise away(shard)
+                self.each[shard].add(request, trace_ids)
+            except (RefusedError, StoreError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
 
 def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
@@ -185,6 +225,10 @@ class Stream(Protocol):
         """How many entries the stream has room for."""
         ...
 
+    def shard_of(self, entry: Entry) -> int:
+        """Return the number of the Redis that an entry goes to."""
+        ...
+
     def submit(self, entries: Sequence[Entry]) -> "Future[None]":
         """Queue entries; the future ends when Redis has them."""
         ...
@@ -219,16 +263,26 @@ class Joiner(ServiceThread):
         if not taken:
             self.stopping.wait(_IDLE_S)
             return
-        entries: list[Entry] = []
+        # By where their entries go: a Redis that is away holds up its own traces only.
+        by_shards: dict[frozenset[int], tuple[list[Taken], list[Entry]]] = {}
         for one in taken:
+            entries: list[Entry] = []
             with self._guarded(one.trace_id, len(one.parts)):
                 entries += self._joined(one)
-        try:
-            # What is not written in time is joined again when the lease ends.
-            self._stream.submit(entries).result(timeout=_LEASE_MS / 1000)
-        except (RefusedError, FutureTimeoutError) as error:
-            raise StoreError(str(error) or "Redis does not answer") from error
-        self._gatherer.finish(taken)
+            there, of_them = by_shards.setdefault(frozenset(map(self._stream.shard_of, entries)), ([], []))
+            there.append(one)
+            of_them += entries
+        failed: Exception | None = None
+        for there, of_them in by_shards.values():
+            try:
+                # What is not written in time is joined again when the lease ends.
+                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000)
+            except (RefusedError, FutureTimeoutError) as error:
+                failed = error
+            else:
+                self._gatherer.finish(there)
+        if failed is not None:
+            raise StoreError(str(failed) or "Redis does not answer") from failed
 
     def _joined(self, taken: Taken) -> Iterator[Entry]:
         if not taken.parts:

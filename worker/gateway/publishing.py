@@ -11,13 +11,16 @@ from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
 import structlog
+from msgspec import Struct
 
-from tracejudge.delivery.buffer import Batch, Entry
+from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError, RedisFullError
 from tracejudge.settings import Settings as SdkSettings
+from tracejudge.sharding import shard_of
 from worker.config.settings import MIB, Settings
 from worker.gateway.admission import RefusedError, full
 from worker.service import ServiceThread
@@ -188,3 +191,94 @@ class Publisher(ServiceThread):
     def _release(self, waiting: _Waiting) -> None:
         with self._lock:
             self._waiting_bytes -= waiting.size_bytes
+
+
+class _Named(Struct):
+    """The part of an entry's payload that decides about its shard."""
+
+    trace_id: str
+    session_id: str | None = None
+
+
+class Streams:
+    """The streams of all Redis servers: each entry goes to that of its session, or else of its trace."""
+
+    def __init__(self, publishers: Sequence[Publisher], stores: Sequence[Store]) -> None:
+        self._publishers = publishers
+        self._stores = stores
+
+    @property
+    def room(self) -> int:
+        """How many entries the emptiest stream has room for."""
+        return max(one.room for one in self._publishers)
+
+    def shard_of(self, entry: Entry) -> int:
+        """Return the number of the Redis that an entry goes to."""
+        if len(self._stores) == 1:
+            return 0
+        # Written by our own encoder; an entry of any other form would be invalid everywhere.
+        named = msgspec.json.decode(entry.payload, type=_Named)
+        session_id = named.session_id if entry.kind is Kind.TRACE else None
+        return shard_of(named.trace_id, session_id, len(self._stores))
+
+    def check(self) -> None:
+        """Check that at least one stream has room; ``submit`` checks those that are needed.
+
+        Raises:
+            RefusedError: There is none now.
+        """
+        if self.room <= 0:
+            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+
+    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
+        """Queue entries; the future ends when every Redis has its own.
+
+        Raises:
+            RefusedError: One of them is away, or has no room. The entries of the others are written all the same: sent
+                again, they count once.
+        """
+        by_shard: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_shard.setdefault(self.shard_of(entry), []).append(entry)
+        if len(by_shard) <= 1 and len(self._stores) == 1:
+            return self._publishers[0].submit(entries)
+        refused: RefusedError | None = None
+        queued = []
+        for shard, some in by_shard.items():
+            try:
+                if self._stores[shard].is_away:
+                    raise away(shard)
+                queued.append(self._publishers[shard].submit(some))
+            except RefusedError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return together(queued)
+
+
+def together(futures: "Sequence[Future[None]]") -> "Future[None]":
+    """Return a future that ends with the last of these, or with the first error."""
+    whole: Future[None] = Future()
+    lock, left = threading.Lock(), len(futures)
+
+    def ended(one: "Future[None]") -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            error = one.exception()
+            if not whole.done() and error is not None:
+                whole.set_exception(error)
+            elif not whole.done() and not left:
+                whole.set_result(None)
+
+    if not futures:
+        whole.set_result(None)
+    for one in futures:
+        one.add_done_callback(ended)
+    return whole
+
+
+def away(shard: int) -> RefusedError:
+    """Return the refusal of what belongs to a Redis that is away."""
+    message = f"shard {shard} does not answer; send this again later"
+    return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1)

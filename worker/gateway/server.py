@@ -12,17 +12,19 @@ from typing import Any, Final
 
 import structlog
 import uvicorn
+from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tracejudge.redis_url import parse_redis_url
 from worker.config.settings import Settings, SettingsError
 from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
-from worker.gateway.gathering import Gatherer, Joiner
+from worker.gateway.gathering import Gatherers, Joiner
 from worker.gateway.intake import Encoder, sdk_settings
-from worker.gateway.publishing import Capacity, Publisher
+from worker.gateway.publishing import Capacity, Publisher, Streams
 from worker.selection.unusable import UnusableInput
 from worker.service import ServiceThread
-from worker.storage.client import Store
+from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
@@ -123,17 +125,22 @@ class GatewayServer:
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
         sdk = sdk_settings(settings)
-        self._store = Store(settings.redis_url, Keys(settings.prefix))
-        capacity = Capacity(settings, self._store)
-        publisher = Publisher(sdk, capacity, self._metrics)
-        gatherer = Gatherer(self._store, settings.gateway)
-        self._losses = Losses(UnusableInput(self._store), self._metrics)
-        joiner = Joiner(gatherer, Encoder(sdk), publisher, self._losses)
-        # Stopped from the last to the first: the joiner needs the publisher.
-        self._threads: list[ServiceThread] = [publisher, capacity, joiner]
+        self._stores = make_stores(settings.redis_urls, Keys(settings.prefix))
+        capacities = [Capacity(settings, store) for store in self._stores]
+        publishers = [
+            Publisher(structs.replace(sdk, redis_url=parse_redis_url(url)), capacity, self._metrics)
+            for url, capacity in zip(settings.redis_urls, capacities, strict=True)
+        ]
+        streams = Streams(publishers, self._stores)
+        gatherer = Gatherers(self._stores, settings.gateway)
+        self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
+        joiners = [Joiner(one, Encoder(sdk), streams, self._losses) for one in gatherer.each]
+        # Stopped from the last to the first: a joiner needs the publishers.
+        self._threads: list[ServiceThread] = [*publishers, *capacities, *joiners]
         self._readiness = Readiness()
-        for thread in self._threads:
-            self._readiness.watch(thread.name, "intake", thread)
+        for threads in (publishers, capacities, joiners):
+            for shard, thread in enumerate(threads):
+                self._readiness.watch(thread.name, "intake", thread, shard)
         self._pages = HttpServer(
             self._metrics.registry, self._readiness, HttpAuth.of(settings, environment), tls_context(settings)
         )
@@ -152,9 +159,9 @@ class GatewayServer:
             access=access,
             bodies=bodies,
             encoder=encoder,
-            stream=publisher,
+            stream=streams,
             gatherer=gatherer,
-            capacity=capacity,
+            capacity=streams,
             executor=self._executor,
             metrics=self._metrics,
             losses=self._losses,
@@ -243,7 +250,8 @@ class GatewayServer:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._losses.write(at_end=True)
         self._pages.stop()
-        self._store.close()
+        for store in self._stores:
+            store.close()
         log.info("gateway stopped")
 
 

@@ -174,7 +174,7 @@ class IngestConsumer(ServiceThread):
         self._unusable = UnusableInput(store)
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
-        self._rates = RateFactors(store, planner.sampler)
+        self._rates = RateFactors(store.first, planner.sampler)
 
     def prepare(self) -> None:
         """Make the consumer group."""
@@ -184,7 +184,13 @@ class IngestConsumer(ServiceThread):
         """Read once and process all of it."""
         self._unusable.write()
         if self._settings.changes_rates:
-            self._rates.exchange_due()
+            try:
+                self._rates.exchange_due()
+            except StoreError as error:
+                # The first shard is away: the factors stay as they are, and this one is read on.
+                if self._store is self._store.first:
+                    raise
+                log.warning("factors of rates not exchanged", error=str(error))
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:

@@ -4,6 +4,9 @@ Ingest has moved the feedback from the stream into a set of its own and acknowle
 until the script ``choose_late_feedback`` removes it in the step that writes the batches: if a worker dies, another
 repeats its pass.
 
+Feedback goes to the shard of its trace id, and the trace may be on that of its session: a shard that does not know it
+hands the feedback to the next one, and the last one counts it as not found.
+
 Feedback that asks for a judge model for which nothing is chosen now, since it is away and too much of its work waits,
 is postponed from pass to pass until the model is back, or until the stream's caps have removed the trace.
 """
@@ -30,7 +33,7 @@ from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Chosen
 from worker.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
 from worker.service import ServiceThread
-from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
 from worker.telemetry.backlog import Backpressure
 from worker.telemetry.metrics import Metrics
 
@@ -372,10 +375,22 @@ class LateFeedbackPasses(ServiceThread):
     def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
         """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
 
+        Feedback on traces that are not here goes to other shards first; what no shard knows ends here.
+
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
         """
-        result = self._selector.select(part, self._pressure.bounds.shed)
+        here = []
+        for one in part:
+            try:
+                passed = not one.found and [self._feedback.hand_over(member) for member in one.members]
+            except StoreError as error:
+                log.info("late feedback waits for a shard", error=str(error))
+                self._feedback.postpone([member.raw.encode() for member in one.members])
+                continue
+            if not passed or not all(passed):
+                here.append(one)
+        result = self._selector.select(here, self._pressure.bounds.shed)
         if result.later:
             self._feedback.postpone([raw.encode() for raw in result.later])
         current.advance()

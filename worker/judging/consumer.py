@@ -25,7 +25,7 @@ from worker.config.graders import queue_label
 from worker.config.settings import Settings
 from worker.judging.completion import FAULT_PARKING_S, Completion
 from worker.judging.evaluator import BatchEvaluator
-from worker.judging.fetching import BatchFetcher, HeldLeases, LeasedBatch, Limits, NoEndpoint, PrefetchWindow
+from worker.judging.fetching import BatchFetcher, HeldLeases, LeasedBatch, Limits, NoEndpoint, PrefetchWindow, Slots
 from worker.queue.leases import RENEW_S, Leases
 from worker.queue.ledger import Ledger
 from worker.queue.notify import Notifier
@@ -131,7 +131,7 @@ class Shift:
 
 
 class JudgingConsumer:
-    """The judging of one process."""
+    """The judging of one process, of the batches of one Redis server."""
 
     def __init__(
         self,
@@ -143,16 +143,43 @@ class JudgingConsumer:
         limits: Mapping[str, Limits],
         notifier: Notifier,
         serves: Serves = lambda _label, needs_broker=True: True,  # noqa: ARG005 - the protocol's signature
+        slots: Mapping[str, Slots] | None = None,
+        loop: EventLoopThread | None = None,
     ) -> None:
-        """Prepare; ``start`` begins. ``limits`` are those of each judge model's endpoint."""
+        """Prepare; ``start`` begins.
+
+        Args:
+            settings: The settings.
+            store: The Redis server.
+            evaluator: Evaluates its batches.
+            ledger: Its ledger.
+            limits: Those of each judge model's endpoint.
+            notifier: Requests notifications for its batches.
+            serves: Whether this worker consumes a queue now.
+            slots: What consumers of several servers share by judge model.
+            loop: The event loop that they share, which outlives them; one of its own unless given.
+        """
         self._notifier = notifier
         self._serves = serves
         self._settings = settings
         self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
         self._completion = Completion(self._leases, ledger, settings.give_up_after)
         self._evaluator = evaluator
-        self._windows = {name: PrefetchWindow(name, each, settings.batch_size) for name, each in limits.items()}
-        self._loop = EventLoopThread("tracejudge-judging")
+        self._windows = {
+            name: PrefetchWindow(name, each, settings.batch_size, None if slots is None else slots[name])
+            for name, each in limits.items()
+        }
+
+        def wake(window: PrefetchWindow) -> None:
+            """Wake the current shift if a window has capacity for what may be ready."""
+            current = self._current.get(window.label)
+            if current is not None and window in current.may_be_ready and window.capacity() > 0:
+                current.wake()
+
+        for window in self._windows.values():
+            window.slots.on_release(partial(wake, window))
+        self._owns_loop = loop is None
+        self._loop = loop or EventLoopThread("tracejudge-judging")
         self._held = HeldLeases(self._leases, lambda task: self._loop.call(task.cancel))
         self._fetcher = BatchFetcher(self._leases, ledger)
         self._lock = threading.Lock()
@@ -221,7 +248,8 @@ class JudgingConsumer:
         """Start the event loop and the renewal of leases."""
         self._started = True
         self.progressed_at = time.monotonic()
-        self._loop.start()
+        if self._owns_loop:
+            self._loop.start()
         self._loop.submit(self._beat())
         self._loop.submit(self._renew())
 
@@ -295,7 +323,8 @@ class JudgingConsumer:
             self._loop.wait(self._evaluator.aclose(), timeout_s=_HURRIED_CLOSE_S if self.hurried else _CLOSE_S)
         self._ended = True
         self._wake_all()
-        self._loop.stop()
+        if self._owns_loop:
+            self._loop.stop()
 
     def hurry(self) -> None:
         """End the wait of a running stop for batches in progress; any thread or signal handler may call it."""
@@ -425,9 +454,7 @@ class JudgingConsumer:
 
         def release_one() -> None:
             leased.release(1)
-            current = self._current.get(window.label)
-            if current is not None and window in current.may_be_ready and window.capacity() > 0:
-                current.wake()
+            window.slots.released()
 
         complete: Callable[[], None]
         try:

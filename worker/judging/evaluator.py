@@ -226,8 +226,22 @@ class GroupCommitWriter:
                 backoff_s = min(_MAX_BACKOFF_S, backoff_s * 2)
 
 
+def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:
+    """Make what bounds the concurrent evaluations of each judge in Python in one process."""
+    return {name: asyncio.Semaphore(CODE_AT_ONCE) for name in graders.code}
+
+
+async def close_all(models: Mapping[str, ChatModel], judges: Mapping[str, Judge]) -> None:
+    """Close the connections of models and judges."""
+    for model in models.values():
+        await model.aclose()
+    for judge in judges.values():
+        if judge.close is not None:
+            await judge.close()
+
+
 class BatchEvaluator:
-    """Evaluates batches under one configuration; lives in the event loop of its process."""
+    """Evaluates batches of one Redis server under one configuration; lives in the event loop of its process."""
 
     def __init__(
         self,
@@ -239,9 +253,23 @@ class BatchEvaluator:
         graders: Graders,
         sampler: Sampler,
         refused: Callable[[str], object] = lambda _budget: None,
+        slots: Mapping[str, asyncio.Semaphore] | None = None,
     ) -> None:
-        """Prepare; ``refused`` is called with the name of a budget that refuses a call."""
+        """Prepare.
+
+        Args:
+            settings: The settings.
+            judges: The judges by name.
+            models: The models by name.
+            ledger: Where verdicts are written.
+            graders: What judges with which model.
+            sampler: Knows the rules.
+            refused: Called with the name of a budget that refuses a call.
+            slots: Those of ``code_slots``, where several evaluators share the process; then they share models and
+                judges too, which whoever made them closes.
+        """
         self._settings = settings
+        self._closes = slots is None
         self._judges = judges
         self._models = models
         self._recorder = GroupCommitWriter(ledger)
@@ -250,11 +278,13 @@ class BatchEvaluator:
         self._sampler = sampler
         self._panels = Panels(ledger, settings)
         self._tags = settings.verdict_tags
-        self._user_keys = UserKeys(settings, ledger.store)
+        # Keys of users, factors and budgets are those of the installation, and not of a shard.
+        first = ledger.store.first
+        self._user_keys = UserKeys(settings, first)
         self._repeats = Repeats(settings, sampler)
-        self._cascades = Cascades(settings, ledger.store, sampler)
-        self._budgets = Budgets(settings, ledger.store, sampler, refused)
-        self._code_slots = {name: asyncio.Semaphore(CODE_AT_ONCE) for name in self._graders.code}
+        self._cascades = Cascades(settings, first, sampler)
+        self._budgets = Budgets(settings, first, sampler, refused)
+        self._code_slots = code_slots(graders) if slots is None else slots
 
     async def run(
         self,
@@ -307,11 +337,8 @@ class BatchEvaluator:
         await self._recorder.drain()
         self._recorder.close()
         await self._budgets.aclose()
-        for model in self._models.values():
-            await model.aclose()
-        for judge in self._judges.values():
-            if judge.close is not None:
-                await judge.close()
+        if self._closes:
+            await close_all(self._models, self._judges)
 
     async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
         """Return the traces as judges may see them, or the error of one that could not be redacted."""

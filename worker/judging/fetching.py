@@ -51,24 +51,48 @@ class NoEndpoint:
 Limits = EndpointLimiter | NoEndpoint
 
 
-class PrefetchWindow:
-    """Counts the evaluations of one judge model that this process holds. Safe to share between threads."""
+class Slots:
+    """What the windows of one judge model share: one window for each Redis server. Safe to share between threads."""
 
-    def __init__(self, judge_model: str, limits: Limits, batch_size: int) -> None:
+    def __init__(self, windows: int = 1) -> None:
+        self.windows = windows
+        self.lock = threading.Lock()
+        self.evaluations = 0
+        self._released: list[Callable[[], None]] = []
+
+    def on_release(self, call: Callable[[], None]) -> None:
+        """Call a function whenever an evaluation has ended: its slot is for whichever window has work."""
+        self._released.append(call)
+
+    def released(self) -> None:
+        """Report that an evaluation has ended."""
+        for call in self._released:
+            call()
+
+
+class PrefetchWindow:
+    """Counts the evaluations of one judge model that this process holds. Safe to share between threads.
+
+    All windows of a judge model together hold as much as a single one may; each may hold its share in any case, so that
+    the backlog of one Redis server does not keep out the work of another.
+    """
+
+    def __init__(self, judge_model: str, limits: Limits, batch_size: int, slots: Slots | None = None) -> None:
         self.judge_model = judge_model
         self.label = queue_label(judge_model)
         self.limits = limits
+        self.slots = slots or Slots()
         self._batch_size = batch_size
-        self._lock = threading.Lock()
         self._evaluations = 0
+        self._max_bytes = _MAX_BYTES // self.slots.windows
         self._bytes = 0
         # The size of an evaluation is not known before one batch was fetched.
-        self._bytes_each = _MAX_BYTES / batch_size
+        self._bytes_each = self._max_bytes / batch_size
 
     @property
     def has_memory(self) -> bool:
         """Whether the evaluations held leave memory for more."""
-        return self._bytes < _MAX_BYTES
+        return self._bytes < self._max_bytes
 
     @property
     def is_blocked(self) -> bool:
@@ -77,20 +101,22 @@ class PrefetchWindow:
 
     def capacity(self) -> int:
         """Return how many more batches may be fetched now."""
-        free_bytes = _MAX_BYTES - self._bytes
+        free_bytes = self._max_bytes - self._bytes
         if self.is_blocked or free_bytes <= 0:
             return 0
         limit = self.limits.limit
         # An evaluation that waits for another attempt occupies no slot; memory bounds how many of them there are.
-        active = self._evaluations - min(self.limits.backing_off, _BACKED_OFF * limit)
-        left = limit + min(limit, _READY_BATCHES * self._batch_size) - active
+        backed_off = min(self.limits.backing_off, _BACKED_OFF * limit)
+        left = limit + min(limit, _READY_BATCHES * self._batch_size) - (self.slots.evaluations - backed_off)
         # A part of a batch is capacity for a whole one only where slots would stay empty.
-        for_slots = max(left // self._batch_size, int(active < limit))
+        has_own_slots = (self._evaluations * self.slots.windows) - backed_off < limit
+        for_slots = max(left // self._batch_size, int(has_own_slots))
         return min(for_slots, max(1, int(free_bytes / (self._bytes_each * self._batch_size))))
 
     def acquire(self, evaluations: int, size: int) -> None:
         """Count fetched evaluations; ``size`` in bytes."""
-        with self._lock:
+        with self.slots.lock:
+            self.slots.evaluations += evaluations
             self._evaluations += evaluations
             self._bytes += size
             if evaluations:
@@ -98,7 +124,8 @@ class PrefetchWindow:
 
     def release(self, evaluations: int, size: int) -> None:
         """Count evaluations that have ended."""
-        with self._lock:
+        with self.slots.lock:
+            self.slots.evaluations -= evaluations
             self._evaluations -= evaluations
             self._bytes -= size
 

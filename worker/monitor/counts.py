@@ -13,9 +13,9 @@ import msgspec
 
 from judges.core.verdict import Verdict
 from worker.monitor.series import COARSE_DAYS
-from worker.storage.client import Store
+from worker.storage.client import Store, StoreError
+from worker.storage.keys import MONITOR_GROUP
 
-_GROUP: Final = "monitor"
 GRACE_S: Final = 60.0
 """Verdicts that another worker had read come this late into their bucket."""
 
@@ -58,16 +58,25 @@ def read_counts(store: Store, kind: str, days: Iterable[dt.date]) -> Counter[tup
 
 
 def counted_until(store: Store, now: float) -> float:
-    """Return the time up to which the outbox is counted: now, unless verdicts wait there."""
-    keys = store.keys
+    """Return the time up to which all outboxes are counted: now, unless verdicts wait there.
+
+    A shard that does not answer is left out: it must not hold up the detection of what the others show.
+    """
 
     def read(pipe: Any) -> None:
-        pipe.hget(keys.groups, f"verdicts:{_GROUP}")
-        pipe.xrevrange(keys.verdicts, count=1)
+        pipe.hget(store.keys.groups, f"verdicts:{MONITOR_GROUP}")
+        pipe.xrevrange(store.keys.verdicts, count=1)
 
-    acknowledged, newest = store.pipeline(read)
-    last = tuple(map(int, acknowledged.split(b"-"))) if acknowledged else (0, 0)
-    # The newest entry is older than the acknowledged one where `forget` has removed that.
-    if not newest or last >= tuple(map(int, newest[0][0].split(b"-"))):
-        return now
-    return min(now, last[0] / 1000)
+    until = now
+    for shard in store.answering:
+        try:
+            acknowledged, newest = shard.pipeline(read)
+        except StoreError:
+            if shard is store:
+                raise
+            continue
+        last = tuple(map(int, acknowledged.split(b"-"))) if acknowledged else (0, 0)
+        # The newest entry is older than the acknowledged one where `forget` has removed that.
+        if newest and last < tuple(map(int, newest[0][0].split(b"-"))):
+            until = min(until, last[0] / 1000)
+    return until

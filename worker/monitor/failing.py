@@ -6,13 +6,12 @@ trace while the monitor writes its states.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from operator import methodcaller
 from typing import Any, Final, Literal, NamedTuple
 
 from worker.monitor.repeats import first_of, series_of_first
 from worker.monitor.series import Series, series_of
 from worker.queue.ledger import read_outbox_entry
-from worker.storage.client import Store
+from worker.storage.client import Store, scan_shards
 
 _PAGE: Final = 500
 _MAX_SEARCHED: Final = 20_000
@@ -33,10 +32,9 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
     """
     found: dict[str, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
     segments = (series.segment,) if series.segment else ()
-    until, searched, wanted = "+", 0, found["confirmed" if confirmed else "failed"]
-    while searched < _MAX_SEARCHED and len(wanted) < count:
-        span = store.keys.verdicts, until, str(int(since * 1000))
-        entries = store.call(methodcaller("xrevrange", *span, count=_PAGE))
+    searched, wanted = 0, found["confirmed" if confirmed else "failed"]
+    begin = str(int(since * 1000))
+    for entries in scan_shards(store, store.keys.verdicts, begin, newest_first=True, most=_PAGE):
         for entry in map(read_outbox_entry, entries):
             if entry is None or entry.kind != "j":
                 continue
@@ -50,9 +48,8 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
             elif verdict.origin == "live" and passed.get(series.metric) is False:
                 found["failed"].append(verdict.trace_id)
         searched += len(entries)
-        if len(entries) < _PAGE:
+        if searched >= _MAX_SEARCHED or len(wanted) >= count:
             break
-        until = f"({entries[-1][0].decode()}"
     cleared = set(found["cleared"])
     return list(dict.fromkeys(one for one in found["confirmed"] + found["failed"] if one not in cleared))[:count]
 

@@ -18,7 +18,7 @@ from tracejudge import Trace
 from worker.monitor.corrected import Origin
 from worker.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.queue.ledger import read_outbox_entry
-from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
 
 Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
@@ -318,30 +318,39 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
 
 
 class OutboxWalk:
-    """Reads the verdicts of the outbox, from its oldest entry on."""
+    """Reads the verdicts of the outboxes, one shard after the other, each from its oldest entry on."""
 
     def __init__(self, store: Store, use: Callable[[Sequence[Verdict]], None]) -> None:
         self.seen = 0
-        self._store = store
+        self._waiting = list(store.answering)
         self._use = use
         self._position = "-"
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
         """Read and use the next entries; return whether there may be more."""
-        entries: list[Entry] = self._store.call(
-            lambda client: client.xrange(self._store.keys.verdicts, self._position, "+", self._count)
-        )
-        if not entries:
+        store = self._waiting[0]
+        entries: list[Entry] = []
+        try:
+            entries = store.call(lambda client: client.xrange(store.keys.verdicts, self._position, "+", self._count))
+        except StoreError:
+            # Another one than the first is left out: the monitor must not wait for it.
+            if store is store.first:
+                raise
+        if entries:
+            read = map(read_outbox_entry, entries)
+            self._use([one.verdict for one in read if one is not None and one.kind == "j"])
+            self.seen += len(entries)
+            self._position = f"({entries[-1][0].decode()}"
+        if len(entries) == self._count:
+            size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+            self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
+            return True
+        if len(self._waiting) == 1:
             return False
-        read = map(read_outbox_entry, entries)
-        self._use([one.verdict for one in read if one is not None and one.kind == "j"])
-        self.seen += len(entries)
-        self._position = f"({entries[-1][0].decode()}"
-        is_full = len(entries) == self._count
-        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
-        self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
-        return is_full
+        del self._waiting[0]
+        self._position, self._count = "-", _FIRST_CHUNK_COUNT
+        return True
 
 
 class OutboxMatcher(OutboxWalk):

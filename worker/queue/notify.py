@@ -28,6 +28,9 @@ from worker.telemetry.heartbeat import live_workers
 log = structlog.get_logger("tracejudge.notify")
 TASK: Final = "tracejudge.judge"
 MESSAGE_VERSION: Final = 2
+"""Of messages for the only Redis, which workers of the last release read too."""
+SHARD_VERSION: Final = 3
+"""Of messages that name one of several."""
 _LOOK_S: Final = 0.5
 # Pause after sending, to combine requests: a message costs sender and receiver a millisecond of CPU each.
 _GATHER_S: Final = 0.01
@@ -43,15 +46,18 @@ _exchange: Any = Exchange
 class Broker:
     """The broker as a sender of notifications uses it: one connection, made anew after each error."""
 
-    def __init__(self, app: Celery, settings: Settings) -> None:
+    def __init__(self, app: Celery, settings: Settings, shard: int = 0) -> None:
         self._app = app
         self._settings = settings
+        # All shards share the queues.
+        self._shards = len(settings.redis_urls)
+        self._named = {"v": SHARD_VERSION, "shard": shard} if self._shards > 1 else {"v": MESSAGE_VERSION}
         self._connection: Any = None
         self._channel: Any = None
         self._sent_at: dict[str, float] = {}
 
     def send(self, label: str, at_most: int) -> None:
-        """Send a notification for a queue label unless its queue holds ``at_most`` messages.
+        """Send a notification for a queue label unless its queue holds ``at_most`` messages for each shard.
 
         Raises:
             Exception: The broker is away; the type depends on its driver.
@@ -66,10 +72,11 @@ class Broker:
             waiting = queue.bind(self._channel).queue_declare().message_count
             # A transport of kombu that does not count messages answers 0, from this default method.
             if getattr(type(self._channel), "_size", None) is VirtualChannel._size:  # noqa: SLF001 - no other way
-                waiting = at_most if time.monotonic() - self._sent_at.get(label, 0.0) < _BLIND_S else 0
-            if waiting < at_most:
+                is_recent = time.monotonic() - self._sent_at.get(label, 0.0) < _BLIND_S
+                waiting = at_most * self._shards if is_recent else 0
+            if waiting < at_most * self._shards:
                 producer = self._app.amqp.Producer(self._channel, auto_declare=False)
-                body = {"v": MESSAGE_VERSION, "model": label}
+                body = {**self._named, "model": label}
                 self._app.send_task(TASK, kwargs=body, queue=queue, producer=producer, ignore_result=True, retry=False)
                 self._sent_at[label] = time.monotonic()
         except Exception:

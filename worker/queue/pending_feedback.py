@@ -24,16 +24,19 @@ _PASS_FROM: Final = MAX_PENDING // 2
 _LEASE_MS: Final = 15_000
 _VERSION: Final = 1
 _MAX_COMMENT_CHARS: Final = 1_000
+_TAKEN_TTL_S: Final = 24 * 3600
 
 
 class FeedbackItem(Struct, frozen=True, kw_only=True):
-    """One `f` entry as it is stored. Version 1."""
+    """One `f` entry as it is stored. Version 1; workers without shards ignore ``asked``."""
 
     v: int = _VERSION
     entry_id: str
     trace_id: str
     score: float
     comment: str | None = None
+    asked: tuple[int, ...] = ()
+    """The shards that do not know the trace, in the order in which they were asked."""
 
 
 class FeedbackMember(NamedTuple):
@@ -93,6 +96,26 @@ class PendingFeedback:
             # Left to workers of a newer version, and not read again in every pass.
             self.postpone(unknown)
         return members
+
+    def hand_over(self, member: FeedbackMember) -> bool:
+        """Hand feedback on an unknown trace to a shard that was not asked; False if all were.
+
+        The other shard takes it once, however often this is repeated, and only then it is removed here.
+
+        Raises:
+            StoreError: A shard does not answer; the feedback stays here.
+        """
+        asked = (*member.item.asked, self._store.shard)
+        others = [one for one in self._store.shards if one.shard not in asked]
+        if not others:
+            return False
+        # One that is away is asked last.
+        other = min(others, key=lambda one: (one.is_away, one.shard))
+        passed = msgspec.json.encode(msgspec.structs.replace(member.item, asked=asked))
+        name = f"{asked[0]}:{member.item.entry_id}"
+        other.run("take_feedback", (other.keys.feedback, other.keys.feedback_taken), (passed, name, _TAKEN_TTL_S))
+        self._store.call(lambda client: client.zrem(self._keys.feedback, member.raw))
+        return True
 
     def postpone(self, raw: Sequence[bytes]) -> None:
         """Leave members to the next pass, unless they were removed meanwhile."""

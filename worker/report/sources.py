@@ -37,7 +37,7 @@ from worker.report.figures import (
     time_of,
     written,
 )
-from worker.storage.client import Entry, Store, scan_stream
+from worker.storage.client import Entry, Store, entry_position, scan_shards, summed_counts
 
 _SERIES_AT_ONCE: Final = 25
 _MOST_COUNT: Final = 4_000
@@ -64,9 +64,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     # The monitor keeps a series for each value of one label, not for pairs of them.
     has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
     outbox = read_outbox(store, scope, costs_only=has_sums)
-    counts = {
-        name.decode(): int(n) for name, n in store.call(lambda client: client.hgetall(store.keys.account_all)).items()
-    }
+    (counts,) = summed_counts(store, [store.keys.account_all])
     coverage = read_coverage(store, scope.period)
     limits = list(_cut_limits(scope, counts, coverage))
     corrected: dict[Labels, list[CorrectedShare]] = {}
@@ -136,7 +134,8 @@ def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: f
     """List all services and judges, with the hour of the newest verdict of those that a scope asks for."""
     newest = {(one.service, one.judge): 0.0 for one in series.values()}
     if not newest:
-        entries = store.call(lambda client: client.xrevrange(store.keys.verdicts, count=_MOST_COUNT))
+        newest_first = scan_shards(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
+        entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
         for at, verdict in _decoded(entries):
             newest.setdefault((verdict.service, verdict.judge), at)
     wanted = {name: one for name, one in series.items() if not one.segment and scope.wants(one.service, one.judge)}
@@ -215,12 +214,13 @@ def _labels(scope: Scope, series: Series) -> Labels:
 
 def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     """Add up the verdicts of the outbox, read in chunks of bounded size."""
-    tally, oldest = Tally(scope), None
-    if first := store.call(lambda client: client.xrange(store.keys.verdicts, count=1)):
-        oldest = int(first[0][0].partition(b"-")[0]) / 1000
+    tally = Tally(scope)
+    firsts = (one.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for one in store.answering)
+    # Of several outboxes, the time from which all hold their verdicts.
+    oldest = max((entry_position(first[0][0])[0] / 1000 for first in firsts if first), default=None)
     # Costs need no history, which most of the outbox may be.
     begin = scope.period.since if costs_only else scope.history
-    for entries in scan_stream(store, store.keys.verdicts, str(max(0, int(begin * 1000)))):
+    for entries in scan_shards(store, store.keys.verdicts, str(max(0, int(begin * 1000)))):
         for at, verdict in _decoded(entries):
             tally.add(verdict, at, only="cost" if costs_only else "all")
     return _Outbox(tally, oldest)
@@ -240,11 +240,8 @@ def read_coverage(store: Store, period: Period) -> Coverage | None:
     """Add up the account of the days of a period; None where no day has one."""
     first, last = (time_of(at).date() for at in (period.since, period.until - 1))
     days = [first + dt.timedelta(days=number) for number in range((last - first).days + 1)]
-    found = store.hashes(map(store.keys.account, days))
-    totals: dict[str, int] = defaultdict(int)
-    for counts in found:
-        for name, count in counts.items():
-            totals[name.decode()] += int(count)
+    found = summed_counts(store, map(store.keys.account, days))
+    totals: Counter[str] = sum(found, Counter())
     if not totals:
         return None
     # The first day that a worker ran, or that is still kept, may lie within the period.

@@ -9,7 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import NormalDist, fmean
 from typing import Final, NamedTuple
 
@@ -31,7 +31,7 @@ from worker.monitor.shares import merged, pass_share
 from worker.queue.ledger import read_outbox_entry
 from worker.selection.sampling import Choice, Sampler, Sampling
 from worker.selection.stream_entry import TraceEntry, read_entry
-from worker.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.storage.client import CHUNK_BYTES, Entry, Store, entry_position, next_count, summed_counts
 
 DEFAULT_SHARE: Final = 0.9
 """The share of verdicts that pass where the monitor knows none."""
@@ -146,19 +146,25 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
         StoreError: Redis did not answer.
     """
     low, high, stream = str(max(0, int(since_s * 1000))), str(int(until_s * 1000)), store.keys.traces
-    first = store.call(lambda client: client.xrange(stream, low, high, count=1))
-    last = store.call(lambda client: client.xrevrange(stream, high, low, count=1))
-    if not first or not last:
+    ends = [
+        entries[0][0]
+        for one in store.answering
+        for entries in one.pipeline(
+            lambda pipe: (pipe.xrange(stream, low, high, count=1), pipe.xrevrange(stream, high, low, count=1))
+        )
+        if entries
+    ]
+    if not ends:
         raise NoTrafficError(
             "the stream retains no trace of this time; publish traces first, or name an earlier time with --since"
         )
-    begin, end = (int(found[0][0].partition(b"-")[0]) for found in (first, last))
+    begin, end = (entry_position(found(ends, key=entry_position))[0] for found in (min, max))
     traces = _sample_traces(settings, store, begin, end + 1)
     if not traces:
         raise NoTrafficError("the retained entries hold no trace that can be read; see tracejudge invalid")
     past, tokens = _read_past(store, begin, int(until_s * 1000) + 1)
-    counts = store.call(lambda client: client.hgetall(store.keys.account_all))
-    gathered, *judged = (int(counts.get(b"session:%b" % name, 0)) for name in (b"gathered", b"judged", b"updated"))
+    (counts,) = summed_counts(store, [store.keys.account_all])
+    gathered, *judged = (counts[f"session:{name}"] for name in ("gathered", "judged", "updated"))
     sessions = {one.entry.trace.session_id for one in traces} - {None}
     in_session = sum(one.entry.trace.session_id is not None for one in traces)
     per_conversation = gathered / sum(judged) if gathered and sum(judged) else in_session / max(1, len(sessions))
@@ -170,8 +176,8 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
 def published_yesterday(store: Store, now_s: float) -> int | None:
     """Return the traces that arrived yesterday (UTC); None where that day was not counted as a whole."""
     day = dt.datetime.fromtimestamp(now_s, dt.UTC).date() - dt.timedelta(days=1)
-    before, found = store.hashes(map(store.keys.account, (day - dt.timedelta(days=1), day)))
-    arrived = int(found.get(b"published", 0)) - int(found.get(b"dropped", 0))
+    before, found = summed_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
+    arrived = found["published"] - found["dropped"]
     return arrived if before and arrived > 0 else None
 
 
@@ -184,11 +190,12 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
     found: list[_Sampled] = []
     # A short stream is read as a whole: in bursts nearly all of it may be in one part.
-    is_short = store.call(lambda client: client.xlen(store.keys.traces)) <= _SLOTS * _USED
+    length = sum(one.call(lambda client: client.xlen(store.keys.traces)) for one in store.answering)
+    is_short = length <= _SLOTS * _USED
     most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
     count = most
-    for low, high in _slots(begin, end):
-        entries: list[Entry] = store.call(
+    for (low, high), shard in product(_slots(begin, end), store.answering):
+        entries: list[Entry] = shard.call(
             lambda client: client.xrange(store.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
         )
         if not entries:
@@ -225,8 +232,8 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
                 of_pair.probabilities.append(verdict.probabilities)
             tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
 
-    for low, high in _slots(begin, end):
-        entries = store.call(
+    for (low, high), shard in product(_slots(begin, end), store.answering):
+        entries = shard.call(
             lambda client: client.xrange(store.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
         )
         for entry in filter(None, map(read_outbox_entry, entries)):

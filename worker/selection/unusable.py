@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from worker.selection.lenient import shown_id
 from worker.selection.stream_entry import InvalidEntry, TraceEntry
-from worker.storage.client import Store, StoreError
+from worker.storage.client import Store, StoreError, entry_position
 
 if TYPE_CHECKING:
     import redis
@@ -133,12 +133,20 @@ def _written_at(entry_id: str) -> float:
 
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
-    """Read the last invalid entries, the newest first."""
-    found = store.call(lambda client: client.xrevrange(store.keys.invalid, count=limit))
-    return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in found]
+    """Read the last invalid entries of all shards, the newest first."""
+    found = [
+        entry
+        for one in store.answering
+        for entry in one.call(lambda client: client.xrevrange(store.keys.invalid, count=limit))
+    ]
+    newest = sorted(found, key=lambda entry: entry_position(entry[0]), reverse=True)[:limit]
+    return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest]
 
 
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
-    found = store.call(lambda client: client.hvals(store.keys.left_out))
-    return sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in found), key=lambda one: -one.at)
+    found = [raw for one in store.answering for raw in one.call(lambda client: client.hvals(store.keys.left_out))]
+    latest: dict[tuple[str, str], LeftOutRecord] = {}
+    for one in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in found), key=lambda one: -one.at):
+        latest.setdefault((one.field, one.type), one)
+    return list(latest.values())

@@ -8,7 +8,10 @@ again.
 All scripts can be repeated: what took effect once does not take effect twice.
 """
 
+import heapq
+import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import redis
 import structlog
 from redis.exceptions import AuthenticationError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as LostConnectionError
 
 from tracejudge.delivery.transport import make_pool
 from tracejudge.redis_url import mask_url
@@ -34,6 +38,7 @@ _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
 _SCAN_COUNT: Final = 1_000
 _FIRST_CHUNK_COUNT: Final = 16
+_MERGED_COUNT: Final = 500
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
 _REFUSED: Final = "REFUSED "
 _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
@@ -129,23 +134,59 @@ def script_sources() -> dict[str, str]:
 
 
 class Store:
-    """Redis with our scripts. Safe to share between threads."""
+    """Redis with our scripts. Safe to share between threads.
 
-    def __init__(self, url: str, keys: Keys) -> None:
+    Attributes:
+        shard: Its number among the Redis servers of the installation, from 0.
+        address: Where it is, without user and password.
+        is_away: Whether it did not answer when it was last asked.
+        checks_place: Whether it must be the shard of this number; not for a command that reads one server alone.
+    """
+
+    def __init__(self, url: str, keys: Keys, shard: int = 0) -> None:
         """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
         self.keys = keys
-        self._address = address(url)
+        self.shard = shard
+        self.address = address(url)
+        # None where it is the only one: in a cycle its connections would stay open until garbage is collected.
+        self._shards: tuple[Store, ...] | None = None
+        self.is_away = False
+        self.checks_place = True
         self._redis = connect(url)
         self._scripts = {name: self._redis.register_script(source) for name, source in script_sources().items()}
         self._is_open = False
 
+    @property
+    def shards(self) -> "tuple[Store, ...]":
+        """All Redis servers of the installation in order, this one included."""
+        return (self,) if self._shards is None else self._shards
+
+    @shards.setter
+    def shards(self, stores: "tuple[Store, ...]") -> None:
+        self._shards = stores if len(stores) > 1 else None
+
+    @property
+    def first(self) -> "Store":
+        """The first Redis server, which keeps what belongs to no trace."""
+        return self.shards[0]
+
+    @property
+    def answering(self) -> "tuple[Store, ...]":
+        """All servers but those that did not answer when they were last asked; this one in any case."""
+        return tuple(one for one in self.shards if one is self or not one.is_away)
+
     def open(self) -> None:
-        """Check the version of the keys, and load all scripts into Redis.
+        """Check the version of the keys and the number of the shard, and load all scripts into Redis.
 
         Raises:
-            LayoutError: The keys under the prefix were written by another version.
+            LayoutError: The keys under the prefix were written by another version, or as another shard.
         """
-        wrong = self.call(lambda client: foreign_layout(client, self.keys))
+        wrong = self.call(
+            lambda client: (
+                foreign_layout(client, self.keys)
+                or (misplaced(client, self.keys, self.shard) if self.checks_place else None)
+            )
+        )
         if wrong is not None:
             raise LayoutError(wrong)
         self._load()
@@ -218,9 +259,12 @@ class Store:
     def call(self, command: "Callable[[redis.Redis], Any]") -> Any:
         """Run commands on the client, and translate the driver's errors."""
         try:
-            return command(self._redis)
+            reply = command(self._redis)
         except RedisError as error:
+            self.is_away = isinstance(error, LostConnectionError | redis.TimeoutError)
             raise self._translated(error) from error
+        self.is_away = False
+        return reply
 
     def _translated(self, error: RedisError) -> "StoreError":
         # In Redis 6.2 the code stands within the error of a script.
@@ -231,7 +275,7 @@ class Store:
         # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
         is_full = isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error))
         translated = StoreFullError() if is_full else StoreError(_describe(error))
-        translated.address = self._address
+        translated.address = self.address
         return translated
 
     def now_ms(self) -> int:
@@ -246,9 +290,9 @@ class Store:
     def make_group(self, stream: str, group: str) -> None:
         """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""
         keys = self.keys
-        names, is_exporter = (stream, keys.account_all, keys.groups, keys.layout), stream == keys.verdicts
+        names = (stream, keys.account_all, keys.groups, keys.layout, keys.shard)
         name = f"{stream.removeprefix(keys.prefix)[1:]}:{group}"
-        self.run("open_group", names, (group, name, int(is_exporter), LAYOUT))
+        self.run("open_group", names, (group, name, int(stream == keys.verdicts), LAYOUT, self.shard))
 
     def read_group(self, stream: str, group: str, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
         """Read new entries; waits up to ``block_ms`` for the first one."""
@@ -277,6 +321,25 @@ class Store:
     def close(self) -> None:
         """Close all connections."""
         self._redis.close()
+
+
+def make_stores(urls: Sequence[str], keys: Keys) -> tuple[Store, ...]:
+    """Make the stores of all Redis servers of an installation, in the order of the configuration."""
+    stores = tuple(Store(url, keys, number) for number, url in enumerate(urls))
+    for one in stores:
+        one.shards = stores
+    return stores
+
+
+def misplaced(client: "redis.Redis", keys: Keys, shard: int) -> str | None:
+    """Return an error text if this Redis has another number than the configuration gives it, else None."""
+    stored: Any = client.get(keys.shard)
+    if stored is None or stored == str(shard).encode():
+        return None
+    return (
+        f"this Redis is shard {stored.decode(errors='replace')} by its key {keys.shard} and stands at place {shard} of "
+        "shards; restore the order, and add new servers at the end"
+    )
 
 
 def foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
@@ -368,6 +431,40 @@ def scan_stream(
         first, last = (first, after) if newest_first else (after, last)
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
         count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
+
+
+def scan_shards(
+    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
+) -> Iterator[list[Entry]]:
+    """Yield the entries of a range of all shards in the order of their times, as ``scan_stream`` does of one.
+
+    Entries of two shards may have the same id.
+    """
+    scans = [scan_stream(one, stream, first, last, newest_first=newest_first, most=most) for one in store.answering]
+    if len(scans) == 1:
+        yield from scans[0]
+        return
+    each = [(entry for chunk in chunks for entry in chunk) for chunks in scans]
+    entries = heapq.merge(*each, key=lambda entry: entry_position(entry[0]), reverse=newest_first)
+    while chunk := list(itertools.islice(entries, _MERGED_COUNT)):
+        yield chunk
+
+
+def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
+    """Read hashes of counts, each summed over all shards."""
+    wanted = list(names)
+    totals: list[Counter[str]] = [Counter() for _ in wanted]
+    for one in store.answering:
+        for total, fields in zip(totals, one.hashes(wanted), strict=True):
+            total.update({name.decode(): int(count) for name, count in fields.items()})
+    return totals
+
+
+def entry_position(entry_id: bytes | str) -> tuple[int, int]:
+    """Return the milliseconds and the number of an entry's id, by which entries are in order."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
 
 
 def groups_of(store: Store, stream: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 INGEST_GROUP: Final = "ingest"
+MONITOR_GROUP: Final = "monitor"
 
 
 class _Key:
@@ -32,6 +33,8 @@ class Keys:
     """Hash of consumer group to its last acknowledged entry, used if somebody destroys the group. No TTL."""
     layout = _Key("layout")
     """String, version of all keys; written by the first worker. No TTL."""
+    shard = _Key("shard")
+    """String, the number of this Redis among the configured ones; written by the first worker. No TTL."""
     caps = _Key("caps")
     """Hash of caps that the SDK's script obeys: ``max_stream``. No TTL."""
 
@@ -85,6 +88,8 @@ class Keys:
     # --- late feedback ---
     feedback = _Key("feedback:due")
     """Sorted set of pending late feedback by the time of its pass, in milliseconds; TTL of the ledger."""
+    feedback_taken = _Key("feedback:taken")
+    """Sorted set of late feedback that another shard handed over, so that each is taken once; TTL of a day."""
     feedback_pass = _Key("feedback:pass")
     """String, the worker that searches the traces of late feedback; TTL of seconds."""
 
@@ -107,6 +112,8 @@ class Keys:
     """String, the worker that is the active monitor; TTL of seconds."""
     quality_series = _Key("quality:series")
     """Hash of the monitor's series: id to labels as JSON. No TTL."""
+    quality_positions = _Key("quality:positions")
+    """Hash of shard to the last entry of its outbox that is in the monitor's sums; only on the first. No TTL."""
     quality_examples = _Key("quality:examples")
     """Hash of example traces of open incidents: series, kind and trace id to their order. Fields end with incidents."""
     canary = _Key("canary")

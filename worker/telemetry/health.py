@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 from prometheus_client import Gauge
 
 from worker.storage.client import Store
-from worker.storage.keys import INGEST_GROUP
+from worker.storage.keys import INGEST_GROUP, MONITOR_GROUP
 
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 # Unready within a minute: positions arrive every second, and a probe asks every ten.
@@ -62,14 +62,16 @@ class _Part(NamedTuple):
     name: str
     role: str | None
     watched: Watched
+    shard: int | None
 
 
 class Flow(NamedTuple):
-    """Something that a role consumes. ``stalled`` says what it means when it is not consumed."""
+    """Something that a role consumes in a Redis. ``stalled`` says what it means when it is not consumed."""
 
     name: str
     role: str
     stalled: str
+    shard: int = 0
 
 
 class _FlowState:
@@ -87,7 +89,10 @@ class _FlowState:
 
 
 class Readiness:
-    """The state of all roles of one worker. Safe to share between threads."""
+    """The state of all roles of one worker. Safe to share between threads.
+
+    A role works on each Redis server, or shard, by itself: it is ready while it makes progress on one of them.
+    """
 
     def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin without threads; a role is unready after ``stalled_s`` without progress, earlier with a known cause."""
@@ -96,29 +101,29 @@ class Readiness:
         self._clock = clock
         self._lock = threading.Lock()
         self._parts: list[_Part] = []
-        self._flows: dict[str, _FlowState] = {}
-        self._paused: frozenset[str] = frozenset()
+        self._flows: dict[tuple[int, str], _FlowState] = {}
+        self._paused: dict[int, frozenset[str]] = {}
         self._stopping = False
 
-    def watch(self, name: str, role: str | None, watched: Watched) -> None:
-        """Add a thread; one without a role counts for liveness only."""
-        self._parts.append(_Part(name, role, watched))
+    def watch(self, name: str, role: str | None, watched: Watched, shard: int | None = 0) -> None:
+        """Add a thread; one without a role counts for liveness only, one without a shard is needed for all of them."""
+        self._parts.append(_Part(name, role, watched, shard))
 
     def add_flow(self, flow: Flow) -> None:
         """Add a flow; its positions are expected from now on."""
-        self._flows[flow.name] = _FlowState(flow, self._clock())
+        self._flows[flow.shard, flow.name] = _FlowState(flow, self._clock())
 
-    def update(self, positions: Mapping[str, str | None], paused: Iterable[str] = ()) -> None:
-        """Set the positions of all flows, as ``flow_positions`` returns them, and the roles that pause on purpose.
+    def update(self, positions: Mapping[str, str | None], paused: Iterable[str] = (), shard: int = 0) -> None:
+        """Set the positions of a shard's flows, as ``flow_positions`` returns them, and the roles that pause there.
 
         Unknown flows are ignored.
         """
         now = self._clock()
         with self._lock:
-            self._paused = frozenset(paused)
-            for name, state in self._flows.items():
-                if name in positions:
-                    state.update(None if state.flow.role in self._paused else positions[name], now)
+            self._paused[shard] = frozenset(paused)
+            for (of_shard, name), state in self._flows.items():
+                if of_shard == shard and name in positions:
+                    state.update(None if state.flow.role in self._paused[shard] else positions[name], now)
 
     def begin_stop(self) -> None:
         """Report every role as stopping from now on, and threads that end as not dead."""
@@ -133,22 +138,31 @@ class Readiness:
         for state in self.roles():
             gauge.labels(state.role).set_function(partial(lambda role: float(self.role(role).ready), state.role))
 
-    def roles(self) -> list[RoleState]:
-        """Return the state of each role, in the order in which threads were added."""
-        names = dict.fromkeys(part.role for part in self._parts if part.role is not None)
-        return [self.role(name) for name in names]
+    def roles(self, shard: int | None = None) -> list[RoleState]:
+        """Return the state of each role, in the order in which threads were added; on one shard only if it is given."""
+        parts = [part for part in self._parts if shard is None or part.shard in {None, shard}]
+        names = dict.fromkeys(part.role for part in parts if part.role is not None)
+        return [self.role(name) if shard is None else self._on_shard(name, shard) for name in names]
 
     def role(self, role: str) -> RoleState:
-        """Return the state of one role: that of the worst of its threads and flows."""
+        """Return the state of one role on the shard where it does best."""
+        shards = dict.fromkeys(part.shard for part in self._parts if part.role == role and part.shard is not None)
+        states = [self._on_shard(role, shard) for shard in shards or (0,)]
+        return max(states, key=lambda one: (one.ready, one.state == "ready", -one.seconds))
+
+    def _on_shard(self, role: str, shard: int) -> RoleState:
+        """Return the state of one role on one shard: that of the worst of its threads and flows."""
         now = self._clock()
-        pulses = {part.name: part.watched.pulse for part in self._parts if part.role == role}
+        pulses = {
+            part.name: part.watched.pulse for part in self._parts if part.role == role and part.shard in {None, shard}
+        }
         with self._lock:
             flows = [
                 (state.flow.stalled, state.moved_at, state.updated_at)
                 for state in self._flows.values()
-                if state.flow.role == role
+                if state.flow.role == role and state.flow.shard == shard
             ]
-            paused = role in self._paused
+            paused = role in self._paused.get(shard, ())
         moved = [*(pulse.progressed_at for pulse in pulses.values()), *(moved_at for _, moved_at, _ in flows)]
         seconds = max(0.0, now - min(moved))
         if self._stopping:
@@ -178,15 +192,22 @@ class Readiness:
         return ""
 
 
-def flows(roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequence[str]) -> list[Flow]:
+def flows(roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequence[str], shard: int = 0) -> list[Flow]:
     """List the flows of a worker with these roles, exporters by name with their roles, and judge models."""
-    every = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read")]
+    every = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read", shard)]
     every += [
-        Flow(f"export:{group}", role, "verdicts wait in the outbox and none is read") for group, role in groups.items()
+        Flow(f"export:{group}", role, "verdicts wait in the outbox and none is read", shard)
+        for group, role in groups.items()
     ]
     stalled = "batches are ready, there is capacity, and none is leased"
-    every += [Flow(f"judge:{judge_model}", "judge", stalled) for judge_model in judge_models]
+    every += [Flow(f"judge:{judge_model}", "judge", stalled, shard) for judge_model in judge_models]
     return [flow for flow in every if flow.role in roles]
+
+
+def monitor_flow() -> Flow:
+    """Return the flow of the monitor, on the first shard."""
+    (flow,) = flows(("monitor",), {MONITOR_GROUP: "monitor"}, ())
+    return flow
 
 
 def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, bool]) -> dict[str, str | None]:

@@ -310,6 +310,8 @@ class Metrics:
         "1 while the role makes progress, as on /readyz", stability=_STABLE)
     build_info = Metric(Gauge, "build_info", "boolean", ("version", "config_hash"),
         "1, with the version and a hash of the configuration: two hashes are two configurations", stability=_STABLE)
+    shard_up = Metric(Gauge, "shard_up", "boolean", ("shard",),
+        "1 while the Redis of this number answers the worker, 0 while it does not; the only one has the number 0")
     # fmt: on
 
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:

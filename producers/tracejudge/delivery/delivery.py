@@ -1,12 +1,19 @@
-"""One producer's delivery: builds buffer, sender and thread, and starts, flushes and stops them in order."""
+"""One producer's delivery: builds buffer, sender and thread, and starts, flushes and stops them in order.
+
+With several shards there is a delivery for each, with its share of the bounds, so that a server that is away delays and
+costs only its own traces.
+"""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracejudge.delivery.buffer import Buffer, Flushes
+from msgspec.structs import replace
+
+from tracejudge.content.field_names import field_of
+from tracejudge.delivery.buffer import Buffer, Flushes, Kind, Totals
 from tracejudge.delivery.fork import (
     NativeThread,
     Wakeup,
@@ -17,14 +24,22 @@ from tracejudge.delivery.fork import (
     unpatched,
 )
 from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender, Stream
-from tracejudge.ids import fresh_id, reseed
+from tracejudge.ids import MAX_ID_CHARS, fresh_id, reseed
 from tracejudge.log import logger, report_internal_error
 from tracejudge.settings import Settings
+from tracejudge.sharding import shard_of
 
 if TYPE_CHECKING:
     from tracejudge.delivery.encoding import ItemEncoder
 
 _DELIVERY_SHARE = 0.8  # of the time of `shutdown`; the rest is for the last report
+
+
+class _FlushRequest(NamedTuple):
+    """The position up to which entries are to be confirmed, and the ticket of the flush; None if none is needed."""
+
+    target: int
+    ticket: int | None
 
 
 class Delivery:
@@ -33,12 +48,19 @@ class Delivery:
     A forked child gets a delivery of its own. Entries held at the fork belong to the parent, which sends them.
     """
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        shutdown_all: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         # redis needs this module, and it cannot be loaded once the interpreter has begun to end, which is when the
         # thread of a script with one publication imports redis. Not at the top: it takes `import tracejudge` 5 ms.
         import concurrent.futures.thread  # noqa: F401, PLC0415
 
         self._settings = settings
+        self._shutdown_all = shutdown_all
         self._clock = clock
         self._set_up()
         reset_in_children(self)
@@ -88,40 +110,43 @@ class Delivery:
         """Go on with the reports of another delivery of this process: a warning is logged once, whoever delivers."""
         self.reports = self._builder.reports = former.reports
 
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until everything accepted so far is confirmed and the totals are reported.
-
-        Returns:
-            Whether Redis confirmed the entries. Those dropped as invalid, as too large or for newer ones are counted
-            and not waited for.
-        """
+    def request_flush(self) -> _FlushRequest:
+        """Ask for everything accepted so far, and a report of the totals, to be sent now."""
         self._check_process()
         target = self.buffer.accepted
         unsettled = self.buffer.settled < target
-        if not self._over and (unsettled or self._reporter.needs_report(self.buffer.totals())):
-            ticket = self._flushes.request(target)
-            self._wake()
-            self._flushes.wait(ticket, timeout_s)
-        return self.buffer.settled >= target
+        if self._over or not (unsettled or self._reporter.needs_report(self.buffer.totals())):
+            return _FlushRequest(target, None)
+        ticket = self._flushes.request(target)
+        self._wake()
+        return _FlushRequest(target, ticket)
 
-    def shutdown(self, timeout_s: float) -> None:
-        """Stop in order, within about the timeout in seconds; a second call does nothing."""
+    def wait_flushed(self, request: _FlushRequest, timeout_s: float) -> bool:
+        """Wait for a flush; return whether Redis confirmed the entries.
+
+        Those dropped as invalid, as too large or for newer ones are counted and not waited for.
+        """
+        if request.ticket is not None:
+            self._flushes.wait(request.ticket, timeout_s)
+        return self.buffer.settled >= request.target
+
+    def close(self) -> bool:
+        """Refuse new entries, so that the rest is finite; False if they were refused before."""
         self._check_process()
-        deadline_s = self._clock() + timeout_s
-        # 1. Refuse new entries, so that the rest is finite.
-        if not self.buffer.close():
-            return
-        # 2. Deliver; entries that cannot make it are dropped while there is time to report them.
-        if not self.flush(timeout_s * _DELIVERY_SHARE):
-            self.buffer.abandon_queued()
-            self.flush(deadline_s - self._clock())
+        return self.buffer.close()
+
+    def end(self) -> None:
+        """Ask the thread to end after its current attempt."""
         self._over = True
-        # 3. Stop the thread. It may hang in a socket and is then left to the socket's timeout.
         self._sender.end()
+
+    def join(self, deadline_s: float) -> None:
+        """Wait for the end of the thread, and drop what is left."""
         thread = self._thread
         if thread is not None:
+            # It may hang in a socket and is then left to the socket's timeout.
             thread.join(max(deadline_s - self._clock(), 0.0))
-        # 4. Freeze the counts last: confirmations of the thread count up to here.
+        # The counts are frozen last: confirmations of the thread count up to here.
         self.reports.summarize(at_end=True)
         abandoned = self.buffer.abandon_all()
         if abandoned:
@@ -154,9 +179,92 @@ class Delivery:
                 report_internal_error(error)
                 return
             try:
-                run_at_child_exit(lambda: self.shutdown(self._settings.exit_timeout_s))
+                run_at_child_exit(lambda: self._shutdown_all(self._settings.exit_timeout_s))
             except Exception as error:  # noqa: BLE001 - the thread runs: a second one would send its items again
                 report_internal_error(error)
+
+
+class Deliveries:
+    """The deliveries of one client: one for each Redis server.
+
+    Attributes:
+        first: The only one, or that of the first shard.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        each = [settings]
+        if settings.shards:
+            # Each shard has its share of the bounds.
+            shares = {
+                name: max(1, getattr(settings, name) // len(settings.shards)) for name in ("max_items", "max_bytes")
+            }
+            each = [replace(settings, redis_url=url, **shares) for url in settings.shards]
+        self._each = tuple(Delivery(one, shutdown_all=self.shutdown, clock=clock) for one in each)
+        self.first = self._each[0]
+        self.is_single = len(self._each) == 1
+        for one in self._each[1:]:
+            one.continue_reports(self.first)
+
+    def of(self, trace_id: str, fields: Mapping[str, Any]) -> Delivery:
+        """Return the delivery to the shard of a trace, or of feedback."""
+        return self._each[shard_of(trace_id, session_of(fields), len(self._each))]
+
+    def continue_reports(self, former: "Deliveries") -> None:
+        """Go on with the reports of another client of this process."""
+        for one in self._each:
+            one.continue_reports(former.first)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything accepted so far is confirmed and the totals are reported; False on timeout."""
+        return all(self._flushed(self._each, timeout_s))
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Stop in order, within about the timeout in seconds; a second call does nothing."""
+        deadline_s = self._clock() + timeout_s
+        open_now = [one for one in self._each if one.close()]
+        # Deliver; entries that cannot make it are dropped while there is time to report them.
+        flushed = self._flushed(open_now, timeout_s * _DELIVERY_SHARE)
+        late = [one for one, is_flushed in zip(open_now, flushed, strict=True) if not is_flushed]
+        for one in late:
+            one.buffer.abandon_queued()
+        self._flushed(late, deadline_s - self._clock())
+        for one in open_now:
+            one.end()
+        for one in open_now:
+            one.join(deadline_s)
+
+    def totals(self, kind: Kind) -> Totals:
+        """Return the counts of a kind of entry, for all shards together."""
+        every = [one.buffer.totals(kind) for one in self._each]
+        dropped: dict[str, int] = {}
+        for totals in every:
+            for reason, count in totals.dropped.items():
+                dropped[reason] = dropped.get(reason, 0) + count
+        return Totals(sum(one.published for one in every), sum(one.accepted for one in every), dropped)
+
+    def _flushed(self, deliveries: Sequence[Delivery], timeout_s: float) -> list[bool]:
+        """Flush deliveries at the same time; return for each whether it was confirmed."""
+        deadline_s = self._clock() + timeout_s
+        requests = [one.request_flush() for one in deliveries]
+        return [
+            one.wait_flushed(request, deadline_s - self._clock())
+            for one, request in zip(deliveries, requests, strict=True)
+        ]
+
+
+def session_of(fields: Mapping[str, Any]) -> str | None:
+    """Return the session id of a publication as it will be sent; None without one."""
+    given = fields.get("session_id")
+    if given is None:
+        given = next((fields[name] for name in fields if type(name) is str and field_of(name) == "session_id"), None)
+    if given is None or (type(given) is str and len(given) <= MAX_ID_CHARS):
+        return given
+    # Only for a session id that is no text, or too long.
+    from tracejudge.content.convert import convert_field  # noqa: PLC0415
+
+    found = convert_field("session_id", given)
+    return found if isinstance(found, str) else None
 
 
 def _load_encoder(settings: Settings) -> "ItemEncoder":

@@ -6,7 +6,7 @@ import pytest
 from cli_parts import SECRET, Run, words
 from stage_parts import Chosen, Ground, make_trace
 
-from worker.cli import forget
+from worker.forget import Forgetting
 from worker.storage.client import StoreError
 
 COUNTS = ("traces", "feedback", "evaluations", "dead_letters", "verdicts", "unreadable")
@@ -73,7 +73,7 @@ def test_stopped_half_way_it_says_so(served: Run, ground: Ground, monkeypatch: p
             raise error
 
         with monkeypatch.context() as stopping:
-            stopping.setattr(forget.Forgetting, "_erase_verdicts", stop)
+            stopping.setattr(Forgetting, "_erase_verdicts", stop)
             ended = served("forget", "--trace-id", TRACE.trace_id)
         assert (ended.code, ended.out) == (code, "")
         assert "stopped; not all is erased, run it again" in ended.err

@@ -16,7 +16,7 @@ from typing import Final, cast
 import click
 import msgspec
 import redis
-from msgspec import Struct
+from msgspec import Struct, structs
 from redis.exceptions import ResponseError
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +24,7 @@ from rich.text import Text
 from judges.core.model import ChatRequest
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
-from worker.accounting import read_account
+from worker.accounting import read_account, summed
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, metrics_receiver, page
 from worker.cli.doctor.judge_models import calibrations, same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
@@ -40,13 +40,18 @@ from worker.monitor.budgets import read_states
 from worker.monitor.canary import graders_of
 from worker.queue.batch import Evaluation
 from worker.selection.unusable import MAX_INVALID, read_invalid, read_left_out
-from worker.storage.client import Store, groups_of
+from worker.storage.client import Store, groups_of, make_stores
 from worker.storage.keys import INGEST_GROUP, Keys
 from worker.telemetry.backlog import measure
 from worker.telemetry.finding import Check, Finding, broken, examine, misconfigured, ok, warning
 from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 
 _NEARLY: Final = 0.99
+_SHARED_BROKER: Final = warning(
+    "broker place",
+    "the first shard is the broker of all: while it is away nothing is judged",
+    "set broker_url to a Redis of its own",
+)
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
@@ -97,11 +102,15 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
 
 
 def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool = False) -> list[Finding]:
-    """Run all checks; those that need Redis only when it answers."""
-    url = settings.redis_url
-    first = [Check("redis", lambda: [reach("redis", url)]), Check("metrics page", partial(page, settings, environment))]
-    if settings.metrics == "otlp":
-        first.append(Check("metrics receiver", partial(metrics_receiver, settings, environment)))
+    """Run all checks; those that need a Redis only when it answers."""
+    urls = settings.redis_urls
+    first = [
+        of_shard(settings, shard, Check("redis", partial(lambda one: [reach("redis", one)], url)))
+        for shard, url in enumerate(urls)
+    ]
+    first.append(Check("metrics page", partial(page, settings, environment)))
+    pushed = Check("metrics receiver", partial(metrics_receiver, settings, environment))
+    first += [pushed] if settings.metrics == "otlp" else []
     if settings.broker_url:
         first.append(Check("broker", partial(broker, settings)))
     for name, model in settings.models.items():
@@ -115,32 +124,60 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
     first.append(Check("canary", partial(canary, settings)))
     for exporter in enabled(settings).values():
         first += exporter.checks(settings)
-    reached, *others = examine(first)
-    if reached.result == "broken":
-        # Every other check of Redis would repeat the same failure.
-        return [reached, *others]
-    store = Store(url, Keys(settings.prefix))
-    commands = worker_commands(store.keys)
-    further = [
+    found = examine(first)
+    reached, others = found[: len(urls)], found[len(urls) :]
+    stores = make_stores(urls, Keys(settings.prefix))
+    further: list[Check] = []
+    for store, url, answer in zip(stores, urls, reached, strict=True):
+        # Every other check of this Redis would repeat the same failure.
+        store.is_away = answer.result == "broken"
+        if not store.is_away:
+            further += [of_shard(settings, store.shard, check) for check in _checks_of_one(settings, store, url)]
+    further += [] if stores[0].is_away else _checks_of_all(settings, stores[0])
+    try:
+        return [*reached, *examine(further), *others]
+    finally:
+        for one in stores:
+            one.close()
+
+
+def of_shard(settings: Settings, shard: int, check: Check) -> Check:
+    """Name the findings of a check by the number of the Redis, where there are several."""
+    if not settings.shards:
+        return check
+
+    def run() -> Sequence[Finding]:
+        return [structs.replace(one, name=f"shard {shard}: {one.name}") for one in check.run()]
+
+    return Check(f"shard {shard}: {check.name}", run, check.bound_s)
+
+
+def _checks_of_one(settings: Settings, store: Store, url: str) -> list[Check]:
+    """Return the checks that each Redis needs by itself."""
+    commands = worker_commands(store.keys, is_shard=len(store.shards) > 1)
+    return [
         Check("redis keeping", partial(server, url)),
         Check("redis permissions", lambda: [permissions("redis permissions", url, commands)]),
-        # Without an address of its own the broker is this Redis.
-        *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
-        Check("redis keys", partial(foreign_keys, url, store.keys)),
+        Check("redis keys", partial(foreign_keys, url, store.keys, store.shard)),
         Check("clock", partial(clock, url)),
         Check("roles", partial(roles, settings, store)),
         Check("circuits", partial(circuits, store)),
+        Check(_VERSIONS, partial(judge_versions, settings, store)),
+    ]
+
+
+def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
+    """Return the checks of what all Redis servers hold together; ``store`` is the first."""
+    return [
+        # Without an address of its own the broker is this Redis.
+        *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
+        *([Check("broker place", lambda: [_SHARED_BROKER])] if settings.shards and not settings.broker_url else []),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
         *([Check("spending", partial(spending, settings, store))] if settings.budgets else []),
-        Check(_VERSIONS, partial(judge_versions, settings, store)),
         Check("model families", partial(same_family, settings, store)),
     ]
-    try:
-        return [reached, *examine(further), *others]
-    finally:
-        store.close()
 
 
 def budgets(settings: Settings) -> Sequence[Finding]:
@@ -205,7 +242,7 @@ def canary(settings: Settings) -> Sequence[Finding]:
 
 def accounting(store: Store) -> Sequence[Finding]:
     """Check that the accounting balances."""
-    lost = read_account(store).lost
+    lost = summed([read_account(one) for one in store.answering]).lost
     if lost == 0:
         return [ok("accounting", "they balance")]
     what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
@@ -214,7 +251,7 @@ def accounting(store: Store) -> Sequence[Finding]:
 
 def dead_letters(store: Store) -> Sequence[Finding]:
     """Check whether evaluations were given up."""
-    dead = measure(store).dead
+    dead = sum(measure(one).dead for one in store.answering)
     if not dead:
         return [ok("dead letters", "none")]
     fix = "see `tracejudge dead list`, then `dead retry` or `dead drop`"
@@ -250,7 +287,8 @@ def circuits(store: Store) -> Sequence[Finding]:
 
 def roles(settings: Settings, store: Store) -> Sequence[Finding]:
     """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
-    exporters = enabled(settings)
+    # The monitor is one for all shards, and shows on the first.
+    exporters = {name: one for name, one in enabled(settings).items() if one.role != "monitor" or store is store.first}
     found = measure(store, groups=tuple(exporters))
     workers = [worker.roles for worker in live_workers(store)]
     seen = {"ingest": _is_read(store, store.keys.traces, INGEST_GROUP), "judge": bool(live_circuits(store))}

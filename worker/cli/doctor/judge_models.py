@@ -3,12 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from judges.registry import configured
 from worker.config.settings import Settings
 from worker.queue.ledger import read_outbox_entry
-from worker.storage.client import Store
+from worker.storage.client import Store, scan_shards
 from worker.telemetry.finding import Finding, ok, warning
 
 _CALIBRATIONS: Final = "calibrations"
@@ -56,7 +57,8 @@ def calibrations(settings: Settings) -> Sequence[Finding]:
 def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check in the newest verdicts whether a model judges answers of its own family, which judges tend to prefer."""
     names = {one.judge_model: one.model or one.judge_model for one in settings.models.values()}
-    entries = store.call(lambda client: client.xrevrange(store.keys.verdicts, count=_NEWEST))
+    chunks = scan_shards(store, store.keys.verdicts, newest_first=True, most=_NEWEST)
+    entries = islice((entry for chunk in chunks for entry in chunk), _NEWEST)
     read = [one.verdict for entry in entries if (one := read_outbox_entry(entry)) is not None]
     pairs = Counter((one.judge_model, one.model) for one in read if one.model)
     findings = [

@@ -13,7 +13,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from tracejudge.delivery.transport import make_pool
 from worker.broker import broker as celery_broker
 from worker.config.settings import MIB, Settings
-from worker.storage.client import address, addresses, foreign_layout
+from worker.storage.client import address, addresses, foreign_layout, misplaced
 from worker.storage.keys import Keys
 from worker.telemetry.finding import Cause, Finding, broken, cause_of, chain, ok, warning
 
@@ -139,10 +139,10 @@ def memory(info: Mapping[str, Any]) -> Finding:
     return warning("redis memory", what, fix) if used >= _NEARLY_FULL * bound else ok("redis memory", what)
 
 
-def foreign_keys(url: str, keys: Keys) -> Sequence[Finding]:
-    """Check whether another version has written under the prefix: a worker would not start."""
+def foreign_keys(url: str, keys: Keys, shard: int = 0) -> Sequence[Finding]:
+    """Check whether another version, or another place among the shards, has written: a worker would not start."""
     with connect(url) as client:
-        wrong = foreign_layout(client, keys)
+        wrong = foreign_layout(client, keys) or misplaced(client, keys, shard)
     what, _, fix = (wrong or "").partition("; ")
     return [broken("redis keys", what, fix)] if wrong else []
 
@@ -237,8 +237,11 @@ def _is_allowed(connection: Any, command: Command) -> bool:
     return True
 
 
-def worker_commands(keys: Keys) -> list[Command]:
-    """List the commands that workers run, scripts included, each in a form that Redis queues."""
+def worker_commands(keys: Keys, *, is_shard: bool = False) -> list[Command]:
+    """List the commands that workers run, scripts included, each in a form that Redis queues.
+
+    On one of several servers the monitor moves its group by itself.
+    """
     commands = (
         "PING|TIME|SCAN 0|EVALSHA {zeros} 0|MEMORY USAGE {key}|EXISTS {key}|DEL {key}|EXPIRE {key} 1|PEXPIRE {key} 1|"
         "TTL {key}|GET {key}|MGET {key}|SET {key} a|STRLEN {key}|HSET {key} a b|HSETNX {key} a b|HGET {key} a|"
@@ -251,7 +254,8 @@ def worker_commands(keys: Keys) -> list[Command]:
         "XCLAIM {key} a b 0 1-1"
     )
     scripts = [("EVAL", "return 1", "0"), ("SCRIPT", "LOAD", "return 1")]
-    return [*scripts, *_commands(commands, key=f"{keys.prefix}:doctor", zeros="0" * 40)]
+    more = "|XGROUP SETID {key} a 0-1" if is_shard else ""
+    return [*scripts, *_commands(commands + more, key=f"{keys.prefix}:doctor", zeros="0" * 40)]
 
 
 def broker_commands(prefix: str) -> list[Command]:

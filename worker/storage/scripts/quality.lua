@@ -16,26 +16,35 @@
 -- Values of sums are msgpack: a whole number takes 1 to 5 bytes, so that a hash of a day stays in Redis' compact encoding.
 
 -- @script add_quality
--- Acknowledges outbox entries for the monitor and adds their judgements to the sums, in one step.
+-- Acknowledges outbox entries for the monitor and adds their judgements to the sums, in one step. Entries of another
+-- shard's outbox cannot be acknowledged here: they are added once because the position in that outbox moves with them.
 --
--- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua
+-- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua; with plan.shard:
+-- KEYS[1] quality:positions   hash, shard -> the last entry of its outbox that is in the sums; no TTL
 -- KEYS[4..] hashes of sums, clusters and counts, named by their index in the plan
 -- ARGV[1] the plan, as msgpack, see worker/export/sums.py: group, last (of the entries), max_clusters, ttls {key, s},
+--         shard and after, the position that the entries follow, both '' for entries of this Redis,
 --         places {hour's key, its field, five minutes' key, its field},
 --         entries {id, {{place, w, y or -1 without a pass or fail}, ...}, {{key, field, amount}, ...}}; a judgement of a
 --         session has also the place of its sums over sessions, the cluster's key, the cluster
--- Returns how many entries were acknowledged now for the first time, and how many of their judgements came without
--- their cluster because its hash is full.
+-- Returns how many entries were added now for the first time, at least 1 where the position moved, and how many of their judgements came without their
+-- cluster because its hash is full. 0 entries with plan.shard: the position is another one.
 local plan = cmsgpack.unpack(ARGV[1])
 local writes = {}
 -- Rights are checked on one hash for all: they are given by the prefix.
 if KEYS[4] then writes[1] = {KEYS[4], false, 'HSET', 'HMGET', 'HLEN', 'EXPIRE', 'HINCRBY'} end
-writes[#writes + 1] = {KEYS[1], 'stream', 'XACK'}
-writes[#writes + 1] = {KEYS[2], 'hash', 'HINCRBY'}
-writes[#writes + 1] = {KEYS[3], 'hash', 'HGET', 'HSET'}
+local is_here = plan.shard == ''
+if is_here then
+  writes[#writes + 1] = {KEYS[1], 'stream', 'XACK'}
+  writes[#writes + 1] = {KEYS[2], 'hash', 'HINCRBY'}
+  writes[#writes + 1] = {KEYS[3], 'hash', 'HGET', 'HSET'}
+else
+  writes[#writes + 1] = {KEYS[1], 'hash', 'HSET', 'HGET'}
+end
 local exported = 'exported:' .. plan.group
-local refused = guard(writes) or guard_counters(KEYS[2], {exported})
+local refused = guard(writes) or (is_here and guard_counters(KEYS[2], {exported}) or nil)
 if refused then return refused end
+if not is_here and (redis.call('HGET', KEYS[1], plan.shard) or '') ~= plan.after then return {0, 0} end
 
 local function is_of_class(field) return #field == 3 and field:byte(3) <= 90 end
 
@@ -146,7 +155,7 @@ end
 
 local fresh = 0
 for _, entry in ipairs(plan.entries) do
-  if redis.call('XACK', KEYS[1], plan.group, entry[1]) == 1 then
+  if not is_here or redis.call('XACK', KEYS[1], plan.group, entry[1]) == 1 then
     fresh = fresh + 1
     for _, part in ipairs(entry[2]) do
       local place, w, y = plan.places[part[1]], part[2], part[3]
@@ -163,7 +172,7 @@ for _, entry in ipairs(plan.entries) do
     end
   end
 end
-if fresh == 0 then return {0, 0} end
+if fresh == 0 and is_here then return {0, 0} end
 
 for _, place in ipairs(plan.places) do
   if place[5] then
@@ -193,6 +202,11 @@ for key, fields in pairs(changed) do
   end
   if lengths[key] == 0 then redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3]) end
 end
-redis.call('HINCRBY', KEYS[2], exported, fresh)
-note_acknowledged(KEYS[3], 'verdicts:' .. plan.group, plan.last)
+if is_here then
+  redis.call('HINCRBY', KEYS[2], exported, fresh)
+  note_acknowledged(KEYS[3], 'verdicts:' .. plan.group, plan.last)
+else
+  redis.call('HSET', KEYS[1], plan.shard, plan.last)
+  fresh = math.max(1, fresh)
+end
 return {fresh, unclustered}

@@ -39,9 +39,12 @@ end
 -- KEYS[2] account:all          hash of counts; no TTL
 -- KEYS[3] groups               hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
 -- KEYS[4] layout               string, version of all keys; no TTL
+-- KEYS[5] shard                string, number of this Redis among the configured ones; no TTL
 -- ARGV[1] group · ARGV[2] its field in KEYS[3] · ARGV[3] '1' for an exporter's group · ARGV[4] version of the keys
+-- ARGV[5] number of this Redis
 -- Returns 1 if it was created.
-local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'}})
+local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'},
+  {KEYS[5], 'string'}})
 if refused then return refused end
 
 local function number_of(field)
@@ -49,6 +52,7 @@ local function number_of(field)
 end
 
 redis.call('SET', KEYS[4], ARGV[4], 'NX')
+redis.call('SET', KEYS[5], ARGV[5], 'NX')
 if group_state(KEYS[1], ARGV[1]) then return 0 end
 local position = redis.call('HGET', KEYS[3], ARGV[2])
 if position then
@@ -87,6 +91,27 @@ if total > 0 then
   note_acknowledged(KEYS[3], 'verdicts:' .. ARGV[1], ARGV[2])
 end
 return fresh
+
+-- @script pass_group
+-- Moves a group to an entry up to which its reader has counted the stream by a position of its own. Entries before the
+-- group's place change nothing, so that the script can be repeated.
+--
+-- KEYS[1] verdicts      stream
+-- KEYS[2] account:all   hash of counts; no TTL
+-- KEYS[3] groups        hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
+-- ARGV[1] group · ARGV[2] the entry
+-- Returns how many entries were passed.
+local exported = 'exported:' .. ARGV[1]
+local refused = guard({{KEYS[2], 'hash', 'HINCRBY'}, {KEYS[1], 'stream', 'XRANGE'}, {KEYS[3], 'hash', 'HGET', 'HSET'}})
+  or guard_counters(KEYS[2], {exported})
+if refused then return refused end
+local delivered = last_delivered(KEYS[1], ARGV[1])
+if not delivered or not before(delivered, ARGV[2]) then return 0 end
+local passed = #redis.call('XRANGE', KEYS[1], '(' .. delivered, ARGV[2])
+redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2])
+redis.call('HINCRBY', KEYS[2], exported, passed)
+note_acknowledged(KEYS[3], 'verdicts:' .. ARGV[1], ARGV[2])
+return passed
 
 -- @script claim
 -- Claims entries of a group that their consumer has not acknowledged for a while. One entry at a time, since XCLAIM
@@ -166,4 +191,20 @@ return retired
 local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])
 if pending.err or #pending > 0 then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return 1
+
+-- @script take_feedback
+-- Takes late feedback that another shard hands over because its stream does not hold the trace, once.
+--
+-- KEYS[1] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest, else ARGV[3]
+-- KEYS[2] feedback:taken   sorted set, name of what was taken -> when, in ms; TTL ARGV[3] in seconds
+-- ARGV[1] the feedback · ARGV[2] its name: the shard where it arrived, and its entry there · ARGV[3] a TTL
+-- Returns 1 if it was taken now.
+local refused = guard({{KEYS[1], 'zset', 'ZADD', 'TTL', 'EXPIRE'}, {KEYS[2], 'zset', 'ZADD', 'EXPIRE'}})
+if refused then return refused end
+local now = now_ms()
+if redis.call('ZADD', KEYS[2], 'NX', now, ARGV[2]) == 0 then return 0 end
+redis.call('EXPIRE', KEYS[2], ARGV[3])
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return 1

@@ -1,0 +1,144 @@
+"""Three Redis servers share the traces of two workers; one of them is killed and comes back with its data."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
+from support.processes import bounded_s, wait_until
+
+import tracejudge
+from tracejudge.sharding import shard_of
+from worker.accounting import Account, read_account, summed
+from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.monitor.series import HOUR_S, read_buckets, read_series
+from worker.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.storage.client import Store, make_stores
+
+SHARDS = 3
+TRACES = 600
+SESSIONS = 10
+RULES = [{"name": "all", "judges": ["groundedness"]}]
+
+
+class Shards:
+    """Three servers, a broker of its own, and two workers."""
+
+    def __init__(
+        self, stack: ExitStack, binary: ServerBinary, folder: Path, prefix: str, of_worker: Sequence[Mapping[str, str]]
+    ) -> None:
+        self.servers = [stack.enter_context(EmbeddedRedis(binary, appendonly=True)) for _ in range(SHARDS)]
+        broker = stack.enter_context(EmbeddedRedis(binary))
+        self.urls, self.prefix = [server.url for server in self.servers], prefix
+        pipeline = Pipeline(self.urls[0], prefix, folder, stack)
+        self.stores = make_stores(self.urls, pipeline.keys)
+        settings = {"shards": ",".join(self.urls), "broker_url": broker.url, "rules": RULES}
+        self.workers = [pipeline.worker(**settings, **each) for each in of_worker]
+
+    def account(self) -> Account:
+        return summed([read_account(store) for store in self.stores])
+
+    def verdicts(self, store: Store) -> list[OutboxEntry]:
+        entries = store.call(lambda client: client.xrange(store.keys.verdicts))
+        return [read for read in map(read_outbox_entry, entries) if read is not None]
+
+    def judgements_in_sums(self) -> int:
+        store, now = self.stores[0], time.time()
+        series = [one for one, labels in read_series(store).items() if not labels.segment]
+        found = read_buckets(store, series, now - HOUR_S, now + HOUR_S, fine=True)
+        return sum(bucket.sums.total.judgements for buckets in found for bucket in buckets)
+
+
+@pytest.fixture
+def shards(
+    redis_binaries: tuple[ServerBinary, ...], tmp_path: Path, prefix: str, request: pytest.FixtureRequest
+) -> Iterator[Shards]:
+    """Two workers that serve all servers, or what the test's parameter says."""
+    with ExitStack() as stack:
+        yield Shards(stack, redis_binaries[0], tmp_path, prefix, getattr(request, "param", ({}, {})))
+
+
+def ready_roles(worker: Worker) -> set[str]:
+    """Read which roles the readiness page reports as ready."""
+    lines = httpx.get(f"http://127.0.0.1:{worker.port}/readyz", timeout=10).text.splitlines()
+    return {line.split()[0] for line in lines if line.split()[1].startswith("ready")}
+
+
+@pytest.mark.slow("three servers, one of them away for seconds")
+@pytest.mark.parametrize("killed", [1, 0], ids=["a later one", "the first one"])
+def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards: Shards, killed: int) -> None:
+    traces = [
+        msgspec.structs.replace(trace, session_id=f"session {number % SESSIONS}" if number % 3 == 0 else None)
+        for number, trace in enumerate(make_traces(2 * TRACES))
+    ]
+    expected: Counter[int] = Counter(shard_of(one.trace_id, one.session_id, SHARDS) for one in traces)
+    assert min(expected[shard] for shard in range(SHARDS)) > TRACES // SHARDS, "each server has its part"
+    alive = [store for store in shards.stores if store.shard != killed]
+    tracejudge.init(service="tests", shards=shards.urls, prefix=shards.prefix)
+    try:
+        for trace in traces[:TRACES]:
+            tracejudge.publish(trace)
+        wait_until(lambda: sum(len(shards.verdicts(store)) for store in shards.stores) > TRACES // 4, SETTLING_S)
+        shards.servers[killed].kill()
+        killed_at = time.monotonic()
+        for trace in traces[TRACES:]:
+            tracejudge.publish(trace)
+        assert not tracejudge.flush(0.5), "the traces of the server that is away are kept"
+        wait_until(lambda: all(len(shards.verdicts(store)) == expected[store.shard] for store in alive), SETTLING_S)
+        assert time.monotonic() - killed_at < bounded_s(5), "other servers do not wait for the one that is away"
+        up = {str(store.shard): float(store.shard != killed) for store in shards.stores}
+        for worker in shards.workers:
+            wait_until(
+                lambda worker=worker: (
+                    {shard: worker.scrape().total("tracejudge_shard_up", shard=shard) for shard in up} == up
+                )
+            )
+            # The sums of the monitor are on the first one.
+            roles = {"ingest", "judge", "export"} | ({"monitor"} if killed else set())
+            wait_until(lambda worker=worker, roles=roles: ready_roles(worker) >= roles, what="roles to be ready")
+        shards.servers[killed].restart()
+        assert tracejudge.flush(60)
+    finally:
+        tracejudge.shutdown()
+
+    def settled() -> Account | None:
+        account = shards.account()
+        return account if account.published == len(traces) and account.settled else None
+
+    account = wait_until(settled, SETTLING_S, "all traces to be settled")
+    assert (account.sampled, account.scored, account.lost, account.lost_by_redis) == (len(traces), len(traces), 0, 0)
+    of_shard = {store.shard: Counter(one.verdict.trace_id for one in shards.verdicts(store)) for store in shards.stores}
+    once = Counter({trace.trace_id: 1 for trace in traces})
+    assert sum(of_shard.values(), Counter()) == once, "each trace is judged once"
+    assert {shard: len(found) for shard, found in of_shard.items()} == expected
+    wait_until(lambda: shards.judgements_in_sums() >= len(traces), SETTLING_S, "the sums of the monitor")
+    assert shards.judgements_in_sums() == len(traces)
+    counted = sum(worker.scrape().total("tracejudge_verdicts_total") for worker in shards.workers)
+    assert counted == len(traces)
+
+
+@pytest.mark.slow("three servers")
+@pytest.mark.parametrize("shards", [({"served_shards": "0"}, {"served_shards": "1,2"})], indirect=True, ids=["apart"])
+def test_workers_that_serve_different_servers_pass_messages_on(shards: Shards) -> None:
+    traces = make_traces(40)
+    tracejudge.init(service="tests", shards=shards.urls, prefix=shards.prefix)
+    waited = []
+    try:
+        for number, trace in enumerate(traces, 1):
+            tracejudge.publish(trace)
+            began = time.monotonic()
+            wait_until(lambda: sum(len(shards.verdicts(one)) for one in shards.stores) == number, SETTLING_S)  # noqa: B023
+            waited.append(time.monotonic() - began)
+    finally:
+        tracejudge.shutdown()
+    # A lost message costs a second, and half of them are for the other worker.
+    assert sorted(waited)[len(waited) // 2] < bounded_s(0.3)
+    assert shards.account().lost == 0
+    for worker, served in zip(shards.workers, ({"0"}, {"1", "2"}), strict=True):
+        up = {str(shard): worker.scrape().total("tracejudge_shard_up", shard=str(shard)) for shard in range(SHARDS)}
+        assert {shard for shard, is_up in up.items() if is_up} == served
