@@ -26,6 +26,7 @@ from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
 from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
+from worker.cli.lint import CODES
 from worker.config.receivers import KINDS
 from worker.config.settings import (
     Board,
@@ -55,6 +56,9 @@ All begin with `tracejudge_`. Times are in seconds, scores lie in 0..1. Beside t
 metrics of Prometheus' client: by `process_start_time_seconds` the rules tell a counter that is new from one found late.
 Name, type and labels of a stable metric change only with a note in the CHANGELOG; those of an experimental one may
 change in any version. `series_labels` adds labels to every metric that bears `service` to `judge_model`.
+"""
+_OF_LINT: Final = """\
+With an error no worker starts; with a warning it starts, and something is hardly meant. Codes keep their meaning.
 """
 _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
@@ -190,6 +194,7 @@ def _pages() -> dict[str, str]:
         "configuration.md": _configuration(),
         "judges.md": _judges(),
         "verdicts.md": _verdicts(),
+        "lint.md": _lint(),
         "sdk.md": _sdk(),
         "agreement.md": _NOTE + agreement.page(),
         "answers.md": _NOTE + answers.page(),
@@ -205,7 +210,7 @@ def _pages() -> dict[str, str]:
 def _metrics() -> str:
     lines = [_NOTE, "# Metrics\n", _OF_METRICS]
     lines += ["| metric | type | unit | labels | stability | what |", "| --- | --- | --- | --- | --- | --- |"]
-    for metric in (*METRICS.values(), *GATEWAY_METRICS.values(), *BOARD_METRICS.values()):
+    for metric in dict.fromkeys((*METRICS.values(), *GATEWAY_METRICS.values(), *BOARD_METRICS.values())):
         kind, labels = metric.kind.__name__.lower(), ", ".join(metric.labels) or "-"
         lines.append(f"| `{metric.name}` | {kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help} |")
     return "\n".join([*lines, "", _PANELS, _WITHOUT_MONITOR])
@@ -251,6 +256,13 @@ def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
         else:
             default = "required" if field.required else "-"
         yield field.encode_name, default, text
+
+
+def _lint() -> str:
+    lines = [_NOTE, "# Findings of `tracejudge lint`\n", _OF_LINT]
+    lines += ["| code | name | severity | what |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{one.code}` | `{one.name}` | {one.severity} | {one.meaning} |" for one in CODES]
+    return "\n".join(lines) + "\n"
 
 
 def _judges() -> str:

@@ -30,7 +30,7 @@ from msgspec import Meta, Struct
 
 from tracejudge.sharding import MAX_SHARDS
 from worker.broker import broker
-from worker.config.loading import config_path, load, unconfigured
+from worker.config.loading import config_path, load, unconfigured, unknown_variables
 from worker.config.settings import Settings, SettingsError
 from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
 from worker.runtime import Runtime
@@ -338,7 +338,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     def configure_logs(**_: Any) -> None:
         # A handler of this signal keeps Celery from configuring logs of its own, also where it was started without us.
         if not logging.getLogger().handlers:
-            logs.configure(settings.log_level)
+            logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
 
     return app
 
@@ -392,10 +392,12 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
 def _log_config(settings: Settings, path: str | None) -> None:
     # A worker started in another folder would judge by the heuristic, and its verdicts look like any others.
     if (said := unconfigured(settings, path)) is not None:
-        event = f"{said}; set --config or TRACEJUDGE_CONFIG"
+        event = f"{said}; `tracejudge init` writes one"
         log.warning(event)
     else:
-        log.info("configuration loaded", config=path)
+        log.info("configuration loaded", config=path, config_hash=settings.config_hash)
+    for variable in unknown_variables(settings, os.environ):
+        log.warning("unknown variable", variable=variable.name, close_match=variable.close)
 
 
 def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:

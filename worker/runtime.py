@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import disable_created_metrics
@@ -24,7 +24,7 @@ from worker.export.sums import QualitySums, ShardSums
 from worker.judging.consumer import Serves
 from worker.judging.evaluator import CODE_IN_HAND, close_all
 from worker.judging.fetching import Limits, NoEndpoint
-from worker.service import LoopEndedError, ServiceThread, stop_threads
+from worker.service import OUTAGE, LoopEndedError, ServiceThread, stop_threads
 from worker.shard import Shard, Shared
 from worker.storage.client import LayoutError, StoreError, make_stores
 from worker.storage.keys import MONITOR_GROUP, Keys
@@ -32,7 +32,10 @@ from worker.telemetry import logs
 from worker.telemetry.calls import CallMetrics, measure_python
 from worker.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
-from worker.telemetry.metrics import Metrics
+from worker.telemetry.metrics import Metrics, push
+
+if TYPE_CHECKING:
+    from worker.telemetry.metrics_push import MetricsPush
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0
@@ -76,6 +79,7 @@ class Runtime:
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
         access = HttpAuth.of(settings, os.environ)
+        self._push: MetricsPush | None = None
         self._http_server = HttpServer(self.metrics.registry, self._readiness, access, tls_context(settings))
         judges = configured(settings.judges)
         keep_secrets(settings)
@@ -128,6 +132,7 @@ class Runtime:
             SettingsError: The metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
+        OUTAGE.fix = redis_fix(self._config)
         for store in self.stores:
             try:
                 store.open()
@@ -135,8 +140,7 @@ class Runtime:
                 key = "shards" if settings.shards else "redis_url"
                 raise SettingsError(f"{place_of(key, os.environ, self._config)}: {key}: {error}") from error
             except StoreError as error:
-                fix = redis_fix(self._config)
-                log.warning("redis unreachable, waiting for it", error=str(error), redis=store.address, fix=fix)
+                OUTAGE.report(error)
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
@@ -146,6 +150,7 @@ class Runtime:
                 f"metrics_port: {settings.metrics_host}:{settings.metrics_port} cannot be used ({error.strerror}); "
                 "set metrics_port, TRACEJUDGE_METRICS_PORT or --metrics-port; 0 takes any free one"
             ) from error
+        self._push = push(settings, self.metrics.registry, os.environ)
         if self._shared.has("judge"):
             self._shared.loop.start()
         for shard in self.shards.values():
@@ -181,6 +186,8 @@ class Runtime:
             loop.stop()
         for store in self.stores:
             store.close()
+        if self._push is not None:
+            self._push.stop()
         self._http_server.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
 

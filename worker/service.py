@@ -19,6 +19,45 @@ from worker.telemetry.logs import where
 log = structlog.get_logger("tracejudge.service")
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
+_REMIND_S: Final = 60.0
+
+
+class Outage:
+    """What the threads of a process report of one Redis: an outage is one log line, not one a thread and retry.
+
+    Attributes:
+        fix: How to fix it, for the log.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.fix = "start Redis there, or correct redis_url"
+        self._clock = clock
+        self._lock = threading.Lock()
+        # By address and text: threads may find different ones, as when some of their commands are refused.
+        self._remind_at: dict[tuple[str, str], float] = {}
+
+    def report(self, error: StoreError) -> None:
+        """Log an error unless another thread has; the same one is repeated each minute."""
+        with self._lock:
+            key, now = (error.address, str(error)), self._clock()
+            if now < self._remind_at.get(key, now):
+                return
+            self._remind_at[key] = now + _REMIND_S
+        where = error.address or "see the configuration"
+        log.warning("redis unavailable, retrying", error=str(error), redis=where, fix=self.fix)
+
+    def end(self, address: str) -> None:
+        """Log once that the Redis at an address answers again, if an outage was reported."""
+        with self._lock:
+            ended = [key for key in self._remind_at if key[0] == address]
+            for key in ended:
+                del self._remind_at[key]
+        if ended:
+            log.info("redis available again", redis=address or "see the configuration")
+
+
+OUTAGE: Final = Outage()
+"""That of this process."""
 _THREAD_STOP_S: Final = 3.0
 _LOOK_S: Final = 0.05
 
@@ -79,12 +118,15 @@ class ServiceThread(ABC):
     def backoff(self, error: Exception) -> None:
         """Report an error and wait, a little longer each time, with jitter."""
         self.report_blocked(str(error))
-        log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
+        if isinstance(error, StoreError):
+            OUTAGE.report(error)
+        else:
+            log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
         self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
         self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
 
     def _run(self) -> None:
-        prepared = False
+        prepared, away = False, dict[str, None]()
         while not self.stopping.is_set():
             try:
                 if not prepared:
@@ -94,6 +136,7 @@ class ServiceThread(ABC):
             except StoreError as error:
                 # Redis may come back without the prepared state.
                 prepared = False
+                away[error.address] = None
                 self.backoff(error)
             except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
                 # Only the type: the text of an unexpected error may quote a trace.
@@ -101,6 +144,8 @@ class ServiceThread(ABC):
                 self.backoff(RuntimeError(type(error).__name__))
             else:
                 self.record_progress()
+                while away:
+                    OUTAGE.end(away.popitem()[0])
                 self._begun = True
                 self._backoff_s = _FIRST_BACKOFF_S
 

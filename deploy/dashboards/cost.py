@@ -80,8 +80,8 @@ def make(table: Table) -> Dashboard:
         [
             Row("Now", _now()),
             Row("Spend", spend),
-            Row("Tokens", _tokens()),
-            Row("Price of a judgement", price),
+            Row("Tokens", _tokens(), collapsed=True),
+            Row("Price of a judgement", price, collapsed=True),
             Row("Budgets", _budgets(table)),
         ],
         variables=[data_source(), *labels("tracejudge_judge_tokens_total", *_BOTH)],

@@ -324,10 +324,11 @@ def _by_threshold() -> builders.FieldColor:
 
 
 class Row(NamedTuple):
-    """Panels below a heading."""
+    """Panels below a heading; those of a collapsed row are asked for when it is opened."""
 
     title: str
     panels: Sequence[dashboard.Panel]
+    collapsed: bool = False
 
 
 def lay_out(
@@ -357,11 +358,18 @@ def lay_out(
         # The id of a panel depends on its row alone, so that links to it stay valid when other rows grow.
         first = place * _IDS_PER_ROW
         heading = dashboard.GridPos(h=1, w=_WIDTH, x=0, y=top)
-        made.panels.append(dashboard.RowPanel(title=row.title, id_val=first, grid_pos=heading))
-        top = _place(row.panels, top + 1)
+        shown = dashboard.RowPanel(row.collapsed, row.title, id_val=first, grid_pos=heading)
+        made.panels.append(shown)
+        bottom = _place(row.panels, top + 1)
         for number_in_row, panel in enumerate(row.panels, start=1):
             panel.id_val = first + number_in_row
-            made.panels.append(panel)
+        if row.collapsed:
+            # Grafana keeps the panels within the row, and moves what follows when it is opened.
+            shown.panels = list(row.panels)
+            top += 1
+        else:
+            made.panels += row.panels
+            top = bottom
     made.links = others(name)
     made.templating = dashboard.DashboardDashboardTemplating(list(variables))
     made.annotations = dashboard.AnnotationContainer(list(annotations))

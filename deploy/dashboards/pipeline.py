@@ -18,6 +18,7 @@ from deploy.dashboards.grafana import (
     number,
     override,
     per,
+    rows,
     share,
     states,
 )
@@ -39,16 +40,18 @@ _ALERT_LINE: Final = override(
 def make(table: Table) -> Dashboard:
     """Make the dashboard."""
     bound_by = ("service", "environment", "judge", "judge_model")
+    arrived, *arriving = _arriving(table)
     return lay_out(
         "Pipeline",
         "Whether the watcher itself sees all it should: from what services publish to what exporters have sent.",
         [
             Row("Now", [alerts_now(table, bound_by, (14, 8)), *_now(table)]),
-            Row("From published to exported", [_funnel(table), *_arriving(table)]),
-            Row("Stream and batches", _stream_and_batches(table)),
-            Row("Judge models", _judge_models(table)),
-            Row("Judges that read whole traces", _agents()),
-            Row("Verdicts on their way out", _exporting(table)),
+            Row("From published to exported", [_funnel(table), arrived]),
+            Row("Traces that came, and what they lack", arriving, collapsed=True),
+            Row("Stream and batches", _stream_and_batches(table), collapsed=True),
+            Row("Judge models", _judge_models(table), collapsed=True),
+            Row("Judges that read whole traces", _agents(), collapsed=True),
+            Row("Verdicts on their way out", _exporting(table), collapsed=True),
         ],
         variables=[
             data_source(),
@@ -333,6 +336,14 @@ def _stream_and_batches(table: Table) -> list[Panel]:
             as_bars=True,
             no_data="Nothing was shed",
         ),
+        states(
+            "Redis servers",
+            "When each Redis server answered the workers, by its number in `shards`; the only one has the number 0.",
+            Query(per(["shard"], "tracejudge_shard_up", "min"), legend("shard")),
+            {1: ("answers", "green"), 0: ("away", "red")},
+            unit=Unit("none"),
+            no_data=_NO_WORKER,
+        ),
         graph(
             "Memory of Redis",
             "Memory that Redis uses, and its `maxmemory`, at which it refuses writes; no second line where it is not "
@@ -460,6 +471,7 @@ def _exporting(table: Table) -> list[Panel]:
     late = table.watcher.scores_late
     age = f"tracejudge:score_age_seconds_p{{}}:{late.window}{{{{{SERVICE}}}}}"
     ready = per(["role", "instance"], "tracejudge_ready", "max")
+    configured = ("version", "config_hash")
     dropped = Query(five_minutes(["exporter", "reason"], "export_dropped"), legend("exporter", "reason", between=": "))
     return [
         graph(
@@ -512,5 +524,15 @@ def _exporting(table: Table) -> list[Panel]:
             no_data=_NO_WORKER,
             runbooks=runbooks(table, "TraceJudgeRoleNotReady"),
             size=(12, 8),
+        ),
+        rows(
+            "Versions and configurations",
+            "How many workers and gateways run each version with each configuration: two hashes for long mean that "
+            "some have another file or other variables. Addresses, secrets, roles and ports are not in the hash.",
+            Query(per(configured, "tracejudge_build_info", "count")),
+            columns={**{name: name for name in configured}, "Value": "processes"},
+            sort="processes",
+            descending=True,
+            no_data=_NO_WORKER,
         ),
     ]

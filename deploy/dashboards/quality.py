@@ -84,13 +84,13 @@ def make(table: Table) -> Dashboard:
         "Quality",
         "Which share of the answers of each service passes by each judge, how sure that is, and why the rest fails.",
         [
-            Row("Now", [alerts_now(table, _PLACE, (14, 8)), *_now(table)]),
-            Row("Shares that passed", [_incidents(table), _all_series(table)]),
+            Row("Now", [alerts_now(table, _PLACE, (12, 8)), *_now(table), _incidents(table)]),
+            Row("Shares that passed", [_all_series(table)]),
             Row(f"Up to {_AT_ONCE} series of what is chosen, the lowest share first", [_share_in_its_interval(table)]),
             Row("Scores", _scores()),
-            Row("Without a score, and in doubt", _without_score(table)),
-            Row("The judge's own error", _judge_error(table)),
-            Row("Judges in force", [_versions()]),
+            Row("Without a score, and in doubt", _without_score(table), collapsed=True),
+            Row("The judge's own error", _judge_error(table), collapsed=True),
+            Row("Judges in force", [_versions()], collapsed=True),
         ],
         variables=[
             data_source(),
@@ -103,6 +103,7 @@ def make(table: Table) -> Dashboard:
                 "Time before each point that scores, reasons and outcomes are counted in. A longer window is surer.",
             ),
             hidden("series", f"query_result({lowest})", '/series="([^"]+)"/'),
+            hidden("graded", f"label_values(tracejudge_score_count{{{RATED}}}, judge)", ""),
         ],
         annotations=_marks(),
         since="now-24h",
@@ -137,10 +138,39 @@ def _marks() -> Sequence[Marks]:
     ]
 
 
+def _budget_left(table: Table) -> tuple[str, str]:
+    """Return the share of the failures that an objective allows which is left, by series, and its window."""
+    window = max((burn.window for burn in table.burn.values() if burn.window), key=seconds)
+    objective = per(_RATED_LABELS, _gauge("objective"), "max")
+    failed = per(_RATED_LABELS, f"1 - tracejudge:pass_share:{window}{{{RATED}}}", "max")
+    return f"1 - {failed} / (1 - {objective})", window
+
+
 def _now(table: Table) -> list[Panel]:
+    budget, window = _budget_left(table)
     scored, ended = (f"sum(tracejudge:{name}:1h{{{SERIES}, {NO_PANELS}}})" for name in ("scored", "evaluations"))
     silent_s = seconds(table.watcher.no_verdicts.window)
     return [
+        number(
+            "Error budget left",
+            f"Of the series with the least: the share of the failures of the last {window} that its objective allows "
+            "and that have not happened. Below 0 the objective is missed.",
+            Query(f"bottomk(1, ({budget}) {_BUT_MEMBERS})", legend("service", "judge", between=", ")),
+            unit=Unit("percentunit", 0),
+            base="red",
+            bounds=[Bound(0, "orange"), Bound(0.5, "green")],
+            no_data="No objective is set",
+            runbooks=runbooks(table, "TraceJudgeObjectiveBurnFast", "TraceJudgeObjectiveBurnSlow"),
+        ),
+        number(
+            "Dropped since",
+            "When the oldest drop that is still open began; the table below tells the segment that explains it.",
+            Query(f"1000 * min({_gauge('drop_since_seconds')})"),
+            unit=Unit("dateTimeFromNow"),
+            base="red",
+            no_data="No drop is open",
+            runbooks=runbooks(table, "TraceJudgeQualityDrop"),
+        ),
         number(
             "Judgements in the window",
             "Verdicts of everything selected that passed or failed in the window of the shares, without those of "
@@ -149,7 +179,6 @@ def _now(table: Table) -> list[Panel]:
             base="orange",
             bounds=[Bound(table.min_judgements, "green")],
             no_data="No judgements",
-            size=(5, 4),
         ),
         number(
             "With a score",
@@ -161,7 +190,6 @@ def _now(table: Table) -> list[Panel]:
             bounds=[Bound(1 - table.unscored.bound, "orange"), Bound(_WELL, "green")],
             no_data="No evaluations",
             runbooks=runbooks(table, "TraceJudgeUnscoredShareHigh"),
-            size=(5, 4),
         ),
         number(
             "Since the last verdict",
@@ -171,7 +199,6 @@ def _now(table: Table) -> list[Panel]:
             bounds=[Bound(silent_s / 2, "orange"), Bound(silent_s, "red")],
             no_data="None in a day",
             runbooks=runbooks(table, "TraceJudgeNoVerdicts"),
-            size=(5, 4),
         ),
         number(
             "Safety incidents",
@@ -181,7 +208,6 @@ def _now(table: Table) -> list[Panel]:
             bounds=[Bound(1, "red")],
             no_data="No safety judge",
             runbooks=runbooks(table, "TraceJudgeSafetyFailures"),
-            size=(5, 4),
         ),
     ]
 
@@ -225,16 +251,18 @@ def _all_series(table: Table) -> Panel:
         "to": per(names, _gauge("upper"), "max"),
         "judgements": per(names, _gauge("judgements"), "max"),
         "above objective": f"{passed} - {per(names, _gauge('objective'), 'max')}",
+        "budget left": _budget_left(table)[0],
         "expected": per(names, _gauge("baseline"), "max"),
         # Grafana reads times in milliseconds.
         "dropped since": f"1000 * {per(names, _gauge('drop_since_seconds'), 'max')}",
     }
     columns = {name: name for name in names}
-    columns |= {f"Value #{ref}": name for ref, name in zip("ABCDEFG", values, strict=True)}
+    columns |= {f"Value #{ref}": name for ref, name in zip("ABCDEFGH", values, strict=True)}
     return rows(
         "Every series",
         "Each service, judge, version and model: the weighted share that passed in the last hour, or the last day "
-        "where judgements are few, its 95 % limits, its distance to the objective, the share that the monitor expects "
+        "where judgements are few, its 95 % limits, its distance to the objective, what is left of the failures that "
+        "the objective allows, the share that the monitor expects "
         "at this hour, and since when it has been below that. A few judgements have wide limits.",
         *(Query(expr) for expr in values.values()),
         columns=columns,
@@ -250,6 +278,7 @@ def _all_series(table: Table) -> Panel:
         overrides=[
             override("judgements", unit="short", decimals=0),
             colored("above objective", "red", 0, "green"),
+            colored("budget left", "red", 0, "green"),
             override("dropped since", unit="dateTimeFromNow", custom_cellOptions={"type": "color-text"}),
             override("service", links=[data_link("Only this series", "Quality", (*_PLACE, "metric"))]),
         ],
@@ -310,7 +339,13 @@ def _scores() -> list[Panel]:
     low = f'increase(tracejudge_score_bucket{{{each}, le=~"{_LOW_BUCKETS}"}}[$window])'
     count = f"increase(tracejudge_score_count{{{each}}}[$window])"
     highest = per(names, per((*names, "le"), low), "max")
-    buckets = f"sum by (le) (increase(tracejudge_score_bucket{{{each}}}[$window]))"
+    graded = f'{each}, judge=~"$graded"'
+    of_judge = f"sum by (le) (increase(tracejudge_score_bucket{{{graded}}}[$window]))"
+    all_of_judge = f"increase(tracejudge_score_count{{{graded}}}[$window])"
+    failed, rated = (
+        per(names, f"increase(tracejudge_verdicts_total{{{each}, outcome=~{outcomes}}}[$window])")
+        for outcomes in ('"fail"', '"pass|fail"')
+    )
     return [
         graph(
             "Mean score",
@@ -330,9 +365,19 @@ def _scores() -> list[Panel]:
             size=(12, 9),
         ),
         graph(
+            "Failures, with their traces",
+            "Share of the verdicts of the last $window that fail, each counted once. A point is a failure of a judge "
+            "that answers yes or no, and opens its trace; without points the exemplar storage of Prometheus is off.",
+            Query(share(failed, rated), legend(*names), exemplars=True),
+            unit=Unit("percentunit", 1),
+            no_data=_NO_SCORES,
+            size=(12, 9),
+            interval=FROM_RAW,
+        ),
+        graph(
             f"Low scores, {_LOW} and less, with their traces",
-            f"Share of the scores of the last $window that are {_LOW} or less, each counted once. A point is such a "
-            "score and opens its trace. Without points the exemplar storage of Prometheus is off.",
+            f"Share of the scores of the last $window that are {_LOW} or less, each counted once, of judges that "
+            "grade. A point is such a score and opens its trace.",
             Query(share(highest, per(names, count)), legend(*names), exemplars=True),
             unit=Unit("percentunit", 1),
             no_data=_NO_SCORES,
@@ -340,15 +385,15 @@ def _scores() -> list[Panel]:
             interval=FROM_RAW,
         ),
         heat_map(
-            "How the scores of $judge spread",
+            "How the scores of $graded spread",
             "Each column is the last $window at a moment: the darker a field, the larger the share of scores in it, "
-            "each counted once. Two dark bands are normal for judges that answer yes or no. Choose one metric where a "
-            "judge has several.",
-            Query(f"{buckets} / on () group_left () (sum({count}) > 0)", "{{le}}", "buckets", exemplars=True),
+            "each counted once. Judges that answer yes or no are not here. Choose one metric where a judge has "
+            "several.",
+            Query(f"{of_judge} / on () group_left () (sum({all_of_judge}) > 0)", "{{le}}", "buckets", exemplars=True),
             unit=Unit("percentunit", 1),
             no_data=_NO_SCORES,
             size=(12, 8),
-            repeat="judge",
+            repeat="graded",
             interval=FROM_RAW,
         ),
     ]

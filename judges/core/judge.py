@@ -43,6 +43,11 @@ class Metric:
     pass_at: float | None = None  # Lowest value, 0..1, that passes; None where the pass rule is not a threshold.
 
     @property
+    def is_yes_no(self) -> bool:
+        """Whether only two values exist, so that their share says everything about their distribution."""
+        return self.scale == "0 or 1"
+
+    @property
     def passes(self) -> str:
         """The pass rule, for display."""
         return self.pass_rule or ("descriptive" if self.descriptive else "no pass rule")

@@ -14,6 +14,14 @@ _ON = frozenset({"1", "true", "yes", "on"})
 _OFF = frozenset({"0", "false", "no", "off"})
 Drop = Literal["newest", "oldest"]
 Redaction = Callable[[str], str]
+VARIABLES: Final = frozenset(
+    f"TRACEJUDGE_{name}"
+    for name in (
+        *("CONTENT", "CONTEXT_TOOLS", "DISABLED", "DROP", "ENVIRONMENT", "PREFIX", "REDACT", "REDIS_URL", "RELEASE"),
+        *("SERVICE", "SHARDS"),
+    )
+)
+"""Every variable that `load_settings` reads."""
 # A name instead of the function: `content` imports the settings, and the patterns take 10 ms to compile.
 BUILT_IN: Final = "builtin"
 

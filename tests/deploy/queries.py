@@ -41,8 +41,9 @@ def dashboards(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
 
 
 def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the panels without headings."""
-    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    """Return the panels without headings, those of collapsed rows as well."""
+    listed = (one for panel in dashboard["panels"] for one in (panel, *panel.get("panels", ())))
+    return [panel for panel in listed if panel["type"] != "row"]
 
 
 def asked(folder: Path = FOLDER) -> list[Asked]:

@@ -77,7 +77,9 @@ class Traffic:
         yield self._verdict("safety", Score("safety", 0.0, passed=False))
         yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True))
         yield self._verdict("groundedness", Score("groundedness", 1.0, passed=True), environment="stage")
-        yield self._verdict("facts_grounding", Score("grounded", 0.0, passed=False), details={"fabricated_evidence": 2})
+        # The only metric here with a histogram: all others are of yes and no.
+        scores = Score("grounded", 0.0, passed=False), Score("supported_share", 0.25)
+        yield self._verdict("facts_grounding", *scores, details={"fabricated_evidence": 2})
         version = "a" * 16 if next(self._pages) < CHANGES_AFTER else "b" * 16
         yield self._verdict("correctness", Score("correctness", 1.0, passed=True), judge_version=version)
         yield self._verdict("groundedness", outcome="abstained")
@@ -142,6 +144,7 @@ class Traffic:
             metrics.stored_bytes.labels(what).set(2**20)
             metrics.stored_max_bytes.labels(what).set(2**30)
         metrics.redis_used_bytes.set(2**22)
+        metrics.shard_up.labels("0").set(1)
         metrics.redis_max_bytes.set(2**30)
         for status in ("ok", "timeout"):
             metrics.request_duration.labels(MODEL, status).observe(0.7)

@@ -159,6 +159,34 @@ def test_the_first_row_says_what_is_wrong_now(dashboard: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("dashboard", ALL)
+def test_at_most_fourteen_panels_are_open(dashboard: dict[str, Any]) -> None:
+    """Each open panel asks Prometheus every minute; those of a collapsed row lie below it, within the width."""
+    opened = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    rows = [panel for panel in dashboard["panels"] if panel.get("collapsed")]
+
+    assert len(opened) <= 14
+    assert all(row["panels"] for row in rows)
+    for row in rows:
+        for panel in row["panels"]:
+            assert panel["gridPos"]["y"] > row["gridPos"]["y"], panel["title"]
+            assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24, panel["title"]
+    assert len(rows) == {"tracejudge-pipeline": 5, "tracejudge-quality": 3, "tracejudge-cost": 2}[dashboard["uid"]]
+
+
+def test_the_first_screen_tells_the_budget_since_when_and_which_segment() -> None:
+    """A screen shows about 22 of Grafana's units."""
+    quality = dashboards()["tracejudge-quality"]
+    seen = {panel["title"]: panel for panel in quality["panels"] if sum(map(panel["gridPos"].get, "yh")) <= 22}
+
+    (budget,) = (target["expr"] for target in seen["Error budget left"]["targets"])
+    (since,) = (target["expr"] for target in seen["Dropped since"]["targets"])
+    assert "tracejudge_quality_objective" in budget
+    assert "tracejudge_quality_drop_since_seconds" in since
+    columns = seen["Open incidents"]["transformations"][1]["options"]["indexByName"]
+    assert {"segment", "since", "changed"} <= set(columns)
+
+
+@pytest.mark.parametrize("dashboard", ALL)
 def test_links_lead_to_the_other_dashboards(dashboard: dict[str, Any]) -> None:
     others = {f"/d/{uid}/{uid}" for uid in TITLES if uid != dashboard["uid"]}
 

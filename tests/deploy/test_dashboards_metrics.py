@@ -52,7 +52,7 @@ def test_what_is_asked_for_exists(window: str) -> None:
     known = set(declared()) | recorded()
     values = {
         "window": window,
-        **dict.fromkeys(EVERYTHING | {"series", "__interval", "__range", "__rate_interval"}, "1m"),
+        **dict.fromkeys(EVERYTHING | {"series", "graded", "__interval", "__range", "__rate_interval"}, "1m"),
     }
 
     names = {bare(name) for query in asked() for name in named_metrics(fill(query.expr, values))}

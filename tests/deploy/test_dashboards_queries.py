@@ -55,6 +55,7 @@ def ask(server: Prometheus, query: Asked, at: float | None = None, **chosen: str
 def values(uid: str) -> dict[str, str]:
     """Return the values of variables when a dashboard opens."""
     found = {"__range": "5m", "__interval": "4s", "__rate_interval": "4s", "series": "shop / safety / safety / prod"}
+    found["graded"] = ".+"
     for variable in dashboards()[uid]["templating"]["list"]:
         if variable["type"] == "custom":
             found[variable["name"]] = variable["current"]["value"]
@@ -177,10 +178,8 @@ def test_what_a_panel_says_is_not_added_to_what_its_members_say(server: Promethe
     assert by_label(found["Why there is no score", "A"], "reason").get(PANEL_REASON, 0) == 0
     assert set(by_label(found["Evaluations with a score", "A"], "judge").values()) == {1}
     assert set(by_label(found["With a score", "A"], "").values()) == {1}
-    low = next(answer for (where, _), answer in found.items() if where.startswith("Low scores"))
-    assert set(by_label(low, "judge").values()) == {0}
-    spread = by_label(found["How the scores of $judge spread", "A"], "le")
-    assert spread["0.0"] == spread["0.9"] == 0
+    assert set(by_label(found["Failures, with their traces", "A"], "judge").values()) == {0}
+    assert found["How the scores of $graded spread", "A"] == [], "a judge of yes and no has no histogram"
     funnel = {ref: by_label(answer, "")[""] for (where, ref), answer in found.items() if where.startswith("From publ")}
     assert funnel["E"] == pytest.approx(funnel["F"], rel=0.1)
 
@@ -194,14 +193,17 @@ def test_where_judge_models_are_told_apart_a_panel_is_one(server: Prometheus) ->
     assert by_label(found["Disagreement of judge models", "A"], "metric") == {"disagreement": 1}
 
 
-def test_low_scores_point_to_their_traces(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
-    query = next(query for query in answers if query.where.startswith("Low scores"))
+@pytest.mark.parametrize(("panel", "most"), [("Low scores", 0.4), ("Failures", float("inf"))])
+def test_bad_verdicts_point_to_their_traces(
+    server: Prometheus, answers: Mapping[Asked, Any], panel: str, most: float
+) -> None:
+    query = next(query for query in answers if query.where.startswith(panel))
 
     series = server.exemplars(fill(query.expr, values(query.dashboard)), 60)
 
     points = [exemplar for each in series for exemplar in each["exemplars"]]
     assert points
-    assert all(float(point["value"]) <= 0.4 and len(point["labels"]["trace_id"]) == 32 for point in points)
+    assert all(float(point["value"]) <= most and len(point["labels"]["trace_id"]) == 32 for point in points)
 
 
 def test_a_changed_judge_is_marked_and_a_new_one_is_not(answers: Mapping[Asked, Any]) -> None:

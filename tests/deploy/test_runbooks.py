@@ -13,7 +13,7 @@ from typing import Any
 import click
 import yaml
 from promtool_run import alert_names, every_rule
-from queries import dashboards, named_metrics
+from queries import dashboards, named_metrics, panels
 from runbook_pages import FOLDER, HEADINGS, Page, alerts_in, pages
 from support.cases import each_case
 
@@ -154,7 +154,9 @@ def test_promtool_accepts_the_queries(promtool: str, tmp_path: Path) -> None:
 
 @each_page
 def test_panels_are_on_a_dashboard(page: Page) -> None:
-    titles = {panel["title"] for dashboard in dashboards().values() for panel in dashboard["panels"]}
+    titles = {
+        panel["title"] for dashboard in dashboards().values() for panel in (*dashboard["panels"], *panels(dashboard))
+    }
     assert page.panels <= titles
 
 

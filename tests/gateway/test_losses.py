@@ -5,6 +5,7 @@ from http import HTTPStatus
 import pytest
 from structlog.testing import capture_logs
 
+from worker.config.settings import Settings
 from worker.gateway.admission import Loss, Losses, RefusedError
 from worker.selection.unusable import UnusableInput, read_invalid
 from worker.storage.client import Store
@@ -16,7 +17,7 @@ from worker.telemetry.metrics import GatewayMetrics
 def test_losses_are_logged_once_a_minute_with_their_count(redis_url: str, prefix: str) -> None:
     now = [0.0]
     store = Store(redis_url, Keys(prefix))
-    losses = Losses(UnusableInput(store), GatewayMetrics(), lambda: now[0])
+    losses = Losses(UnusableInput(store), GatewayMetrics(Settings()), lambda: now[0])
     secret = "the user's own text"  # noqa: S105 - a text
     error = RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", "send a token")
     with capture_logs() as logs:

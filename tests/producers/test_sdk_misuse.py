@@ -136,15 +136,16 @@ def test_a_hint_names_a_field_only_for_a_misspelt_name() -> None:
 def test_feedback_without_effect_is_reported_with_its_cause_and_place(
     sdk: StartedSdk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for trace_id, score in (("t", "SECRET"), (None, 1), ("t", [5]), (object(), 1)):
+    for trace_id, score in (("t", "SECRET"), (None, 1), ("t", [5]), (object(), 1), ("t", 5)):
         tracejudge.feedback(trace_id, score)  # type: ignore[arg-type]
     assert tracejudge.flush(60)
+    scale = "scale a rating, as (stars - 3) / 2 for 1 to 5, or pass True or False for a thumb"
     assert [message.partition("; published at ")[0] for message in caplog.messages] == [
-        "Feedback dropped: invalid (score must be a number from -1 to 1, not str); trace id t",
-        "Feedback dropped: invalid (trace_id must be a non-empty string, not NoneType)",
+        f"Feedback dropped: invalid (score must be a number from -1 to 1, not str); {scale}; trace id t",
+        "Feedback dropped: invalid (trace_id must be a non-empty string, not NoneType); pass what publish returned",
     ]
     assert all(f"published at {__file__}:" in message for message in caplog.messages)
-    assert sdk.client.totals(Kind.FEEDBACK).dropped == {"invalid": 4}
+    assert sdk.client.totals(Kind.FEEDBACK).dropped == {"invalid": 5}
 
 
 def test_a_second_init_repeats_no_warning(start: Callable[..., StartedSdk], caplog: pytest.LogCaptureFixture) -> None:

@@ -275,6 +275,18 @@ def test_forgotten_scripts_are_sent_again(start: Start, sdk_redis: RedisServer) 
     assert outputs(sdk) == ["a", "b"]
 
 
+def test_the_log_says_how_to_fix_a_database_that_redis_does_not_have(
+    start: Start, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_redis.start()
+    start(redis_url=f"{own_redis.url.rpartition('/')[0]}/9999")
+    tracejudge.publish(output="a")
+    assert not tracejudge.flush(timeout=0.3)
+    fix = "Redis has no such database: correct the number at the end of redis_url, 0 to 15 as a rule"
+    wait_until(lambda: any(fix in message for message in caplog.messages), what="the complaint")
+    tracejudge.shutdown(timeout=0.1)
+
+
 def test_the_log_names_neither_password_nor_text(
     start: Start, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,8 +297,9 @@ def test_the_log_names_neither_password_nor_text(
     assert not tracejudge.flush(timeout=0.3)
     wait_until(lambda: any(own_redis.url in message for message in caplog.messages), what="the complaint")
     tracejudge.shutdown(timeout=0.1)
+    login = "set user and password in redis_url or TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0"
     # Of this client: a thread that an earlier test left to its timeout may still complain about its own Redis.
     assert [message for message in caplog.messages if own_redis.url in message or "s3cret" in message] == [
-        f"Publishing to Redis at {own_redis.url} failed (AuthenticationError); 1 waiting",
+        f"Publishing to Redis at {own_redis.url} failed (AuthenticationError: {login}); 1 waiting",
         f"1 entries for Redis at {own_redis.url} abandoned",
     ]

@@ -299,7 +299,9 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
         ): sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
-        if sample.value and sample.name.startswith("tracejudge_") and not sample.name.endswith("_created")
+        if sample.value
+        and sample.name.startswith("tracejudge_")
+        and not sample.name.endswith(("_created", "_build_info"))
     }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -15,7 +16,9 @@ from support.cases import each_case
 from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
-from worker.config.loading import load
+from tracejudge.settings import VARIABLES as SDK_VARIABLES
+from tracejudge.settings import load_settings
+from worker.config.loading import load, unknown_variables
 from worker.config.receivers import KINDS, PhoenixSettings, Secret
 from worker.config.settings import (
     Board,
@@ -244,6 +247,8 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "served_shards": ("1", (1,)),
     "broker_url": ("amqp://host", "amqp://host"),
     "prefix": ("mine", "mine"),
+    "metrics": ("otlp", "otlp"),
+    "metrics_push_s": ("1m", 60.0),
     "metrics_host": ("0.0.0.0", "0.0.0.0"),  # noqa: S104 - what containers set
     "metrics_port": ("0", 0),
     "metrics_token_env": ("METRICS_TOKEN", "METRICS_TOKEN"),
@@ -286,6 +291,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "series_labels": ("name, release", ("name", "release")),
     "max_services": ("3", 3),
     "log_level": ("debug", "debug"),
+    "log_verdicts": ("failed", "failed"),
     "roles": ("ingest,export", ("ingest", "export")),
     "redact": ('{"builtin": true, "patterns": ["a1"]}', Redact(builtin=True, patterns=("a1",))),
     "board": ('{"port": 9811, "user_header": "X-User"}', Board(port=9811, user_header="X-User")),
@@ -344,6 +350,54 @@ def test_every_key_has_its_variable(key: str) -> None:
     values = {each: value for each, (_, value) in said.items()}
     loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in said.items()})
     assert loaded == msgspec.structs.replace(Settings(), **values)
+
+
+def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
+    """Known are those of the worker, of the SDK, those that a setting names, and those that Kubernetes sets."""
+    write(MODEL + 'api_key_env = "TRACEJUDGE_OPENAI_KEY"\n')
+    known = {f"TRACEJUDGE_{key.upper()}" for key in KEYS} | SDK_VARIABLES
+    known |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
+    known |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
+    found = unknown_variables(load({}), dict.fromkeys((*known, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY"), "x"))
+    assert [str(one) for one in found] == [
+        "TRACEJUDGE_REDIS_ULR is no setting; did you mean TRACEJUDGE_REDIS_URL?",
+        "TRACEJUDGE_XYZZY is no setting; nothing reads it",
+    ]
+
+
+def test_the_sdk_s_variables_are_those_that_it_reads() -> None:
+    class Recording(dict[str, str]):
+        def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
+            read.add(key)
+            return super().get(key, default)  # type: ignore[arg-type]
+
+    read: set[str] = set()
+    numbers = dict.fromkeys(("max_items", "max_bytes", "max_stream", "exit_timeout_s"), 1)
+    load_settings(environ=Recording({"TRACEJUDGE_SERVICE": "s"}), **numbers)
+    assert read == SDK_VARIABLES
+
+
+def test_the_configuration_hash_is_of_what_processes_share() -> None:
+    """Another role, port or password is the same configuration; any other setting is not."""
+    plain = Settings().config_hash
+    same = {
+        "roles": ("judge",),
+        "metrics_port": 1,
+        "redis_url": "redis://u:pw@h/1",
+        "user_key": "k",
+        "log_level": "debug",
+    }
+    assert Settings(**same).config_hash == plain
+    left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
+    left_out |= {"shards", "served_shards"}
+    hashes = {
+        key: msgspec.structs.replace(Settings(), **{key: value}).config_hash
+        for key, (_, value) in VARIABLES.items()
+        if key not in left_out
+    }
+    assert len({plain, *hashes.values()}) == len(hashes) + 1
+    assert all(re.fullmatch(r"[0-9a-f]{8}", one) for one in hashes.values())
+    assert load({"TRACEJUDGE_RETENTION": "12h"}).config_hash == hashes["retention"], "wherever it is set"
 
 
 DURATIONS: Mapping[str, float] = {"90": 90, "15s": 15, "15m": 900, "24h": 86_400, "1.5 d": 129_600, " 2H ": 7200}
@@ -673,10 +727,11 @@ MISTAKES: Mapping[str, Mistake] = {
         "models: none is the default; call one default, or write [[rules]] with the model of each",
     ),
     # rules
-    "rate above one": in_rule("rate = 1.5", ".rate: must be a number from 0 to 1"),
-    "rate below zero": in_rule("rate = -0.1", ".rate: must be a number from 0 to 1"),
-    "rate that is no number": in_rule("rate = nan", ".rate: must be a number from 0 to 1"),
-    "rate in words": in_rule("rate = 'all'", ".rate: must be a number from 0 to 1"),
+    "rate above one": in_rule("rate = 1.5", ".rate: must be a number from 0 to 1; write 5 % as 0.05"),
+    "rate below zero": in_rule("rate = -0.1", ".rate: must be a number from 0 to 1; write 5 % as 0.05"),
+    "rate that is no number": in_rule("rate = nan", ".rate: must be a number from 0 to 1; write 5 % as 0.05"),
+    "rate in percent": in_rule("rate = '5%'", ".rate: must be a number from 0 to 1; write 5 % as 0.05"),
+    "rate in words": in_rule("rate = 'all'", ".rate: must be a number from 0 to 1; write 5 % as 0.05"),
     "always": in_rule("always = ['errors']", ".always[0]: must be one of error, negative_feedback, slow"),
     "has": in_rule("where = { has = ['contxt'] }", f".where.has[0]: must be one of {HAS}"),
     "no name": in_file("[[rules]]\njudges = ['safety']", "rules[0].name: is missing; it must be a string"),
@@ -691,7 +746,8 @@ MISTAKES: Mapping[str, Mistake] = {
         "rules[1].judges: there is no judge 'safty'; did you mean safety? (rule 'b')",
     ),
     "rate of the second rule": in_file(
-        f"{RULE}{RULE.replace('all', 'b')}rate = 2\n", "rules[1].rate: must be a number from 0 to 1 (rule 'b')"
+        f"{RULE}{RULE.replace('all', 'b')}rate = 2\n",
+        "rules[1].rate: must be a number from 0 to 1; write 5 % as 0.05 (rule 'b')",
     ),
     "no default model for a rule": in_file(
         MODEL.replace("default", "gpt") + RULE,
@@ -724,7 +780,9 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
     "rules in one table": in_variable("RULES", '{"name": "r"}', "rules: must be tables, each under [[rules]]"),
     "rule in a variable": in_variable(
-        "RULES", '[{"name": "r", "judges": ["safety"], "rate": 2}]', "rules[0].rate: must be a number from 0 to 1"
+        "RULES",
+        '[{"name": "r", "judges": ["safety"], "rate": 2}]',
+        "rules[0].rate: must be a number from 0 to 1; write 5 % as 0.05",
     ),
     "model in a variable": in_variable(
         "MODELS",

@@ -220,6 +220,19 @@ def test_an_unexpected_error_of_a_judge_parks_the_batch_and_quotes_nothing(groun
     assert_settled(ground, scored=3)
 
 
+def test_the_setting_chooses_which_verdicts_are_logged(ground: Ground, desk: Desks) -> None:
+    passing_but_one = replace(
+        SAFETY, score=lambda trace, _: Reading((Score("safety", 1.0, passed=trace.output[-2] not in "147"),))
+    )
+    for first, which, logged in ((0, "all", 3), (3, "failed", 1), (6, "none", 0)):
+        worker = desk(judges={"safety": passing_but_one}, log_verdicts=which)
+        with capture_logs() as lines:
+            worker.run(*choose(ground, 3, first=first))
+        said = [line["scores"] for line in lines if line["event"] == "verdict"]
+        assert said == [{"safety": 1.0}] * logged, which
+    assert_settled(ground, scored=9)
+
+
 def secret(text: str, *, of: str) -> Any:
     """Score, or raise an error that quotes the text."""
     if text == of:

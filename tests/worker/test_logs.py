@@ -352,6 +352,27 @@ def test_where_a_broker_is_and_why_it_is_not_there_stays_readable(written: Writt
     ]
 
 
+def test_a_broker_that_stays_away_is_one_line_and_none_where_it_is_our_redis(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery repeats the line every few seconds; of our own Redis the worker logs the absence itself."""
+    now = [1000.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    consumer = logging.getLogger("celery.worker.consumer.consumer")
+
+    def away(*at_s: float) -> None:
+        for now[0] in at_s:
+            consumer.error(celery_consumer.CONNECTION_ERROR, "amqp://host", ConnectionError(), "Trying again")
+
+    away(1000, 1002, 1059, 1061, 1062)
+    consumer.info("Connected to %s", "amqp://host")
+    away(1063, 1064)
+    assert ["Cannot" in line["event"] for line in written.lines] == [True, True, False, True]
+    logs.configure("info", has_own_broker=False)
+    away(2000, 3000)
+    assert len(written.lines) == 4
+
+
 def test_who_runs_as_root_is_told_so_in_words_of_ours(written: Written) -> None:
     text = platforms.ROOT_DISCOURAGED.format(uid=0, euid=0, gid=0, egid=0)
     logging.getLogger("py.warnings").warning(

@@ -69,6 +69,7 @@ CONTRACT = {
     "dead_cut_off_total": counter(),
     "effective_sampling_ratio": gauge("rule"),
     "ready": gauge("role"),
+    "build_info": gauge("version", "config_hash"),
     "judge_flip_ratio": gauge("judge", "version", "judge_model", "second_model"),
     "judge_canary_agreement": gauge("judge", "version", "judge_model"),
     **{f"budget_{name}": gauge("budget") for name in ("spent_usd", "limit_usd", "rate_factor")},

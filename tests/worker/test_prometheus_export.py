@@ -79,17 +79,12 @@ def test_every_outcome_is_counted_under_its_series(ground: Ground) -> None:
 
     weights = {"pass": 4.0, "fail": 4.0, "unrated": 1.0, "abstained": 1.0, "unscored": 2.0}
     rated = labels("metric=safety")
-    steps = [*(step / 10 for step in range(11)), math.inf]
-    buckets = {step: sum(value <= step for value in (1.0, 0.25, 0.75)) for step in steps}
     ages = (1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600, 21600, math.inf)
     assert worker.counted == {
         **{("verdicts_total", *ended(outcome)): 1 for outcome in weights},
         **{("verdict_weight_total", *ended(outcome)): weight for outcome, weight in weights.items()},
         **{("verdict_weight_squared_total", *ended(outcome)): weight**2 for outcome, weight in weights.items()},
         ("score_weighted_total", *rated): 4 * 1 + 4 * 0.25 + 0.75,
-        ("score_count", *rated): 3,
-        ("score_sum", *rated): 2,
-        **{("score_bucket", *at(step, rated)): count for step, count in buckets.items() if count},
         ("unscored_total", *labels("reason=refusal")): 1,
         ("unscored_total", *labels("reason=timeout")): 1,
         ("score_age_seconds_count", "service=shop"): 1,
@@ -122,12 +117,12 @@ def test_outcomes_that_did_not_come_are_there_at_zero(ground: Ground) -> None:
     ],
     ids=["both", "no span", "foreign span", "foreign trace"],
 )
-def test_a_score_points_to_its_trace(ground: Ground, ids: dict[str, str], expected: dict[str, str] | None) -> None:
+def test_a_failure_points_to_its_trace(ground: Ground, ids: dict[str, str], expected: dict[str, str] | None) -> None:
     worker = Counting(ground)
-    ground.send(scored(0, 0.35, **ids))
+    ground.send(scored(0, 0.0, passed=False, **ids), scored(1, 1.0, **ids))
     worker.turn()
     page = parse(generate_latest(worker.metrics.registry).decode())
-    found = [exemplar.labels for exemplar in page.exemplars("tracejudge_score_bucket")]
+    found = [exemplar.labels for exemplar in page.exemplars("tracejudge_verdicts_total")]
     assert found == ([expected] if expected else [])
 
 

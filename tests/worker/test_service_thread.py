@@ -196,18 +196,34 @@ def test_a_thread_that_ends_unasked_is_dead_and_one_that_was_stopped_is_not() ->
     assert not ScriptedStage(_nothing).followed().pulse.dead
 
 
-def test_a_log_line_says_which_stage_waits_for_what() -> None:
+def test_an_outage_of_redis_is_one_line_for_all_threads_and_its_end_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "OUTAGE", stage.Outage())
+    away = StoreError("Redis does not answer (ConnectionError)")
+    away.address = "redis://host:6379/0"
     with capture_logs() as lines:
-        ScriptedStage(AWAY).followed()
-    assert lines == [
-        {
-            "event": "service retrying",
-            "log_level": "warning",
-            "thread": "scripted",
-            "error": "Redis does not answer (ConnectionError)",
-            "seconds": 0.1,
-        }
-    ]
+        for under_test in [ScriptedStage(raising(away), raising(away)) for _ in range(3)]:
+            under_test.followed()
+            stage.OUTAGE.report(away)
+    fix = "start Redis there, or correct redis_url"
+    begin = {"event": "redis unavailable, retrying", "log_level": "warning", "error": str(away), "fix": fix}
+    end = {"event": "redis available again", "log_level": "info", "redis": "redis://host:6379/0"}
+    assert lines == [{**begin, "redis": "redis://host:6379/0"}, end] * 3 + lines[-1:]
+
+
+def test_an_outage_is_repeated_each_minute_and_another_error_at_once() -> None:
+    now = [0.0]
+    outage = stage.Outage(lambda: now[0])
+    with capture_logs() as lines:
+        for at_s, text in ((0, "a"), (1, "a"), (2, "b"), (59, "a"), (61, "a"), (61.5, "b"), (63, "b")):
+            now[0] = at_s
+            outage.report(StoreError(text))
+        outage.end("")
+        outage.end("")
+        outage.end("redis://another")
+        outage.report(StoreError("a"))
+    events = [(line["event"], line.get("error")) for line in lines]
+    begun = "redis unavailable, retrying"
+    assert events == [*((begun, text) for text in "abab"), ("redis available again", None), (begun, "a")]
 
 
 def test_an_unexpected_error_is_logged_by_type_and_place_without_its_text() -> None:

@@ -352,6 +352,18 @@ def test_an_exemplar_holds_the_score() -> None:
     assert exemplar.value == 0.25
 
 
+def test_a_yes_no_metric_has_no_histogram_and_its_failures_lead_to_traces() -> None:
+    """A judge with both has one for its graded metric; what is unknown here may have any scale."""
+    grounded, share = Score("grounded", 0.0, passed=False), Score("supported_share", 0.5)
+    judged = verdict(judge="facts_grounding", metrics=("grounded", "supported_share"), scores=(grounded, share))
+    scrape = count(judged, verdict(judge="safety", metrics=("safety",), scores=(Score("safety", 1.0, passed=True),)))
+    histograms = {(one.labels["judge"], one.labels["metric"]) for one in scrape.samples("tracejudge_score_count")}
+    assert histograms == {("facts_grounding", "supported_share")}
+    assert scrape.value("tracejudge_score_weighted_total", judge="safety", metric="safety") == 4
+    (exemplar,) = scrape.exemplars("tracejudge_verdicts_total")
+    assert exemplar.labels["trace_id"] == TRACE_ID
+
+
 # --- age ---
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 _FIRST_PROCESS: Final = 1
 _INTERRUPTED: Final = 130
@@ -27,9 +28,11 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "export": "Save traces with verdicts and labels as a data set",
     "forget": "Erase a trace or a person",
     "gateway": "Accept traces over HTTP: OTLP and plain JSON",
+    "init": "Write a commented configuration, and check it",
     "invalid": "List the last entries that were no traces",
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "labels": "Import, list and export human labels of traces",
+    "lint": "Find all mistakes of a configuration",
     "plan": "Estimate the cost of a day of rules, or the capacity for a volume",
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",
@@ -69,6 +72,11 @@ class _Commands(SuggestingGroup):
         command = importlib.import_module(f"worker.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands from the table: click would import each one for its help text."""
+        found = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+        return found if not incomplete.startswith("-") else super().shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -6,7 +6,7 @@ import os
 import click
 import msgspec
 
-from worker.cli.options import REDIS
+from worker.cli.options import REDIS, note_unknown_variables
 from worker.config.loading import load
 from worker.config.settings import SettingsError
 from worker.telemetry import logs
@@ -28,6 +28,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, **given))
+    note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.gateway.server import GatewayServer  # noqa: PLC0415 - after the check that its packages are there
 

@@ -27,7 +27,7 @@ from judges.registry import configured
 from judges.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, file_of, read_judge, shown
-from worker.config.loading import config_path, load, place_of, redis_fix
+from worker.config.loading import config_path, load, place_of, redis_fix, unknown_variables
 from worker.config.settings import Settings, SettingsError
 from worker.lookup import TraceNotFoundError
 from worker.replay import parse_time
@@ -143,7 +143,14 @@ def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table
 def connect(config: str | None, redis_url: str | None, *, needs_all: bool = False) -> tuple[Settings, Store]:
     """Load the settings and connect to Redis, as ``open_store`` does."""
     settings = load(os.environ, config, {"redis_url": redis_url})
+    note_unknown_variables(settings)
     return settings, open_store(settings, needs_all=needs_all)
+
+
+def note_unknown_variables(settings: Settings) -> None:
+    """Print a line for each variable that looks like a setting and is none."""
+    for variable in unknown_variables(settings, os.environ):
+        note(f"tracejudge: {variable}")
 
 
 def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
@@ -235,6 +242,7 @@ def offline_judges(
     those of `--model`; where it is empty, the models that the judges name must exist.
     """
     settings = load(os.environ, config, needs_rules=False)
+    note_unknown_variables(settings)
 
     def is_file(one: str) -> bool:
         try:

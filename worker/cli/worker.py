@@ -47,7 +47,7 @@ def command(  # noqa: PLR0917 - click calls by name
     served = [number.strip() for number in shards.split(",")] if shards else None
     given = {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen, "served_shards": served}
     settings = load(os.environ, config, given)
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415
 

@@ -60,6 +60,7 @@ def expected(wanted: inspect.Type) -> str:
             words = f"a whole number{_bounds(wanted)}"
         case inspect.FloatType():
             words = f"a number{_bounds(wanted)}"
+            words += "; write 5 % as 0.05" if 0 in {wanted.ge, wanted.gt} and wanted.le == 1 else ""
         case inspect.StrType():
             words = _string(wanted)
         case inspect.TupleType():

@@ -3,10 +3,11 @@
 Every mistake becomes a ``SettingsError`` of one line: the file or variable, the key, and how to fix it.
 """
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -14,6 +15,7 @@ from judges.core.model import ModelSettings
 from judges.custom import DefinitionError
 from judges.custom.installed import installed
 from judges.registry import CatalogueError, catalogue
+from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
@@ -39,6 +41,8 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fro
 )
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
+# Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
+_OF_KUBERNETES: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 def load(
@@ -59,6 +63,27 @@ def load(
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
+    given = read(environment, config)
+    for key, value in (arguments or {}).items():
+        if value is not None:
+            given.values[key], given.origin[key] = value, f"--{key.replace('_', '-')}"
+    return build(given, needs_rules=needs_rules)
+
+
+class Given(NamedTuple):
+    """What file and variables set, as it was read: values and their origins by key, and the file."""
+
+    values: dict[str, object]
+    origin: dict[str, str]
+    path: str | None
+
+
+def read(environment: Mapping[str, str], config: str | None = None) -> Given:
+    """Read the file, then the variables, which win.
+
+    Raises:
+        SettingsError: The file is no TOML, or a variable no JSON.
+    """
     path = config_path(environment, config)
     raw: dict[str, object] = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
@@ -66,9 +91,16 @@ def load(
         variable = f"{_PREFIX}{key.upper()}"
         if environment.get(variable):
             raw[key], origin[key] = _from_variable(key, variable, environment[variable]), variable
-    for key, value in (arguments or {}).items():
-        if value is not None:
-            raw[key], origin[key] = value, f"--{key.replace('_', '-')}"
+    return Given(raw, origin, path)
+
+
+def build(given: Given, *, needs_rules: bool = True) -> Settings:
+    """Convert and check what was read.
+
+    Raises:
+        SettingsError: A value is wrong, or values do not go together.
+    """
+    raw, origin, path = given
     _choose_servers(raw, origin)
     settings = _with_objectives(_with_judges(_convert(raw, origin), origin, path), origin, path)
     if settings.canary_file is not None and path and origin["canary_file"] == path:
@@ -123,7 +155,49 @@ def unconfigured(settings: Settings, path: str | None) -> str | None:
     """Return what a user should know who has configured neither models nor rules in a file or a variable, else None."""
     if path is not None or (settings.models, settings.rules) != (Settings().models, Settings().rules):
         return None
-    return f"no {CONFIG_NAME} in {Path.cwd()}: the built-in heuristic judges every trace"
+    looked_at = f"--config and {_PREFIX}CONFIG are not set, and there is no {CONFIG_NAME} in {Path.cwd()}"
+    return f"no configuration ({looked_at}): the built-in heuristic judges every trace"
+
+
+class UnknownVariable(NamedTuple):
+    """A variable that looks like a setting and is none, and the name that it resembles."""
+
+    name: str
+    close: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name} is no setting" + (f"; did you mean {self.close}?" if self.close else "; nothing reads it")
+
+
+def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[UnknownVariable]:
+    """Find set variables `TRACEJUDGE_*` that neither the worker nor the SDK reads, and no setting names."""
+    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
+    known |= named_variables(settings)
+    found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
+    # Without what they all begin with, which makes any two alike.
+    endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
+    unknown = []
+    for name in (one for one in found if _OF_KUBERNETES.fullmatch(one) is None):
+        close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
+        unknown.append(UnknownVariable(name, endings[close[0]] if close else None))
+    return unknown
+
+
+def named_variables(settings: Settings) -> set[str]:
+    """Return the names of variables that settings hold, as `api_key_env` does."""
+    return set(_named_variables(msgspec.to_builtins(settings, enc_hook=repr)))
+
+
+def _named_variables(document: object) -> Iterator[str]:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            if isinstance(value, str) and (key == "env" or str(key).endswith("_env")):
+                yield value
+            else:
+                yield from _named_variables(value)
+    elif isinstance(document, list | tuple):
+        for item in document:
+            yield from _named_variables(item)
 
 
 def _with_judges(settings: Settings, origin: Mapping[str, str], path: str | None) -> Settings:

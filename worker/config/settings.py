@@ -4,6 +4,7 @@
 line, and repeats no value that could be a secret.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
@@ -26,6 +27,8 @@ MAX_VALUE_CHARS: Final = 100
 """Of a value of a segment."""
 Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 Role = Literal["ingest", "judge", "export", "monitor"]
+_OF_ONE_PROCESS: Final = ("roles", "served_shards", "metrics_host", "metrics_port", "log_level", "log_verdicts")
+_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy", "otlp_endpoint")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -388,6 +391,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             role `monitor` reads all shards in any case.
         broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set, of several the first.
         prefix: First part of every Redis key and queue name.
+        metrics: How metrics leave: `prometheus`, by the metrics page alone; or `otlp`, also pushed to the OTLP receiver
+            of `otlp_endpoint`, or of OpenTelemetry's variables, by the extra `otlp`.
+        metrics_push_s: Seconds between two pushes of metrics.
         metrics_host: Address of the metrics page; 0.0.0.0 lets other machines read it.
         metrics_port: Port of the metrics page; 0 takes any free one, which is then logged.
         metrics_token_env: Name of the variable with the bearer token that `/metrics` requires; the token itself is
@@ -439,6 +445,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         series_labels: Further labels of quality series.
         max_services: Maximum of services with a label value of their own; further ones are `other`.
         log_level: The lowest level that is logged.
+        log_verdicts: Which verdicts have a log line: `all`, `failed` (a score did not pass) or `none`.
         roles: Roles that run in this worker.
         redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
         gateway: What `tracejudge gateway` accepts, as `[gateway]`.
@@ -462,6 +469,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     served_shards: tuple[Annotated[int, Meta(ge=0)], ...] = ()
     broker_url: str | None = None
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
+    metrics: Literal["prometheus", "otlp"] = "prometheus"
+    metrics_push_s: Seconds = 15.0
     metrics_host: str = "127.0.0.1"
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9808
     metrics_token_env: str | None = None
@@ -505,6 +514,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     series_labels: tuple[SeriesLabel, ...] = ()
     max_services: AtLeastOne = 200
     log_level: LogLevel = "info"
+    log_verdicts: Literal["all", "failed", "none"] = "all"
     roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
     redact: Redact = Redact()
     gateway: Gateway = Gateway()
@@ -537,6 +547,17 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.
         return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+
+    @property
+    def config_hash(self) -> str:
+        """Eight digits that are the same in all processes with one configuration, whatever their roles and ports.
+
+        Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
+        """
+        left_out = {*_OF_ONE_PROCESS, *_SECRET}
+        shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
+        document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
+        return hashlib.blake2b(document, digest_size=4).hexdigest()
 
     @property
     def all_receivers(self) -> dict[str, Receiver]:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from prometheus_client import Counter, Histogram
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Score, Verdict
+from judges.registry import configured
 from worker.config.graders import is_panel
 from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer
@@ -31,33 +32,43 @@ class _OutcomeCounters:
         self._weight: Counter = metrics.verdict_weight.labels(*labels)
         self._weight_squared: Counter = metrics.verdict_weight_squared.labels(*labels)
         self._sums = (0, 0.0, 0.0)
+        self._exemplar: dict[str, str] | None = None
 
-    def add(self, weight: float) -> None:
+    def add(self, weight: float, example: Verdict | None = None) -> None:
+        # One exemplar is exported at a time, so the first verdict of a read is enough.
+        if example is not None and self._exemplar is None:
+            self._exemplar = _exemplar(example)
         verdicts, total, squared = self._sums
         self._sums = (verdicts + 1, total + weight, squared + weight * weight)
 
     def publish(self) -> None:
         verdicts, weight, weight_squared = self._sums
         if verdicts:
-            self._verdicts.inc(verdicts)
+            self._verdicts.inc(verdicts, self._exemplar)
             self._weight.inc(weight)
             self._weight_squared.inc(weight_squared)
             self._sums = (0, 0.0, 0.0)
+            self._exemplar = None
 
 
 class _MetricCounters:
     """The counters of one series and metric; all outcomes exist from the start, at zero."""
 
-    def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
+    def __init__(self, metrics: Metrics, labels: tuple[str, ...], *, is_yes_no: bool) -> None:
         self.outcomes = {outcome: _OutcomeCounters(metrics, (*labels, outcome)) for outcome in OUTCOMES}
-        self._score: Histogram = metrics.score.labels(*labels)
+        # Fourteen series that repeat two of the counters' would be most of the page.
+        self._score: Histogram | None = None if is_yes_no else metrics.score.labels(*labels)
         self._weighted: Counter = metrics.score_weighted.labels(*labels)
         self._weighted_sum = 0.0
         self._with_exemplar: set[float] = set()
 
     def add_score(self, score: Score, verdict: Verdict) -> None:
-        self.outcomes[_outcome(score)].add(verdict.weight)
+        # Without a histogram the counter of failures leads to an example.
+        is_example = self._score is None and score.passed is False
+        self.outcomes[_outcome(score)].add(verdict.weight, verdict if is_example else None)
         self._weighted_sum += verdict.weight * score.value
+        if self._score is None:
+            return
         # Once a value is enough: a bucket has room for one exemplar, and each costs more than the count.
         exemplar = None if score.value in self._with_exemplar else _exemplar(verdict)
         self._with_exemplar.add(score.value)
@@ -75,9 +86,10 @@ class _MetricCounters:
 class _SeriesCounters:
     """The counters of one series."""
 
-    def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
+    def __init__(self, metrics: Metrics, labels: tuple[str, ...], yes_no: frozenset[str]) -> None:
         self._metrics = metrics
         self._labels = labels
+        self._yes_no = yes_no
         self._by_metric: dict[str, _MetricCounters] = {}
         self._fabricated: Counter | None = None
         self._age: Histogram = metrics.score_age.labels(labels[0])
@@ -94,7 +106,9 @@ class _SeriesCounters:
         for metric in verdict.metrics:
             counters = self._by_metric.get(metric)
             if counters is None:
-                counters = self._by_metric[metric] = _MetricCounters(self._metrics, (*self._labels, metric))
+                counters = self._by_metric[metric] = _MetricCounters(
+                    self._metrics, (*self._labels, metric), is_yes_no=metric in self._yes_no
+                )
             if metric in scores:
                 counters.add_score(scores[metric], verdict)
             elif not is_scored:
@@ -121,6 +135,10 @@ class VerdictCounter:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics = metrics
         self._extra = settings.series_labels
+        self._yes_no = {
+            judge.name: frozenset(metric.name for metric in judge.metrics if metric.is_yes_no)
+            for judge in configured(settings.judges).values()
+        }
         self._known: dict[tuple[str, ...], _SeriesCounters] = {}
 
     def count(self, *entries: OutboxEntry) -> None:
@@ -181,7 +199,9 @@ class VerdictCounter:
         )
         series = self._known.get(labels)
         if series is None:
-            series = self._known[labels] = _SeriesCounters(self._metrics, labels)
+            series = self._known[labels] = _SeriesCounters(
+                self._metrics, labels, self._yes_no.get(verdict.judge, frozenset())
+            )
         return series
 
 

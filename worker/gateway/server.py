@@ -28,7 +28,7 @@ from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
-from worker.telemetry.metrics import GatewayMetrics
+from worker.telemetry.metrics import GatewayMetrics, push
 
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
@@ -122,7 +122,7 @@ class GatewayServer:
             SettingsError: A token, certificate or address cannot be used.
         """
         self._settings = settings
-        self._metrics = GatewayMetrics()
+        self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
         sdk = sdk_settings(settings)
         self._stores = make_stores(settings.redis_urls, Keys(settings.prefix))
@@ -166,6 +166,7 @@ class GatewayServer:
             metrics=self._metrics,
             losses=self._losses,
         )
+        self._environment = environment
         self._connections = _Connections(settings.gateway.max_connections, self._metrics)
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
         self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)
@@ -201,6 +202,7 @@ class GatewayServer:
             page = self._pages.start(self._settings.metrics_host, gateway.metrics_port)
         except OSError as error:
             raise SettingsError(f"gateway.metrics_port: cannot be used ({error.strerror})") from None
+        pushing = push(self._settings, self._metrics.registry, self._environment)
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()
@@ -213,6 +215,8 @@ class GatewayServer:
             server.run(sockets=[listener])
         finally:
             self._stop()
+            if pushing is not None:
+                pushing.stop()
 
     def _server(self) -> "_Server":
         gateway = self._settings.gateway

@@ -388,7 +388,7 @@ class BatchEvaluator:
                 finished = Finished.of(
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=[*again, *second]
                 )
-                _log(verdict, fresh=await self._recorder.record(finished))
+                _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.record(finished))
                 this.count_outcome(verdict.outcome, earlier, spent)
                 return None
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
@@ -449,8 +449,10 @@ def _internal_error(evaluation: Evaluation, error: Exception) -> Assessment:
     return Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
 
 
-def _log(verdict: Verdict, *, fresh: bool) -> None:
+def _log(verdict: Verdict, which: str, *, fresh: bool) -> None:
     """Log a verdict in one line that joins logs, traces and metrics, and quotes no text."""
+    if which == "none" or (which == "failed" and all(score.passed is not False for score in verdict.scores)):
+        return
     log.info(
         "verdict",
         trace_id=verdict.trace_id,

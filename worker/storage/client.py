@@ -46,6 +46,7 @@ _MEANINGS: Final = {
     "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
     "NOPERM": _FORBIDDEN,
     # Redis 6.2 puts it in these words when a script runs the command.
+    "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",
     "can't run this command": _FORBIDDEN,
     "has no permissions": _FORBIDDEN,
 }
@@ -56,7 +57,13 @@ _SECTION: Final = re.compile(r"^-- @script (\w+)$", re.MULTILINE)
 
 
 class StoreError(Exception):
-    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload."""
+    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload.
+
+    Attributes:
+        address: Where Redis is, without user and password, for a log.
+    """
+
+    address: str = ""
 
 
 class StoreFullError(StoreError):
@@ -266,9 +273,10 @@ class Store:
             # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
             self._redis.connection_pool.disconnect(inuse_connections=False)
         # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
-        if isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error)):
-            return StoreFullError()
-        return StoreError(_describe(error))
+        is_full = isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error))
+        translated = StoreFullError() if is_full else StoreError(_describe(error))
+        translated.address = self.address
+        return translated
 
     def now_ms(self) -> int:
         """Return the time by Redis' clock, in milliseconds since the epoch."""
@@ -475,4 +483,4 @@ def leave(store: Store, stream: str, group: str, consumer: str) -> None:
     try:
         store.run("leave", (stream,), (group, consumer))
     except StoreError as error:
-        log.info("consumer not removed from its group", group=group, error=str(error))
+        log.debug("consumer not removed from its group", group=group, error=str(error))

@@ -42,7 +42,10 @@ _KNOWN_WORDS: Final = ("consumer: Connection to broker lost.",)
 # Replaces a warning of Celery, of which nothing is left without what it quotes.
 _AS_ROOT: Final = "superuser privileges"
 _OWN_WORDS_AS_ROOT: Final = "the worker runs as root; run it as a user of its own, who may only read its files"
-_WITH_ADDRESSES: Final = ("Connected to %s", "consumer: Cannot connect to %s: %s.")
+_CONNECTED: Final = "Connected to %s"
+_CANNOT_CONNECT: Final = "consumer: Cannot connect to %s: %s."
+_WITH_ADDRESSES: Final = (_CONNECTED, _CANNOT_CONNECT)
+_REMIND_S: Final = 60.0
 # The beginning of a line up to the first character that may begin a quotation.
 _FIXED_WORDS: Final = re.compile(r"""(?:consumer: )?(?:[^\n'"({\[<:]|(?<=n)'(?=t )|:(?! ))*""")
 _LEFT_OUT: Final = "..."
@@ -80,6 +83,28 @@ class _FixedWords(logging.Filter):
         record.msg, record.args = f"{words} ({_kind(error)})" if error else words, ()
         record.exc_info = record.exc_text = record.stack_info = None
         return True
+
+
+class _BrokerRetries(logging.Filter):
+    """Passes at most one line a minute of those by which Celery repeats that it cannot reach the broker."""
+
+    def __init__(self, *, is_own: bool) -> None:
+        """Pass none where the broker is the Redis whose absence the worker itself logs: ``is_own`` is False."""
+        super().__init__()
+        self._is_own = is_own
+        self._next_at = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not isinstance(record.msg, str):
+            return True
+        if record.msg.startswith(_CONNECTED):
+            self._next_at = 0.0
+        if not record.msg.startswith(_CANNOT_CONNECT):
+            return True
+        is_due = self._is_own and time.monotonic() >= self._next_at
+        if is_due:
+            self._next_at = time.monotonic() + _REMIND_S
+        return is_due
 
 
 def _words(record: logging.LogRecord) -> str:
@@ -260,8 +285,11 @@ class _Lines:
     debug = warning = error = critical = info
 
 
-def configure(level: str) -> None:
-    """Send the log lines of the worker and of the libraries to standard error."""
+def configure(level: str, *, has_own_broker: bool = True) -> None:
+    """Send the log lines of the worker and of the libraries to standard error.
+
+    Without a broker of its own Celery uses TraceJudge's Redis, and its lines on an outage would repeat the worker's.
+    """
     _WRITER.flush(_FLUSH_S)  # queued lines belong to the former stream
     _WRITER.stream = sys.stderr
     structlog.configure(
@@ -280,6 +308,7 @@ def configure(level: str) -> None:
     )
     handler = _Handler(_WRITER)
     handler.setFormatter(formatter)
+    handler.addFilter(_BrokerRetries(is_own=has_own_broker))
     handler.addFilter(_NoBodies())
     handler.addFilter(_FixedWords())
     root = logging.getLogger()

@@ -4,14 +4,18 @@ Registration, the reference page and the checks of rules and dashboards are made
 from the configuration or from closed sets; what is not bounded by nature is bounded by ``BoundedLabel``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from judges.agent.conversation import End
-from worker.config.settings import Settings
+from worker.config.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from worker.telemetry.metrics_push import MetricsPush
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
@@ -144,7 +148,8 @@ class Metrics:
     sampling_ratio = Metric(Gauge, "effective_sampling_ratio", "ratio", ("rule",),
         "Share of matching traces that were sampled", stability=_STABLE)
 
-    score = Metric(Histogram, "score", "score", _RATED, "Scores, 0..1", buckets=_SCORE_BUCKETS, stability=_STABLE)
+    score = Metric(Histogram, "score", "score", _RATED,
+        "Scores, 0..1, of all metrics but those of yes and no", buckets=_SCORE_BUCKETS, stability=_STABLE)
     verdicts = Metric(Counter, "verdicts_total", "verdicts", _ENDED, "Final verdicts", stability=_STABLE)
     verdict_weight = Metric(Counter, "verdict_weight_total", "weight", _ENDED,
         "Sum of weights (1 / sampling probability)", stability=_STABLE)
@@ -303,6 +308,8 @@ class Metrics:
         "Redis' maxmemory; 0 where it has no bound")
     ready = Metric(Gauge, "ready", "boolean", ("role",),
         "1 while the role makes progress, as on /readyz", stability=_STABLE)
+    build_info = Metric(Gauge, "build_info", "boolean", ("version", "config_hash"),
+        "1, with the version and a hash of the configuration: two hashes are two configurations", stability=_STABLE)
     shard_up = Metric(Gauge, "shard_up", "boolean", ("shard",),
         "1 while the Redis of this number answers the worker, 0 while it does not; the only one has the number 0")
     # fmt: on
@@ -322,6 +329,7 @@ class Metrics:
             self.touch_service(service)
         for model in settings.models.values():
             self.shed.labels(model.judge_model)
+        self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
 
     def touch_service(self, service: str) -> None:
         """Create all outcomes of a service at zero, so that a ratio over them never lacks a series."""
@@ -376,13 +384,15 @@ class GatewayMetrics:
         "Bytes of request bodies in memory")
     connections = Metric(Gauge, "gateway_connections", "connections", (),
         "Open connections of the intake")
+    build_info = Metrics.build_info
     # fmt: on
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         ProcessCollector(registry=self.registry)
         for attribute, metric in GATEWAY_METRICS.items():
             self.__dict__[attribute] = metric.register(self.registry, ())
+        self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
 
 
 class BoardMetrics:
@@ -411,3 +421,19 @@ BOARD_METRICS: Final[dict[str, Metric[Any]]] = {
     attribute: metric for attribute, metric in vars(BoardMetrics).items() if isinstance(metric, Metric)
 }
 """The board's table, by attribute of ``BoardMetrics``."""
+
+
+def push(settings: Settings, registry: CollectorRegistry, environment: Mapping[str, str]) -> "MetricsPush | None":
+    """Begin to push a registry where the settings ask for it.
+
+    Raises:
+        SettingsError: A package is absent, or no receiver is named.
+    """
+    if settings.metrics == "prometheus":
+        return None
+    try:
+        from worker.telemetry.metrics_push import MetricsPush  # noqa: PLC0415 - its packages are an extra
+    except ModuleNotFoundError as error:
+        fix = "pip install 'tracejudge-worker[otlp]'"
+        raise SettingsError(f"metrics: otlp needs further packages: {fix}") from error
+    return MetricsPush(settings, registry, environment)

@@ -126,7 +126,9 @@ def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | N
     score = _guarded(_feedback, "score", given.get("score"), unread)
     if trace_id is None or score is None:
         name, rule = ("score", "a number from -1 to 1") if trace_id else ("trace_id", "a non-empty string")
-        notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {type(given.get(name)).__name__}")
+        is_outside = trace_id is not None and number_of(given.get("score")) is not None
+        found = "another number" if is_outside else type(given.get(name)).__name__
+        notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {found}")
         return None
     comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
     return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)

@@ -47,6 +47,10 @@ _EXPECTED: Final = {
     "trace_id": "a non-empty string",
 }
 """What a field is read from, for the warning that it could not be read; of other fields a text."""
+_FIXES: Final = {
+    "feedback.score": "scale a rating, as (stars - 3) / 2 for 1 to 5, or pass True or False for a thumb",
+    "feedback.trace_id": "pass what publish returned",
+}
 _OF_TEXT: Final = "a text, a dict, a list, a model, or an object with public attributes"
 _DROPS: Final = frozenset({"empty", "invalid", "too_large", "redaction"})
 
@@ -100,6 +104,7 @@ class Reports:
         if note.reason in _DROPS:
             reason = "invalid" if note.reason == "empty" else note.reason
             message = f"{note.field.partition('.')[0].capitalize()} dropped: {reason} ({kind or 'it has no content'})"
+            message += f"; {_FIXES[note.field]}" if note.field in _FIXES else ""
         else:
             expected = f"; it is read from {_EXPECTED.get(note.field.rpartition('.')[2], _OF_TEXT)}"
             values = {"kind": kind, "hint": note.hint, "expected": expected, "texts": ", ".join(TEXTS)}

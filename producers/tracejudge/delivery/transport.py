@@ -185,9 +185,21 @@ class RedisStream:
         self._connection.send_packed_command([pack(command, script, *self._keys, *arguments)])
 
 
+# Parts of texts of Redis, in lower case, and how to fix what they report.
+_LOGIN = "set user and password in redis_url or TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0"
+_FIXES = {
+    "password": _LOGIN,
+    "authenticat": _LOGIN,
+    "db index": "Redis has no such database: correct the number at the end of redis_url, 0 to 15 as a rule",
+    "permission": "the Redis user lacks a right: docs/connecting.md lists those that a service needs",
+}
+
+
 def _describe(error: Exception) -> str:
     # Error texts are not quoted: Redis repeats arguments in some, and the driver addresses.
-    name = type(error).__name__
+    name, text = type(error).__name__, str(error).lower()
+    if isinstance(error, RedisError) and (fix := next((fix for part, fix in _FIXES.items() if part in text), None)):
+        return f"{name}: {fix}"
     if isinstance(error, ResponseError):
         code = str(error).partition(" ")[0]
         return f"{name} {code}" if code.isalpha() and code.isupper() else name

@@ -1,5 +1,6 @@
 """The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +20,13 @@ CONTRACT_VERBS = {
     *("invalid", "gateway"),
     *("labels", "calibrate", "plan"),
     *("show", "search", "export", "board"),
+    *("init", "lint"),
 }
 
 
 HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("init",): ("--provider NAME", "--rate SHARE", "--output FILE", "--force", "--print"),
+    ("lint",): ("--config FILE", "--json", "Exit code 0 without findings, 1 with warnings only, 2"),
     ("demo",): ("--seconds N", "--keep", "--json"),
     ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),
     ("doctor",): ("--ask", "--json", "Exit code 1", "--config FILE", "--redis-url URL"),
@@ -231,6 +235,17 @@ def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_so
         f"tracejudge: Redis does not answer (ConnectionError): redis://127.0.0.1:{port}/3;"
         " set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
     )
+
+
+def test_a_database_that_redis_does_not_have_is_named_with_its_fix(run: Run, redis_url: str) -> None:
+    url = f"{redis_url.rpartition('/')[0]}/9999"
+    fix = "correct the number at the end of the URL, 0 to 15 as a rule"
+    ended = run("account", "--redis-url", url)
+    assert ended.code == 1
+    assert ended.complaint.startswith(f"tracejudge: Redis has no database of this number: {fix}: {url};")
+    parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
+    assert parts["redis"]["what"] == f"{url} refuses the connection (it has no database of this number)"
+    assert parts["redis"]["mend"] == fix
 
 
 def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:

@@ -73,16 +73,17 @@ def test_people_get_a_line_for_each_part_and_the_mend_of_what_is_broken(run: Run
 def test_the_configuration_file_is_named_and_its_absence_is_a_warning(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = (
-        "warning",
-        f"no tracejudge.toml in {tmp_path}: the built-in heuristic judges every trace",
-        "write that file, or set --config or TRACEJUDGE_CONFIG",
-    )
+    looked_at = f"--config and TRACEJUDGE_CONFIG are not set, and there is no tracejudge.toml in {tmp_path}"
+    what = f"no configuration ({looked_at}): the built-in heuristic judges every trace"
+    absent = ("warning", what, "write one: tracejudge init")
     assert examined(run, url=NOWHERE)[1]["configuration"] == absent
     Path("mine.toml").touch()
     assert examined(run, "--config", "mine.toml", url=NOWHERE)[1]["configuration"] == ("ok", "mine.toml", "")
     monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "safe", "judges": ["safety"]}]')
     assert examined(run, url=NOWHERE)[1]["configuration"] == ("ok", "from variables, without a file", "")
+    monkeypatch.setenv("TRACEJUDGE_RULE", "[]")
+    unknown = ("warning", "TRACEJUDGE_RULE is no setting", "call it TRACEJUDGE_RULES")
+    assert examined(run, url=NOWHERE)[1]["variables"] == unknown
 
 
 def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:

@@ -26,13 +26,13 @@ from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from tracejudge_worker import replaced_files
 from worker.accounting import read_account, summed
-from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
+from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, metrics_receiver, page
 from worker.cli.doctor.judge_models import calibrations, same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, amount, print_json
 from worker.config.canary_file import Canary
 from worker.config.graders import Graders
-from worker.config.loading import config_path, load, unconfigured
+from worker.config.loading import config_path, load, unconfigured, unknown_variables
 from worker.config.settings import NANO, Settings, SettingsError
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import EXPORTERS, enabled
@@ -79,11 +79,15 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
         path = config_path(os.environ, config)
         absent = unconfigured(settings, path)
         configuration = (
-            warning("configuration", absent, "write that file, or set --config or TRACEJUDGE_CONFIG")
+            warning("configuration", absent, "write one: tracejudge init")
             if absent is not None
             else ok("configuration", path or "from variables, without a file")
         )
-        found = [packages(), configuration, *diagnose(settings, os.environ, asks=asks)]
+        unknown = [
+            warning("variables", f"{one.name} is no setting", f"call it {one.close}" if one.close else "take it out")
+            for one in unknown_variables(settings, os.environ)
+        ]
+        found = [packages(), configuration, *unknown, *diagnose(settings, os.environ, asks=asks)]
     is_broken = any(finding.result == "broken" for finding in found)
     if as_json:
         print_json({"ok": not is_broken, "parts": found})
@@ -115,6 +119,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         for shard, url in enumerate(urls)
     ]
     first.append(Check("metrics page", partial(page, settings, environment)))
+    pushed = Check("metrics receiver", partial(metrics_receiver, settings, environment))
+    first += [pushed] if settings.metrics == "otlp" else []
     if settings.broker_url:
         first.append(Check("broker", partial(broker, settings)))
     for name, model in settings.models.items():

@@ -64,7 +64,10 @@ def _answer(error: RedisError, where: str) -> Cause | None:
     if "max number of clients" in text:
         return Cause(f"{where} accepts no further client", "raise maxclients there, or find who holds so many")
     if isinstance(error, ResponseError):
-        return Cause(f"{where} refuses the connection ({text.split(' ', 1)[0][:32]})", "see its log")
+        is_database = "DB index" in text
+        fix = "correct the number at the end of the URL, 0 to 15 as a rule" if is_database else "see its log"
+        kind = "it has no database of this number" if is_database else text.split(" ", 1)[0][:32]
+        return Cause(f"{where} refuses the connection ({kind})", fix)
     if "closed by server" in text and not any(isinstance(each, OSError) for each in chain(error)):
         return Cause(f"{where} closes the connection", "perhaps it speaks TLS: use rediss://")
     return None
