@@ -3,10 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The oldest Python that code needs. It takes a member called `file` or `decode` for one of Python 2.
+VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude str.decode
 # Four processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 4
 
-.PHONY: help setup demo test test-all retest test-long mutants check site bench generate clean
+.PHONY: help setup demo test test-all retest test-long mutants check site bench generate dist sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,7 +45,10 @@ check: $(READY) ## Lint, format, types, import directions, generated files, docu
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
-	for version in 3.10 3.12 3.13 3.14; do $(BIN)/mypy --python-version $$version -p tracejudge || exit 1; done
+	for version in 3.10 3.12 3.13; do $(BIN)/mypy --python-version $$version -p tracejudge || exit 1; done
+	$(BIN)/mypy --python-version 3.14 -p tracejudge -p judges -p worker
+	$(VERMIN) -t=3.10- producers/tracejudge
+	$(VERMIN) -t=3.11- judges worker tracejudge_worker.py
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m docs.diagrams --check
@@ -62,6 +67,15 @@ generate: $(READY) ## Write the generated files anew; a changed diagram needs Ch
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.diagrams
 	$(BIN)/python -m deploy
+
+dist: $(READY) ## Build wheels and source distributions into dist, and check them with twine
+	$(BIN)/python -m deploy.release build
+
+sbom: dist ## Write what the wheels bring with them: CycloneDX, beside them in dist
+	$(BIN)/python -m deploy.release sbom
+
+audit: sbom ## Look for known vulnerabilities of what the wheels bring; needs a service on the network, so CI leaves it out
+	$(BIN)/python -m deploy.release audit
 
 clean: ## Remove what the targets above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site

@@ -17,6 +17,7 @@ from typing import Final
 
 from benchmarks.against import compare
 from benchmarks.board import board
+from benchmarks.capacity import capacity
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.ingest import ingest
@@ -47,6 +48,7 @@ _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "gateway": gateway,
     "monitor": monitor,
     "board": board,
+    "capacity": capacity,
 }
 _TITLES: Final = {"reading": "Rendering and reading", "sampling": "Sampling and budgets"}
 

@@ -1,8 +1,8 @@
-"""Generate rules and dashboards: ``python -m deploy [--check] [--scale N] [--into FOLDER]``."""
+"""Generate rules, dashboards and manifests: ``python -m deploy [--check] [--digests] [--scale N] [--into FOLDER]``."""
 
 import sys
 
-from deploy import dashboards, generated, rules
+from deploy import dashboards, generated, images, kubernetes, rules
 from deploy.rules.table import FOLDER, TableError, load
 
 
@@ -10,19 +10,28 @@ def main(given: list[str]) -> int:
     """Write or compare all files; return 1 when they differ or the table of objectives is invalid."""
     parser = generated.arguments("python -m deploy", __doc__, FOLDER)
     parser.add_argument("--scale", type=float, default=1.0, help="divide all durations of the rules, for tests")
+    parser.add_argument("--digests", action="store_true", help="add the digests of images to versions.env first")
     asked = parser.parse_args(given)
     if asked.scale <= 0:
         parser.error("--scale must be above 0")
     try:
         table = load()
-    except TableError as error:
+        if asked.digests:
+            images.VERSIONS.write_text(
+                images.with_digests(images.VERSIONS.read_text(encoding="utf-8")), encoding="utf-8"
+            )
+        pinned = images.rewritten(images.read())
+    except (TableError, images.ImageError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    status = generated.run(asked.into, pinned, check=asked.check, alone=False)
     made = {rules.FOLDER: rules.generate(table, asked.scale), dashboards.FOLDER: dashboards.generate(table)}
-    return max(
-        generated.run(asked.into / folder.relative_to(FOLDER), files, check=asked.check)
-        for folder, files in made.items()
-    )
+    for folder, files in made.items():
+        status = max(status, generated.run(asked.into / folder.relative_to(FOLDER), files, check=asked.check))
+    # After the others: the chart is rendered from what is committed or was written just now.
+    for name, files in kubernetes.generate().items():
+        status = max(status, generated.run(asked.into / name, files, check=asked.check))
+    return status
 
 
 if __name__ == "__main__":

@@ -5,6 +5,27 @@ import difflib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a literal block, and repeats a value instead of referring to it."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the library's signature
+        return True
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None),
+)
+
+
+def yaml_text(document: Any) -> str:
+    """Write a document as YAML, with the keys in their order and a line for each text."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
 
 
 def arguments(prog: str, description: str | None, folder: Path) -> argparse.ArgumentParser:
@@ -15,44 +36,48 @@ def arguments(prog: str, description: str | None, folder: Path) -> argparse.Argu
     return parser
 
 
-def run(folder: Path, files: Mapping[str, str], *, check: bool) -> int:
-    """Write the files or, with ``check``, compare them; return 1 when they differ."""
+def run(folder: Path, files: Mapping[str, str], *, check: bool, alone: bool = True) -> int:
+    """Write the files or, with ``check``, compare them; return 1 when they differ.
+
+    Unless they are ``alone`` in the folder, other files there are left as they are.
+    """
     if check:
-        found = differences(folder, files)
+        found = differences(folder, files, alone=alone)
         if found:
             sys.stdout.write(f"{found}\nrun `make generate` and commit the result\n")
         return int(bool(found))
-    for name in write(folder, files):
-        sys.stdout.write(f"wrote {name}\n")
+    for name in write(folder, files, alone=alone):
+        sys.stdout.write(f"wrote {folder.name}/{name}\n")
     return 0
 
 
-def write(folder: Path, files: Mapping[str, str]) -> list[str]:
+def write(folder: Path, files: Mapping[str, str], *, alone: bool = True) -> list[str]:
     """Write changed files, remove obsolete files with the same suffixes; return the names of both."""
     folder.mkdir(parents=True, exist_ok=True)
-    changed = list(_changed(folder, files))
+    changed = list(_changed(folder, files, alone=alone))
     for name in changed:
         if name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(files[name], encoding="utf-8")
         else:
             (folder / name).unlink()
     return changed
 
 
-def differences(folder: Path, files: Mapping[str, str]) -> str:
+def differences(folder: Path, files: Mapping[str, str], *, alone: bool = True) -> str:
     """Return a unified diff from the folder to the generated files; empty when they are equal."""
     return "\n".join(
         line
-        for name in _changed(folder, files)
+        for name in _changed(folder, files, alone=alone)
         for line in difflib.unified_diff(
             _read(folder / name).splitlines(), files.get(name, "").splitlines(), name, "generated", lineterm=""
         )
     )
 
 
-def _changed(folder: Path, files: Mapping[str, str]) -> Iterator[str]:
+def _changed(folder: Path, files: Mapping[str, str], *, alone: bool) -> Iterator[str]:
     # A file that is no longer generated would stay in use by Prometheus or Grafana, so it counts as changed.
-    suffixes = {Path(name).suffix for name in files}
+    suffixes = {Path(name).suffix for name in files} if alone else set()
     present = (path.name for path in folder.glob("*") if path.suffix in suffixes)
     for name in sorted({*files, *present}):
         if name not in files or _read(folder / name) != files[name]:

@@ -9,10 +9,12 @@ sent.
 import os
 import secrets
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Final
 
 import click
@@ -95,6 +97,7 @@ def main(round_s: float, per_s: float) -> None:
     spans = Spans(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
     click.echo(f"rounds of {round_s:g} s, {per_s:g} traces a second of each service")
     stretch = TRACES_PER_S / per_s
+    alive = Path(tempfile.gettempdir()) / "traffic-alive"
     plan = make_plan(load_samples(), round_s / stretch)
     while not ending.is_set():
         began_s = time.monotonic()
@@ -106,6 +109,7 @@ def main(round_s: float, per_s: float) -> None:
             for call in calls:
                 call.publish()
             spans.send(calls)
+            alive.touch()
         ending.wait(max(0.0, began_s + round_s - time.monotonic()))
     tracejudge.shutdown(_SHUTDOWN_S)
 

@@ -28,6 +28,7 @@ from tracejudge import Trace, init
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.config.receivers import KINDS
 from worker.config.settings import (
+    Board,
     Budget,
     Cascade,
     Gateway,
@@ -39,7 +40,7 @@ from worker.config.settings import (
     Token,
     Where,
 )
-from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
+from worker.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
 
 __all__ = ["main"]
 
@@ -204,7 +205,7 @@ def _pages() -> dict[str, str]:
 def _metrics() -> str:
     lines = [_NOTE, "# Metrics\n", _OF_METRICS]
     lines += ["| metric | type | unit | labels | stability | what |", "| --- | --- | --- | --- | --- | --- |"]
-    for metric in (*METRICS.values(), *GATEWAY_METRICS.values()):
+    for metric in (*METRICS.values(), *GATEWAY_METRICS.values(), *BOARD_METRICS.values()):
         kind, labels = metric.kind.__name__.lower(), ", ".join(metric.labels) or "-"
         lines.append(f"| `{metric.name}` | {kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help} |")
     return "\n".join([*lines, "", _PANELS, _WITHOUT_MONITOR])
@@ -225,6 +226,7 @@ def _configuration() -> str:
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),
         ("`[gateway.tokens.NAME]`", Token),
+        ("`[board]`", Board),
     )
     for title, struct in sections:
         parts.append(f"## {title}\n")

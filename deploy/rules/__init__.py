@@ -2,8 +2,7 @@
 
 from typing import Final
 
-import yaml
-
+from deploy.generated import yaml_text
 from deploy.rules import alerts, recordings
 from deploy.rules.promql import TimeScale
 from deploy.rules.table import FOLDER as _DEPLOY
@@ -11,16 +10,6 @@ from deploy.rules.table import Table, load
 
 FOLDER: Final = _DEPLOY / "prometheus" / "rules"
 _NOTE: Final = "# Written by `make generate` from deploy/prometheus/objectives.toml; change that, not this file.\n"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as a literal block."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None),
-)
 
 
 def generate(table: Table | None = None, scale: float = 1.0) -> dict[str, str]:
@@ -42,6 +31,5 @@ def generate(table: Table | None = None, scale: float = 1.0) -> dict[str, str]:
         document = {
             "groups": [{"name": name, "interval": time(table.interval), "rules": rules} for name, rules in named]
         }
-        text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
-        made[f"{file}.yaml"] = _NOTE + text
+        made[f"{file}.yaml"] = _NOTE + yaml_text(document)
     return made

@@ -4,6 +4,7 @@ import base64
 import html
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import msgspec
 import pytest
 from board_parts import ANSWER, JUDGES, fill, hostile_rows, judged, serving, trace_row
 from redis import Redis
+from support.processes import free_port, wait_until
+from support.scrape import scrape
 
 from tracejudge import Trace
 from worker.board.access import Access
@@ -28,6 +31,7 @@ from worker.monitor.label_store import keep_trace, labelled_trace, read_labels
 from worker.selection.sampling import position
 from worker.storage.client import Store
 from worker.storage.keys import Keys
+from worker.telemetry.metrics import BOARD_PAGES
 
 TOKEN = "a token of thirty characters.."  # noqa: S105 - nobody's
 ROWS = [trace_row(number) for number in range(1, 9)]
@@ -320,6 +324,28 @@ def test_only_those_who_may_see_the_board(redis_url: str, prefix: str) -> None:
         port = int(url.rpartition(":")[2])
         with pytest.raises(SettingsError, match="set another"):
             BoardServer(Settings(redis_url=redis_url, board=Board(port=port)), {})
+
+
+def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str) -> None:
+    """A kubelet sends no token; the board's own port answers nothing without one."""
+    port = free_port()
+    metrics = f"http://127.0.0.1:{port}"
+    board = {"token_env": "BOARD_TOKEN", "metrics_port": port}
+    with serving(redis_url, prefix, {"BOARD_TOKEN": TOKEN}, **board) as url:
+        wait_until(lambda: httpx.get(f"{metrics}/readyz").status_code == 200, what="the index")
+        assert httpx.get(f"{metrics}/healthz").status_code == 200
+        assert "board ready" in httpx.get(f"{metrics}/readyz").text
+        for path in ("/", "/verdicts/none/request", "/verdicts.jsonl", "/elsewhere"):
+            assert httpx.get(f"{url}{path}").status_code == 401
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
+            connection.sendall(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 401")
+        with pytest.raises(SettingsError, match=r"board\.metrics_port: cannot be used"):
+            BoardServer(Settings(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
+        found = scrape(port)
+    refused = {page: found.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES}
+    assert refused == {"overview": 1, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
+    assert found.total("tracejudge_board_indexed_verdicts") == 0
 
 
 def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:

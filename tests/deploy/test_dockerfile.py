@@ -1,8 +1,10 @@
 """The Dockerfile, against the code, and played without an engine as far as that goes."""
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import tomllib
@@ -13,19 +15,28 @@ from typing import Any
 
 import msgspec
 import pytest
+from compose_file import services
 from dockerfile import Image, Instruction, build, is_ignored, read
 from support.cases import each_case
+from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
+from support.replies import hangs
 from support.scrape import scrape
 
+from deploy import images as versions
+from deploy import kubernetes
+from deploy.generated import write
 from worker.cli import verbs
 from worker.config.settings import Settings
+from worker.storage.client import Store
+from worker.storage.keys import Keys
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "Dockerfile"
 IGNORE = ROOT / "deploy" / "Dockerfile.dockerignore"
 INSTRUCTIONS = read(FILE)
 BUILD_TIMEOUT_S = 300
+MAX_MIB = 150
 
 
 def all_of(name: str) -> list[Instruction]:
@@ -58,7 +69,7 @@ def variables() -> dict[str, str]:
 def test_both_stages_begin_with_the_same_pinned_python() -> None:
     bases = {instruction.words[0] for instruction in all_of("FROM")}
     (base,) = bases
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", base)
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm(@sha256:[0-9a-f]{64})?", base)
     assert len(all_of("FROM")) == 2
 
 
@@ -100,6 +111,67 @@ def test_no_secret_and_no_file_from_elsewhere_comes_in() -> None:
     assert not all_of("ARG")
     assert not all_of("ADD")
     assert not [name for name in variables() if re.search("KEY|TOKEN|SECRET|PASSWORD", name)]
+
+
+def test_every_image_has_one_version_in_one_file() -> None:
+    """What the file does not name, or names and nothing uses, is an error."""
+    images = versions.read()
+    known = {image[0].partition("=")[2] for image in images.values()}
+    named = {word for instruction in all_of("FROM") for word in instruction.words[:1]}
+    named |= {service["image"] for service in services().values()}
+    named.add(kubernetes.chart().values["image"])
+    assert named == known
+
+
+def test_a_changed_version_reaches_every_file(tmp_path: Path) -> None:
+    digest = f"@sha256:{'0123456789abcdef' * 4}"
+    text = versions.VERSIONS.read_text(encoding="utf-8")
+    for image in versions.read(text).values():
+        text = text.replace(image[0], f"{image['name']}={image['repository']}:9.9{digest}")
+    changed = versions.rewritten(versions.read(text))
+    assert write(tmp_path, changed, alone=False) == sorted(changed)
+    dockerfile, compose, values, chart = (changed[user] for user in versions.USERS)
+    assert "\nversion: 9.9\nappVersion: 9.9\n" in chart
+    assert dockerfile.count(f"FROM python:9.9{digest}") == 2
+    assert f"image: redis:9.9{digest}" in compose
+    assert "image: tracejudge-worker:9.9\n" in compose  # which is built, and has no digest yet
+    assert values.startswith("#")
+    assert f"\nimage: tracejudge-worker:9.9{digest}\n" in values
+    # Back to what is committed: nothing but versions was rewritten.
+    assert versions.rewritten(versions.read(), tmp_path) == {
+        user: (ROOT / "deploy" / user).read_text(encoding="utf-8") for user in changed
+    }
+
+
+DOCKER = """#!/usr/bin/env python3
+import json, sys
+assert sys.argv[1:-1] == ["buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}"], sys.argv
+if sys.argv[-1].startswith("absent"):
+    sys.exit("ERROR: absent:1: not found")
+architectures = ["amd64"] if sys.argv[-1].startswith("half") else ["amd64", "arm64", "unknown"]
+platforms = [{"platform": {"os": "linux", "architecture": name}} for name in architectures]
+print(json.dumps({"digest": "sha256:" + "ab" * 32, "manifests": platforms}))
+"""
+
+
+def test_a_release_adds_the_digests_of_images_for_both_platforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's command line is played: a registry of images cannot run here."""
+    program = tmp_path / "docker"
+    program.write_text(DOCKER)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    digest, kept = f"@sha256:{'ab' * 32}", f"@sha256:{'cd' * 32}"
+    pinned = versions.with_digests(f"# A comment.\nPYTHON=python:3.11\nREDIS=redis:7{kept}\n")
+    assert pinned == f"# A comment.\nPYTHON=python:3.11{digest}\nREDIS=redis:7{kept}\n"
+    for line, says in (
+        ("HALF=half:1", "half:1: no image for linux/arm64"),
+        ("ABSENT=absent:1", "absent:1: docker buildx finds no digest: ERROR: absent:1: not found"),
+        ("REDIS=redis", "write NAME=repository:tag"),
+    ):
+        with pytest.raises(versions.ImageError, match=says):
+            versions.with_digests(line)
 
 
 @each_case(
@@ -150,15 +222,30 @@ def as_the_user_of(image: Image) -> list[str]:
     return switch if may and subprocess.run([*switch, "true"], check=False).returncode == 0 else []
 
 
-def started(image: Image, words: list[str], variables: Mapping[str, str], **how: Any) -> "subprocess.Popen[str]":
+def started(
+    image: Image, words: list[str], variables: Mapping[str, str], *, first_process: bool = False, **how: Any
+) -> "subprocess.Popen[str]":
+    namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if first_process else []
     return subprocess.Popen(
-        [*as_the_user_of(image), *words],
+        [*namespace, *as_the_user_of(image), *words],
         cwd=image.path(image.folder),
         env=image.environment | {"TMPDIR": image.environment["HOME"]} | variables,
         stdin=how.pop("stdin", subprocess.DEVNULL),
         text=True,
         **how,
     )
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    """Skip at home where a namespace of processes may not be made, fail in CI."""
+    made = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True, check=False
+    )
+    if made.returncode and os.environ.get("CI") == "true":
+        pytest.fail(f"no namespace of processes: {made.stderr}")
+    if made.returncode:
+        pytest.skip(f"no namespace of processes: {made.stderr}")
 
 
 def ended(image: Image, words: list[str], variables: Mapping[str, str] | None = None, **how: Any) -> tuple[int, str]:
@@ -204,6 +291,58 @@ def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
     assert own <= installed
     assert {plain(name) for name in installed - own} <= pinned()
     assert not {name.split("==")[0] for name in installed} & {"pip", "hatchling", "pytest", "mypy"}
+
+
+@pytest.mark.slow("installs the image")
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+def test_the_environment_is_small(image: Image) -> None:
+    """With the bytecode that pip makes; counted in blocks of the disk."""
+    blocks = sum(path.lstat().st_blocks for path in image.path("/opt/tracejudge").rglob("*") if not path.is_symlink())
+    assert blocks * 512 < MAX_MIB << 20
+
+
+@pytest.mark.slow("installs the image")
+@pytest.mark.timeout(BUILD_TIMEOUT_S)
+@pytest.mark.usefixtures("namespaces")
+@pytest.mark.parametrize("verb", ["worker", "gateway", "board"])
+def test_as_process_1_it_ends_with_status_0_at_sigterm_and_releases_its_leases(  # noqa: PLR0917 - parameters
+    image: Image, endpoint: ChatEndpoint, redis_url: str, prefix: str, tmp_path: Path, verb: str
+) -> None:
+    """The first process of a PID namespace gets no signal without a handler, as in a pod, which has no init."""
+    endpoint.behaviour = hangs()
+    model = {"base_url": endpoint.base_url, "model": "slow", "max_in_flight": 4}
+    variables = {
+        "TRACEJUDGE_REDIS_URL": redis_url,
+        "TRACEJUDGE_PREFIX": prefix,
+        "TRACEJUDGE_METRICS_PORT": "0",
+        "TRACEJUDGE_GRACE_S": "1",
+        "TRACEJUDGE_MODELS": json.dumps({"default": model}),
+        "TRACEJUDGE_GATEWAY": json.dumps({"port": 0, "metrics_port": 0}),
+        "TRACEJUDGE_BOARD": json.dumps({"port": 0}),
+    }
+    words = [*image.last["ENTRYPOINT"].words, verb]
+    log = tmp_path / "log"
+    store, keys = Store(redis_url, Keys(prefix)), Keys(prefix)
+    with log.open("w") as output:
+        namespace = started(image, words, variables, first_process=True, stdout=output, stderr=output)
+    try:
+        says = {"worker": "configuration loaded", "gateway": "gateway started", "board": "board: http"}[verb]
+        wait_until(lambda: says in log.read_text(), what=says)
+        if verb == "worker":
+            with (ROOT / "judges" / "samples" / "support-bot.jsonl").open() as traces:
+                assert ended(image, ["tracejudge", "publish", "-"], variables, stdin=traces)[0] == 0
+            wait_until(lambda: endpoint.in_flight, what="a call")
+            assert store.call(lambda client: client.hlen(keys.holders))
+        (first,) = Path(f"/proc/{namespace.pid}/task/{namespace.pid}/children").read_text().split()
+        inside = Path(f"/proc/{first}/status").read_text()
+        assert re.search(r"^NSpid:\t\d+\t1$", inside, re.MULTILINE), inside
+        os.kill(int(first), signal.SIGTERM)
+        assert namespace.wait(30) == 0, log.read_text()
+        assert not store.call(lambda client: client.hlen(keys.holders))
+    finally:
+        namespace.kill()
+        namespace.wait()
+        store.close()
 
 
 @pytest.mark.slow("installs the image")

@@ -35,11 +35,13 @@ from worker.embedded import EmbeddedRedis
 
 NOT_RUN: Mapping[str, str] = {
     "docker ": "no container engine; tests/deploy runs what the file starts",
+    "helm ": "no cluster; tests/deploy renders what each line installs",
+    "kubectl ": "no cluster; tests/deploy builds each kustomization",
     "make ": "it is this suite, or what .ci/run runs",
     "python3.11 -m venv": "the environment is there",
     "pip install ": "it needs the network; .ci/run installs the same",
     "redis-server ": "the test has a Redis of its own, on a free port",
-    ".venv/bin/": "of a judge that the reader adds; tests/judges run the same for those that are there",
+    ".venv/bin/": "of a judge that the reader adds, or of a release; tests/judges and tests/deploy run the same",
     "UPDATE_GOLDEN": "it changes the working tree",
     "export OTEL_": "tests/gateway runs examples with these variables",
     "export TRACEJUDGE_": "of a service; tests/producers set each",
@@ -49,6 +51,7 @@ NOT_RUN: Mapping[str, str] = {
     "tracejudge calibrate --judge safety --model": "its model answers by labels; tests/worker/cli has one",
     "celery -A worker worker": "a second worker, for one model; tests/pipeline starts it",
     "tracejudge worker --roles": "tests/worker starts each role alone",
+    "tracejudge worker --queues": "a second worker, for one model; tests/pipeline starts it",
 }
 RUN_ON = ("tracejudge worker", "tracejudge gateway", "tracejudge board", "tracejudge tail --last 20")
 """Commands that run until Ctrl-C; they do so beside the others."""

@@ -160,9 +160,14 @@ def test_a_worker_for_one_model_serves_no_other(pipeline: Pipeline, endpoint: Ch
     wait_until(lambda: judged(pipeline, "second") == 40, what="its model to be judged")
     time.sleep(3)
     assert judged(pipeline, "first") == 0
-    pipeline.worker(roles="judge", **settings)
+    other = pipeline.worker("-m", "worker.cli", "worker", "--queues", "first", roles="judge", **settings)
     assert pipeline.settled(40).scored == 80
-    assert dedicated.program.running
+    dedicated.program.kill()
+    pipeline.publish(make_traces(40, first=40))
+    wait_until(lambda: judged(pipeline, "first") == 80, what="the other model to be judged by the other worker")
+    time.sleep(1)
+    assert judged(pipeline, "second") == 40
+    assert other.program.running
 
 
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")

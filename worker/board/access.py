@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker.config.settings import Settings, SettingsError
 from worker.telemetry.http_server import LOOPBACK, read_secret
+from worker.telemetry.metrics import BOARD_PAGES, BoardMetrics
 
 _MIN_TOKEN_CHARS: Final = 16
 _MAX_NAME_CHARS: Final = 100
@@ -101,11 +102,12 @@ class Access:
 
 
 class Guard:
-    """Middleware: admits requests by `Access`, refuses foreign sites, and adds the headers to every answer."""
+    """Middleware: admits requests by `Access`, refuses foreign sites, adds the headers to every answer, and counts."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, metrics: BoardMetrics) -> None:
         self._app = app
         self._access = access
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -117,6 +119,8 @@ class Guard:
                     headers[name] = value
                 is_static = scope["path"].startswith("/static/") and message["status"] == http.HTTPStatus.OK
                 headers["Cache-Control"] = "max-age=31536000, immutable" if is_static else "no-store"
+                named = scope["path"].strip("/").partition("/")[0].partition(".")[0] or "overview"
+                self._metrics.requests.labels(named if named in BOARD_PAGES else "other", message["status"]).inc()
             await send(message)
 
         if scope["type"] != "http":

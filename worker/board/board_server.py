@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final, Self
 
+import structlog
 import uvicorn
 
 from worker.board.access import Access
@@ -15,7 +16,11 @@ from worker.board.pages import Board
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
+from worker.telemetry.health import Readiness
+from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
+from worker.telemetry.metrics import BoardMetrics
 
+log = structlog.get_logger("tracejudge.board")
 _THREAD_STOP_S: Final = 5.0
 _GRACE_S: Final = 5
 _BACKLOG: Final = 128
@@ -29,7 +34,7 @@ class BoardServer:
     """
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Open the port.
+        """Open the ports.
 
         Raises:
             SettingsError: The token, the address or the certificate cannot be used.
@@ -40,6 +45,13 @@ class BoardServer:
         index = VerdictIndex(self._store)
         overview = OverviewThread(self._store, index)
         self._threads = (index, overview)
+        metrics = BoardMetrics()
+        metrics.indexed.set_function(lambda: float(index.query("SELECT count(*) FROM verdicts")[0][0]))
+        self._readiness = Readiness()
+        for thread in self._threads:
+            self._readiness.watch(thread.name, thread.role, thread)
+        auth, tls = HttpAuth.of(settings, environment), tls_context(settings)
+        self._pages = HttpServer(metrics.registry, self._readiness, auth, tls)
         try:
             family, *_, where = socket.getaddrinfo(
                 board.host, board.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -51,7 +63,7 @@ class BoardServer:
         host = f"[{board.host}]" if ":" in board.host else board.host
         self.url = f"{'https' if board.tls_cert else 'http'}://{host}:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(
-            Board(self._store, settings, access, index, overview).app(),
+            Board(self._store, settings, access, index, overview).app(metrics),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -68,7 +80,13 @@ class BoardServer:
         except OSError as error:
             self._listener.close()
             raise SettingsError(f"board.tls_cert: certificate or key cannot be used ({error.strerror})") from None
-        self._server = _Server(config)
+        self._server = _Server(config, self._readiness)
+        if board.metrics_port is not None:
+            try:
+                log.info("board started", metrics=self._pages.start(settings.metrics_host, board.metrics_port))
+            except OSError as error:
+                self._listener.close()
+                raise SettingsError(f"board.metrics_port: cannot be used ({error.strerror})") from None
         self._thread = threading.Thread(target=self.run, name="tracejudge-board", daemon=True)
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:
@@ -85,6 +103,7 @@ class BoardServer:
         finally:
             for thread in self._threads:
                 thread.stop(_THREAD_STOP_S)
+            self._pages.stop()
             for one in self._store.shards:
                 one.close()
 
@@ -102,6 +121,10 @@ class _Server(uvicorn.Server):
 
     started_hook: Callable[[], object]
 
+    def __init__(self, config: uvicorn.Config, readiness: Readiness) -> None:
+        super().__init__(config)
+        self._readiness = readiness
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then report it: signals are handled by now, so whoever waits for the address can stop the board."""
         await super().startup(sockets)
@@ -109,4 +132,5 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the library's signature
         """Stop. The library's own method raises the signal again at the end."""
+        self._readiness.begin_stop()
         self.force_exit, self.should_exit = self.should_exit, True

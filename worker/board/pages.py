@@ -33,6 +33,7 @@ from worker.monitor.answers import Answer, Said, read_answers, submit, tally
 from worker.monitor.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store, StoreError
+from worker.telemetry.metrics import BoardMetrics
 
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
@@ -80,7 +81,7 @@ class Board:
         self._templates.globals.update(static=f"/static/{digest}", links=bool(settings.board.links))
         self._static = f"/static/{digest}"
 
-    def app(self) -> Guard:
+    def app(self, metrics: BoardMetrics) -> Guard:
         """Return the application."""
         routes = [
             Route("/", self._guarded(self.overview_page)),
@@ -95,7 +96,7 @@ class Board:
             Mount(self._static, StaticFiles(directory=_HERE / "static")),
         ]
         handlers = {404: self._not_found, 405: self._not_found}
-        return Guard(Starlette(routes=routes, exception_handlers=cast("Any", handlers)), self._access)
+        return Guard(Starlette(routes=routes, exception_handlers=cast("Any", handlers)), self._access, metrics)
 
     # --- pages ---
 

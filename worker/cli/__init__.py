@@ -30,7 +30,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "invalid": "List the last entries that were no traces",
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "labels": "Import, list and export human labels of traces",
-    "plan": "Estimate judgements, tokens and cost of a day of rules",
+    "plan": "Estimate the cost of a day of rules, or the capacity for a volume",
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",
     "report": "Report pass shares with intervals, coverage and cost",

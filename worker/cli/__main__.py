@@ -1,5 +1,5 @@
 """`python -m worker.cli` is the command `tracejudge`."""
 
-from worker.cli import main
+from tracejudge_worker import main
 
 main()

@@ -18,7 +18,12 @@ _NEEDED = ("starlette", "uvicorn", "jinja2")
 @REDIS
 @click.option("--host", help="Address to listen on; other machines need a token or a reverse proxy.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 chooses a free one.")
-def command(config: str | None, redis_url: str | None, host: str | None, port: int | None) -> None:
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), help="Port of metrics, /healthz and /readyz; none unless given."
+)
+def command(
+    config: str | None, redis_url: str | None, host: str | None, port: int | None, metrics_port: int | None
+) -> None:
     """Serve the board until SIGTERM or Ctrl-C.
 
     The overview says what got worse, since when, and how sure that is. Verdicts are shown with the evidence of each
@@ -35,7 +40,8 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise SettingsError("the board needs further packages: pip install 'tracejudge-worker[board]'")
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    options = (("host", host), ("port", port), ("metrics_port", metrics_port))
+    given = {name: value for name, value in options if value is not None}
     settings = msgspec.structs.replace(settings, board=msgspec.structs.replace(settings.board, **given))
     logs.configure(settings.log_level)
     from worker.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there

@@ -304,6 +304,8 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     Attributes:
         host: Address to listen on; 0.0.0.0 admits other machines, which requires a token or `user_header`.
         port: Port of the board; 0 takes any free one, which is then printed.
+        metrics_port: Port of the board's metrics, health and readiness pages at `metrics_host`; 0 takes any free one,
+            which is then logged. Without it there are none.
         token_env: Name of the variable with the bearer token; the token itself is refused here. Browsers ask for it as
             the password, with any user name, which is the name of the annotator.
         token_file: A file that holds the token instead.
@@ -319,6 +321,7 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 9810
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     token_env: str | None = None
     token_file: str | None = None
     user_header: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z")] | None = None

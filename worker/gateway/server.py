@@ -208,13 +208,13 @@ class GatewayServer:
         for thread in self._threads:
             thread.start()
         scheme = "https" if gateway.tls_cert else "http"
-        log.info("gateway started", intake=f"{scheme}://{gateway.host}:{listener.getsockname()[1]}", metrics=page)
+        server.addresses = {"intake": f"{scheme}://{gateway.host}:{listener.getsockname()[1]}", "metrics": page}
         try:
             server.run(sockets=[listener])
         finally:
             self._stop()
 
-    def _server(self) -> uvicorn.Server:
+    def _server(self) -> "_Server":
         gateway = self._settings.gateway
         protocol = type("Protocol", (BoundedProtocol,), {"shared": self._connections})
         config = uvicorn.Config(
@@ -254,9 +254,16 @@ class GatewayServer:
 class _Server(uvicorn.Server):
     """Reports itself as not ready from the first signal on."""
 
+    addresses: Mapping[str, str]
+
     def __init__(self, config: uvicorn.Config, readiness: Readiness) -> None:
         super().__init__(config)
         self._readiness = readiness
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then log it: signals are handled by now, so whoever waits for the line can stop the gateway."""
+        await super().startup(sockets)
+        log.info("gateway started", **self.addresses)
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 - the library's signature
         """Begin to stop; a second signal ends open requests."""

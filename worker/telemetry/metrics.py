@@ -335,6 +335,7 @@ METRICS: Final[dict[str, Metric[Any]]] = {
 """The table, by attribute of ``Metrics``."""
 
 
+BOARD_PAGES: Final = ("overview", "verdicts", "funnel", "labels", "other")
 GATEWAY_REJECTED: Final = (
     "content_type", "encoding", "malformed", "too_large", "unauthorized", "rate", "full", "unavailable", "slow",
 )  # fmt: skip
@@ -384,7 +385,29 @@ class GatewayMetrics:
             self.__dict__[attribute] = metric.register(self.registry, ())
 
 
+class BoardMetrics:
+    """The metrics of one board process, on a page of its own; a row of the table is an attribute."""
+
+    # fmt: off
+    requests = Metric(Counter, "board_requests_total", "requests", ("page", "status"),
+        f"Requests of the board by page ({', '.join(BOARD_PAGES)}) and HTTP status")
+    indexed = Metric(Gauge, "board_indexed_verdicts", "verdicts", (),
+        "Verdicts of the outbox that the board can show")
+    # fmt: on
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        for attribute, metric in BOARD_METRICS.items():
+            self.__dict__[attribute] = metric.register(self.registry, ())
+
+
 GATEWAY_METRICS: Final[dict[str, Metric[Any]]] = {
     attribute: metric for attribute, metric in vars(GatewayMetrics).items() if isinstance(metric, Metric)
 }
 """The gateway's table, by attribute of ``GatewayMetrics``."""
+
+BOARD_METRICS: Final[dict[str, Metric[Any]]] = {
+    attribute: metric for attribute, metric in vars(BoardMetrics).items() if isinstance(metric, Metric)
+}
+"""The board's table, by attribute of ``BoardMetrics``."""

@@ -202,6 +202,7 @@ def test_a_configuration_that_is_named_must_be_there(run: Run, arguments: Sequen
 def test_an_argument_is_named_as_it_is_written(run: Run) -> None:
     for arguments, said in (
         (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge, monitor"),
+        (["worker", "--queues", "lexical, cod"], "--queues: no rule uses the judge model 'cod'; known are lexical"),
         (["worker", "--metrics-port", "65536"], "--metrics-port: metrics_port: must be a whole number from 0 to 65535"),
     ):
         ended = run(*arguments)

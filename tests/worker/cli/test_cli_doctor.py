@@ -16,7 +16,16 @@ from worker.embedded import ServerBinary, find_servers
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {
-    *("configuration", "redis permissions", "broker", "broker permissions", "clock", "circuits", "accounting"),
+    *(
+        "packages",
+        "configuration",
+        "redis permissions",
+        "broker",
+        "broker permissions",
+        "clock",
+        "circuits",
+        "accounting",
+    ),
     *(
         "role ingest",
         "role judge",
@@ -133,7 +142,7 @@ def test_a_redis_that_is_absent(run: Run) -> None:
         f"nothing listens at redis://127.0.0.1:{port}/0",
         "start Redis there, or correct the address",
     )
-    assert set(found) == {"configuration", "redis", "metrics page", "model default", "canary"}, (
+    assert set(found) == {"packages", "configuration", "redis", "metrics page", "model default", "canary"}, (
         "what needs Redis is not named as well"
     )
     assert SECRET not in ended.out

@@ -24,6 +24,7 @@ from rich.text import Text
 from judges.core.model import ChatRequest
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
+from tracejudge_worker import replaced_files
 from worker.accounting import read_account, summed
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.judge_models import calibrations, same_family
@@ -82,7 +83,7 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
             if absent is not None
             else ok("configuration", path or "from variables, without a file")
         )
-        found = [configuration, *diagnose(settings, os.environ, asks=asks)]
+        found = [packages(), configuration, *diagnose(settings, os.environ, asks=asks)]
     is_broken = any(finding.result == "broken" for finding in found)
     if as_json:
         print_json({"ok": not is_broken, "parts": found})
@@ -95,6 +96,15 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
             table.add_row(Text(finding.result, style=_STYLES[finding.result]), finding.name, said)
         OUT.print(table)
     sys.exit(int(is_broken))
+
+
+def packages() -> Finding:
+    """Check that no other distribution has files in our packages."""
+    wrong = replaced_files(names_others=True)
+    if wrong is None:
+        return ok("packages", "`judges` and `worker` are TraceJudge's")
+    what, _, fix = wrong.partition("; ")
+    return broken("packages", what, fix)
 
 
 def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool = False) -> list[Finding]:

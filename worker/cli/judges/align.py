@@ -45,7 +45,7 @@ from worker.cli.options import (
     read_traces,
 )
 from worker.config import judge_files
-from worker.config.settings import Settings
+from worker.config.settings import Settings, SettingsError
 
 Optimizer = Literal["memory", "gepa"]
 _MIN_LABELLED: Final = 20
@@ -152,7 +152,7 @@ def align(
     """
     settings, (judge,) = offline_judges(config, given)
     if optimizer == "gepa" and find_spec("gepa") is None:
-        raise click.UsageError("--optimizer gepa needs gepa; install it with: pip install 'tracejudge-worker[gepa]'")
+        raise SettingsError("--optimizer gepa needs a further package: pip install 'tracejudge-worker[gepa]'")
     table = _table(judge, settings)
     _check_out(out, judge.name, given, settings, force=force)
     _toml(table)

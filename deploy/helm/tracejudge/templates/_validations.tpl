@@ -1,0 +1,77 @@
+{{/* What the schema cannot say: relations between values and the configuration. Each failure is one sentence with its fix. */}}
+{{- define "tracejudge.validations" -}}
+{{- $config := include "tracejudge.config" . | fromToml -}}
+{{- with $config.Error }}{{ fail (printf "config: is not TOML (%s)." .) }}{{ end -}}
+{{- range $name, $at := dict "redis" .Values.redis "broker" .Values.broker }}
+  {{- if and $at.secret $at.url }}{{ fail (printf "%s: set secret or url, not both." $name) }}{{ end -}}
+  {{- if regexMatch "://[^/]*:[^@/]*@" $at.url }}{{ fail (printf "%s.url: holds a password, which everybody who can read the release would see; put the address into a Secret and name it in %s.secret." $name $name) }}{{ end -}}
+{{- end -}}
+{{- $elsewhere := or $config.redis_url $config.shards -}}
+{{- range .Values.env }}{{ if has .name (list "TRACEJUDGE_REDIS_URL" "TRACEJUDGE_SHARDS") }}{{ $elsewhere = true }}{{ end }}{{ end -}}
+{{- if not (or .Values.redis.secret .Values.redis.url $elsewhere) }}{{ fail "redis: there is no address; set redis.secret to the name of a Secret with the key redis-url, or redis.url where it holds no password." }}{{ end -}}
+
+{{- $judgeModels := dict -}}
+{{- range $name, $model := dig "models" dict $config }}{{ $_ := set $judgeModels ($model.label | default $model.model | default $model.provider | default "openai") $name }}{{ end -}}
+{{- if not $judgeModels }}{{ $_ := set $judgeModels "lexical" "default" }}{{ end -}}
+{{- $panels := false -}}
+{{- range dig "rules" list $config }}{{ if .combine }}{{ $panels = true }}{{ end }}{{ end -}}
+{{- $roles := dict -}}
+{{- $served := dict -}}
+{{- $servesAll := false -}}
+{{- range $name, $given := .Values.workers -}}
+  {{- $set := mergeOverwrite (deepCopy $.Values.worker) $given -}}
+  {{- $runs := or $set.scaling.enabled (gt (int $set.replicas) 0) -}}
+  {{- range $set.roles }}{{ if $runs }}{{ $_ := set $roles . true }}{{ end }}{{ end -}}
+  {{- if and $set.queues (not (has "judge" $set.roles)) }}{{ fail (printf "workers.%s.queues: only the role judge has queues; add the role or leave them out." $name) }}{{ end -}}
+  {{- range $set.queues -}}
+    {{- if not (or (has . (keys $judgeModels)) (has . (list "code" "panel"))) }}{{ fail (printf "workers.%s.queues: the configuration has no judge model %q; there are %s, code and panel." $name . (keys $judgeModels | sortAlpha | join ", ")) }}{{ end -}}
+    {{- if $runs }}{{ $_ := set $served . true }}{{ end -}}
+  {{- end -}}
+  {{- if and (has "judge" $set.roles) (not $set.queues) $runs }}{{ $servesAll = true }}{{ end -}}
+  {{- if $set.scaling.enabled -}}
+    {{- if not $.Values.scaling.prometheus }}{{ fail (printf "workers.%s.scaling: KEDA needs the address of Prometheus in scaling.prometheus." $name) }}{{ end -}}
+    {{- if gt (len (printf "%s-worker-%s" (include "tracejudge.fullname" $) $name)) 46 }}{{ fail (printf "workers.%s.scaling: the name of the Deployment is too long for the queries, which find its pods by it; take a shorter name." $name) }}{{ end -}}
+    {{- if not (or (has "ingest" $set.roles) (has "judge" $set.roles)) }}{{ fail (printf "workers.%s.scaling: its roles have nothing to scale by; only ingest and judge have. Set replicas." $name) }}{{ end -}}
+    {{- if or (lt (int $set.scaling.max) (int $set.scaling.min)) (gt (int $set.scaling.fallback) (int $set.scaling.max)) }}{{ fail (printf "workers.%s.scaling: max must be at least min and fallback." $name) }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{- if not .Values.partial -}}
+  {{- range list "ingest" "judge" "export" "monitor" }}{{ if not (hasKey $roles .) }}{{ fail (printf "workers: no worker runs the role %s; add it to the roles of one with replicas above 0, or set partial where it runs elsewhere." .) }}{{ end }}{{ end -}}
+  {{- range append (keys $judgeModels | sortAlpha) (ternary "panel" "" $panels) | compact }}{{ if not (or $servesAll (hasKey $served .)) }}{{ fail (printf "workers: no worker judges with %s; add it to the queues of one, or set partial where it is judged elsewhere." .) }}{{ end }}{{ end -}}
+{{- end -}}
+
+{{- if and .Values.gateway.enabled (not (dig "gateway" "tokens" dict $config)) }}{{ fail "gateway: clients need a token; add [gateway.tokens.NAME] with token_env to config, and the variable to env." }}{{ end -}}
+{{- $board := dig "board" dict $config -}}
+{{- if and .Values.board.enabled (not (or $board.token_env $board.token_file $board.user_header)) }}{{ fail "board: it shows texts of end users and needs a token; add token_env, token_file or user_header to [board] in config." }}{{ end -}}
+{{- range $name := list "gateway" "board" -}}
+  {{- with index $.Values $name -}}
+    {{- if and .ingress.enabled (not .enabled) }}{{ fail (printf "%s.ingress: leads nowhere while %s.enabled is false." $name $name) }}{{ end -}}
+    {{- if and .ingress.enabled (not .ingress.host) }}{{ fail (printf "%s.ingress: needs the name of a host." $name) }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{- if and (or .Values.monitoring.podMonitor .Values.monitoring.serviceMonitor) (or $config.metrics_token_env $config.metrics_token_file $config.metrics_user) (not .Values.monitoring.tokenSecret) -}}
+  {{- if $config.metrics_user }}{{ fail "monitoring: the chart has bearer tokens only for /metrics; set metrics_token_env in config in place of metrics_user." }}{{ end -}}
+  {{- fail "monitoring: the configuration requires a token for /metrics; set monitoring.tokenSecret to the Secret that holds it." -}}
+{{- end -}}
+{{- $installed := lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-config" (include "tracejudge.fullname" .)) -}}
+{{- include "tracejudge.guard" (dict "root" . "installed" (dig "metadata" "annotations" dict $installed)) -}}
+{{- end }}
+
+{{/* Refuse an upgrade that would lose data or skip a version. Gets a dict: root, and the annotations of the installed
+     ConfigMap, which are empty at the first installation and where nothing can be looked up. */}}
+{{- define "tracejudge.guard" -}}
+{{- $upgrade := .root.Values.upgrade -}}
+{{- $layout := index .root.Chart.Annotations "tracejudge/layout" -}}
+{{- with index .installed "tracejudge/layout" -}}
+  {{- if and (ne . $layout) (ne (toString $upgrade.acceptLayout) $layout) }}{{ fail (printf "upgrade: the keys in Redis have layout %s, and this version writes layout %s; drain or choose another prefix first (docs/deploying.md#upgrading), then set upgrade.acceptLayout to %s." . $layout $layout) }}{{ end -}}
+{{- end -}}
+{{- with index .installed "tracejudge/version" -}}
+  {{- $from := semver . -}}
+  {{- $to := semver $.root.Chart.Version -}}
+  {{- $steps := sub (int $to.Minor) (int $from.Minor) -}}
+  {{- if not $upgrade.skipVersions -}}
+    {{- if or (ne (int $from.Major) (int $to.Major)) (gt $steps 1) }}{{ fail (printf "upgrade: from %s to %s skips versions, and each reads only what the one before it wrote; upgrade one minor version at a time, or set upgrade.skipVersions after draining." . $.root.Chart.Version) }}{{ end -}}
+    {{- if lt $steps 0 }}{{ fail (printf "upgrade: %s is installed and newer than %s; use helm rollback, or set upgrade.skipVersions after draining." . $.root.Chart.Version) }}{{ end -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,184 @@
+"""Prepare a release: set its version and addresses, build both distributions, describe what they bring with them.
+
+    python -m deploy.release set 0.2.0 --source URL --documentation URL --issues URL
+    python -m deploy.release build
+    python -m deploy.release sbom
+    python -m deploy.release audit
+
+`build` writes wheels and source distributions to `dist` and checks them with twine. `sbom` installs these wheels, all
+extras for users included, and writes a bill of materials (CycloneDX 1.6) for each of the two. `audit` asks a service on
+the network for known vulnerabilities of what these bills name.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from zipfile import ZipFile
+
+__all__ = ["PLACEHOLDER", "audit", "build", "bundled", "main", "sbom", "set_release"]
+
+PLACEHOLDER: Final = "https://example.invalid/tracejudge"
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_BUILT: Final = (
+    *("LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "constraints.txt", "pyproject.toml"),
+    *("tracejudge_worker.py", "judges", "worker", "producers"),
+)
+_DESCRIBED: Final = {"tracejudge": "otel", "tracejudge_worker": "board,gateway,gepa,local"}
+# Times in wheels do not depend on the moment of the build.
+_EPOCH: Final = "1580601600"
+_LINK: Final = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
+
+
+def set_release(root: Path, version: str, addresses: Mapping[str, str]) -> list[str]:
+    """Replace the version and the placeholder addresses in the files of a checkout; return which files changed."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    replaced = {project["version"]: version} | {f"{PLACEHOLDER}/{name}": url for name, url in addresses.items()}
+    changed = []
+    for name in _tracked(root, ".", ":!CHANGELOG.md", ":!deploy/release.py", ":!tests"):
+        try:
+            text = new = (root / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a picture
+        for old, given in replaced.items():
+            new = new.replace(old, given)
+        if new != text:
+            (root / name).write_text(new, encoding="utf-8")
+            changed.append(name)
+    return changed
+
+
+def build(into: Path, root: Path = _ROOT) -> list[Path]:
+    """Build wheels and source distributions from the tracked files, and check them; return their paths.
+
+    Raises:
+        CalledProcessError: A build or the check fails; its output says why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        for name in _tracked(root, *_BUILT):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, tree / name)
+        source = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+        readme = tree / "README.md"
+        # A page of a package index has no files beside it.
+        readme.write_text(_LINK.sub(rf"]({source}/\1)", readme.read_text(encoding="utf-8")), encoding="utf-8")
+        for project in (tree / "producers", tree):
+            _run("-m", "build", "--installer", "uv", "--outdir", into, project)
+    built = sorted(into.glob("tracejudge*"))
+    _run("-m", "twine", "check", "--strict", *built)
+    return built
+
+
+def sbom(wheels: Path, into: Path) -> list[Path]:
+    """Install the wheels of a folder, each with its extras in an environment of its own; write what each brings."""
+    written = []
+    for name, extras in _DESCRIBED.items():
+        with tempfile.TemporaryDirectory() as folder:
+            (wheel,) = wheels.glob(f"{name}-[0-9]*.whl")
+            python, (sdk,) = f"{folder}/bin/python", wheels.glob("tracejudge-[0-9]*.whl")
+            _run("-m", "uv", "venv", "--quiet", "--clear", "--python", sys.executable, folder)
+            options = ("--quiet", "--python", python, "--constraint", _ROOT / "constraints.txt")
+            _run("-m", "uv", "pip", "install", *options, sdk, f"{wheel}[{extras}]")
+            path = into / f"{wheel.name.removesuffix('-py3-none-any.whl')}.cdx.json"
+            formed = ("--spec-version", "1.6", "--output-reproducible", "--output-file", path)
+            project = _ROOT / ("producers" if wheel == sdk else "") / "pyproject.toml"
+            _run("-m", "cyclonedx_py", "environment", "--pyproject", project, *formed, python)
+            document = json.loads(path.read_text(encoding="utf-8"))
+            for component in document["components"]:
+                if "purl" not in component:  # our own SDK, which the bill calls a file of this machine
+                    component["purl"] = f"pkg:pypi/{component['name']}@{component['version']}"
+                    found = component["externalReferences"]
+                    component["externalReferences"] = [one for one in found if not one["url"].startswith("file:")]
+            document["components"] += bundled(wheel)
+            path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            written.append(path)
+    return written
+
+
+def bundled(wheel: Path) -> list[dict[str, object]]:
+    """Describe the scripts of others in a wheel, which no metadata names: each has a file NAME-VERSION.LICENSE."""
+    files = (Path(name) for name in ZipFile(wheel).namelist() if ".dist-info/" not in name)
+    return [
+        {
+            "type": "library",
+            "bom-ref": f"{name}=={version}",
+            "name": name,
+            "version": version,
+            "licenses": [{"license": {"id": "MIT"}}],
+            "purl": f"pkg:npm/{name}@{version}",
+        }
+        for name, version in (file.stem.rsplit("-", 1) for file in files if file.suffix == ".LICENSE")
+    ]
+
+
+def audit(bills: Path, *, asks: bool = True) -> None:
+    """Look for known vulnerabilities of what the bills of a folder name, but only collect it where not ``asks``.
+
+    Raises:
+        CalledProcessError: A vulnerability is known, or the service was not reached.
+    """
+    named = set()
+    for bill in bills.glob("*.cdx.json"):
+        components = json.loads(bill.read_text(encoding="utf-8"))["components"]
+        named |= {f"{one['name']}=={one['version']}" for one in components if one["purl"].startswith("pkg:pypi/")}
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+        requirements.write("\n".join(sorted(one for one in named if not one.startswith("tracejudge"))))
+        requirements.flush()
+        # The versions are complete and exact, so pip, which would ask an index for more, is not needed.
+        options = ("--disable-pip", "--no-deps", "--strict", *(() if asks else ("--dry-run",)))
+        _run("-m", "pip_audit", *options, "--requirement", requirements.name)
+
+
+def _tracked(root: Path, *patterns: str) -> list[str]:
+    listed = subprocess.run(  # noqa: S603 - names of files
+        ["git", "ls-files", *patterns],  # noqa: S607 - the git of the PATH
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return listed.stdout.splitlines()
+
+
+def _run(*arguments: str | Path) -> None:
+    environment = os.environ | {"SOURCE_DATE_EPOCH": _EPOCH, "UV_PYTHON_DOWNLOADS": "never"}
+    # Its output goes to standard error, also that of a program which succeeds.
+    subprocess.run([sys.executable, *arguments], env=environment, stdout=sys.stderr, check=True)  # noqa: S603
+
+
+def main() -> None:
+    """Run one step of a release."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.release", description=(__doc__ or "").split("\n", 1)[0])
+    steps = parser.add_subparsers(dest="step", required=True)
+    setting = steps.add_parser("set", help="replace the version and the placeholder addresses in this checkout")
+    setting.add_argument("version")
+    for name in ("source", "documentation", "issues"):
+        setting.add_argument(f"--{name}", required=True, metavar="URL")
+    for name, does in (("build", "build and check the distributions"), ("sbom", "write the bills of materials")):
+        steps.add_parser(name, help=does).add_argument("--into", type=Path, default=Path("dist"), metavar="FOLDER")
+    auditing = steps.add_parser("audit", help="look for known vulnerabilities; asks a service on the network")
+    auditing.add_argument("--into", type=Path, default=Path("dist"), metavar="FOLDER")
+    given = parser.parse_args()
+    if given.step == "audit":
+        audit(given.into)
+        return
+    if given.step == "set":
+        addresses = {"source": given.source, "docs": given.documentation, "issues": given.issues}
+        written = set_release(_ROOT, given.version, addresses)
+    else:
+        given.into.mkdir(parents=True, exist_ok=True)
+        written = list(map(str, build(given.into) if given.step == "build" else sbom(given.into, given.into)))
+    print("\n".join(written))
+
+
+if __name__ == "__main__":
+    main()

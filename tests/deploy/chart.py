@@ -1,0 +1,105 @@
+"""The chart as tests read it: rendered once for each example, with schemas of Kubernetes and of custom resources."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from referencing import Registry, Resource
+
+from deploy import kubernetes
+from worker.config.loading import load
+from worker.config.settings import Settings
+
+__all__ = ["EXAMPLES", "VERSIONS", "Objects", "containers", "everything", "pods", "problems", "settings", "written"]
+
+VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
+EXAMPLES = kubernetes.examples()
+Objects = kubernetes.Objects
+_SCHEMAS = files("kubernetes_validate") / "kubernetes-json-schema"
+_CUSTOM = json.loads(Path(__file__).with_name("custom_resources.json").read_text())
+
+
+@cache
+def everything() -> dict[str, Objects]:
+    """Render every example, in one process."""
+    return {example: kubernetes.rendered(kubernetes.values(example)) for example in EXAMPLES}
+
+
+def pods(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return name and template of the pods of each Deployment."""
+    for (kind, name), one in objects.items():
+        if kind == "Deployment":
+            yield name, one["spec"]["template"]
+
+
+def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, pod in pods(objects):
+        (container,) = pod["spec"]["containers"]
+        yield name, container
+
+
+def written(objects: Objects, folder: Path) -> Path:
+    """Write the files of the ConfigMap as pods see them, and return that of the configuration."""
+    for name, text in objects[kubernetes.CONFIG]["data"].items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "tracejudge.toml"
+
+
+def settings(objects: Objects, folder: Path, container: Mapping[str, Any]) -> Settings:
+    """Load the configuration as a container does; keys and addresses of Secrets are invented."""
+    environment = {
+        one["name"]: one.get("value") or f"redis://:{one['valueFrom']['secretKeyRef']['key']}@secret:6379/0"
+        for one in container["env"]
+    }
+    return load(environment, str(written(objects, folder)), needs_rules=container["args"][0] == "worker")
+
+
+def problems(one: Mapping[str, Any]) -> list[str]:
+    """Say what is wrong with an object, in any version of Kubernetes or by the schema of its custom resource."""
+    name = one["kind"]
+    if name in _CUSTOM["versions"]:
+        found = list(_custom(name).iter_errors(one))
+        return [f"{name} {error.json_path}: {error.message}" for error in found]
+    api = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", one["apiVersion"])
+    return [
+        f"{version} {name} {error.json_path}: {error.message}"
+        for version in VERSIONS
+        for error in _native(version, f"{name.lower()}-{api}").iter_errors(one)
+    ]
+
+
+@cache
+def _custom(kind: str) -> jsonschema.Draft202012Validator:
+    keys = {
+        "apiVersion": {"const": _CUSTOM["versions"][kind]},
+        "kind": {"const": kind},
+        "metadata": {"$ref": "#/$defs/metadata"},
+        "spec": _CUSTOM["$defs"]["kinds"][kind],
+    }
+    schema = {"$defs": _CUSTOM["$defs"], "properties": keys, "required": list(keys), "additionalProperties": False}
+    return jsonschema.Draft202012Validator(schema)
+
+
+@cache
+def _native(version: str, name: str) -> jsonschema.Draft202012Validator:
+    folder = _SCHEMAS / f"v{version}-local-strict"
+    schema = json.loads((folder / f"{name}.json").read_text())
+    return jsonschema.Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(version))
+
+
+@cache
+def _definitions(version: str) -> "Registry[Any]":
+    """The definitions that all schemas of a version share."""
+    text = (_SCHEMAS / f"v{version}-local-strict" / "_definitions.json").read_text()
+    return Resource.from_contents(json.loads(text)) @ Registry()
+
+
+def project() -> dict[str, Any]:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"]

@@ -1,0 +1,554 @@
+"""The Helm chart and the kustomize manifests: valid, equal to each other, and in step with the code."""
+
+import copy
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import helm_python
+import httpx
+import pytest
+import yaml
+from chart import EXAMPLES, Objects, containers, everything, pods, problems, project, settings, written
+from helm_python.chart import Chart, lint, package
+from helm_python.config import Config
+from queries import selectors
+from support.cases import each_case
+from support.processes import Program, free_port, wait_until
+
+from deploy import kubernetes
+from deploy.dashboards import FOLDER as DASHBOARDS
+from deploy.rules import FOLDER as RULES
+from deploy.rules.table import FOLDER, load
+from worker.celery import make_app
+from worker.cli import cli
+from worker.config.settings import Settings
+from worker.storage.client import LAYOUT
+from worker.telemetry.metrics import METRICS
+
+KUBECTL = Path(sys.executable).with_name("kubectl")
+PATHS = {"/healthz", "/readyz", "/metrics"}
+PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+GOOD = kubernetes.values("minimal")
+TOKENS = '[gateway.tokens.a]\ntoken_env = "A"\n[board]\ntoken_env = "B"\n'
+SCALED = {"all": {"scaling": {"enabled": True}}}
+JUDGES = {"all": {"roles": ["ingest", "export", "monitor"]}, "judge": {"roles": ["judge"], "queues": ["a"]}}
+TWO_MODELS = (
+    '[models.default]\nmodel = "a"\nbase_url = "http://x/v1"\n[models.b]\nmodel = "b"\nbase_url = "http://x/v1"\n'
+)
+PANEL = TWO_MODELS + '[[rules]]\nname = "r"\njudges = ["safety"]\nmodel = ["default", "b"]\ncombine = "mean"\n'
+
+
+def each_example() -> Any:
+    return each_case("example", EXAMPLES)
+
+
+def of_kind(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
+    return {name: one for (found, name), one in objects.items() if found == kind}
+
+
+def test_twelve_examples_are_valid_in_three_versions_of_kubernetes() -> None:
+    """Each different object once: many are those of other examples too."""
+    assert len(EXAMPLES) == 12
+    different = {json.dumps(one, sort_keys=True): one for objects in everything().values() for one in objects.values()}
+    kinds = {one["kind"] for one in different.values()}
+    assert {"Deployment", "Service", "Ingress", "PodMonitor", "ServiceMonitor", "PrometheusRule"} < kinds
+    assert {"ConfigMap", "PodDisruptionBudget", "NetworkPolicy", "ScaledObject"} < kinds
+    assert not [problem for one in different.values() for problem in problems(one)]
+
+
+def test_a_misspelt_field_of_any_kind_is_a_problem() -> None:
+    seen = set()
+    for objects in everything().values():
+        for (kind, _), one in objects.items():
+            if kind not in seen and "spec" in one:
+                seen.add(kind)
+                for path in ((), ("spec",), ("metadata",)):
+                    wrong = copy.deepcopy(one)
+                    place = wrong
+                    for name in path:
+                        place = place[name]
+                    place["replica"] = 1
+                    assert problems(wrong), (kind, path)
+    assert len(seen) == 9
+
+
+@each_example()
+def test_kustomize_makes_the_same_objects(example: str) -> None:
+    folder = kubernetes.KUSTOMIZE / ("base" if example == kubernetes.BASE else f"examples/{example}")
+    built = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    # Kustomize names the ConfigMap by its content.
+    text = re.sub(r"\b(tracejudge-config)-[a-z0-9]{10}\b", r"\1", built.stdout)
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
+    expected = kubernetes.plain(kubernetes.values(example))
+    assert found.keys() == expected.keys()
+    for key, one in found.items():
+        assert one == expected[key], key
+
+
+def test_no_overlay_is_left_of_an_example_that_is_gone() -> None:
+    overlays = {path.name for path in (kubernetes.KUSTOMIZE / "examples").iterdir()}
+    assert overlays == set(EXAMPLES) - {kubernetes.BASE}
+
+
+@each_example()
+def test_each_container_starts_with_its_arguments_variables_and_files(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = everything()[example]
+    for name, container in containers(objects):
+        verb, *arguments = container["args"]
+        command = cli.get_command(click.Context(cli), verb)
+        options = command.make_context(verb, list(arguments)).params
+        ours = settings(objects, tmp_path, container)
+        fields = {
+            one["name"].removeprefix("TRACEJUDGE_").lower() for one in container["env"] if "TRACEJUDGE_" in one["name"]
+        }
+        assert fields <= set(Settings.__struct_fields__), name
+        listens = {one["name"]: one["containerPort"] for one in container["ports"]}
+        match verb:
+            case "worker":
+                assert listens == {"metrics": ours.metrics_port} == {"metrics": Settings().metrics_port}
+                if options["queues"]:
+                    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+                    assert ours.queue(options["queues"]) in make_app(ours).tracejudge_queues, name
+            case "gateway":
+                assert listens == {"http": options["port"], "metrics": ours.gateway.metrics_port}
+                assert options["port"] == Settings().gateway.port
+                assert ours.gateway.tokens
+            case "board":
+                assert listens == {"http": options["port"], "metrics": options["metrics_port"]}
+                assert options["port"] == Settings().board.port
+                assert ours.board.token_env in {one["name"] for one in container["env"]}
+        grace = objects["Deployment", name]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert grace == ours.grace_s + 25
+        scheme = "HTTPS" if ours.metrics_tls_cert else "HTTP"
+        for probe, path in (("startup", "/healthz"), ("liveness", "/healthz"), ("readiness", "/readyz")):
+            assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "metrics", "scheme": scheme}
+        assert {path for path in (ours.metrics_token_file, ours.metrics_tls_cert) if path} <= {
+            f"{mount['mountPath']}/{file}" for mount in container["volumeMounts"] for file in ("token", "tls.crt")
+        } | {None}
+
+
+@pytest.mark.slow("starts a worker, a gateway and a board")
+@pytest.mark.parametrize(("example", "name"), [("minimal", "worker-all"), ("gateway", "gateway"), ("board", "board")])
+def test_probes_and_scrapes_are_answered(example: str, name: str, redis_url: str, prefix: str, tmp_path: Path) -> None:
+    """The container's own arguments, variables and files, with other ports; process and pages are those of a pod."""
+    objects, port = everything()[example], free_port()
+    container = dict(containers(objects))[f"tracejudge-{name}"]
+    written(objects, tmp_path)
+    metrics = str({part["name"]: part["containerPort"] for part in container["ports"]}["metrics"])
+    given = {one["name"]: one.get("value", "a-token-of-a-Secret") for one in container["env"]}
+    environment = given | {
+        "TRACEJUDGE_REDIS_URL": redis_url,
+        "TRACEJUDGE_PREFIX": prefix,
+        "TRACEJUDGE_METRICS_PORT": str(port),
+        "TRACEJUDGE_GATEWAY": json.dumps({"metrics_port": port, "tokens": {"shop": {"token_env": "SHOP_TOKEN"}}}),
+    }
+    others = {"4318": "0", "9810": "0", metrics: str(port)}
+    arguments = [others.get(word, word) for word in container["args"]]
+    with (
+        Program("-m", "worker.cli", *arguments, folder=tmp_path, env=environment) as program,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as client,
+    ):
+
+        def answers(probe: str) -> bool:
+            try:
+                return client.get(container[probe]["httpGet"]["path"]).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            wait_until(lambda probe=probe: answers(probe), what=probe)
+        if name == "worker-all":
+            # The chart's hook, which `helm test` runs.
+            doctor = [sys.executable, "-m", "worker.cli", *hook(example)["spec"]["containers"][0]["args"], "--json"]
+            ran = subprocess.run(doctor, cwd=tmp_path, env=os.environ | environment, capture_output=True, check=False)
+            found = {one["name"]: one["result"] for one in json.loads(ran.stdout)["parts"]}
+            # Roles are found by heartbeats, some seconds after the start.
+            assert {found[one] for one in ("configuration", "redis", "broker", "model default")} == {"ok"}, ran.stdout
+        page = client.get("/metrics")
+        assert page.status_code == 200
+        assert f"tracejudge_{'traces' if name == 'worker-all' else name}_" in page.text
+        assert program.terminate() == 0
+
+
+def test_every_role_and_queue_of_the_split_example_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    objects = everything()["roles"]
+    run = [dict(zip(one["args"][1::2], one["args"][2::2], strict=True)) for _, one in containers(objects)]
+    assert sorted(one["--roles"] for one in run) == ["export", "ingest", "judge", "judge", "monitor"]
+    _, container = next(containers(objects))
+    ours = settings(objects, tmp_path, container)
+    served = {ours.queue(one["--queues"]) for one in run if "--queues" in one}
+    assert served == make_app(ours).tracejudge_queues
+
+
+def selected(objects: Objects, selector: Mapping[str, Any]) -> set[str]:
+    """Name the Deployments whose pods a selector means."""
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods(objects)}
+    return {name for name, has in labels.items() if selector["matchLabels"].items() <= has.items()}
+
+
+@each_example()
+def test_each_deployment_selects_its_own_pods_and_mounts_what_there_is(example: str) -> None:
+    objects = everything()[example]
+    for name, one in of_kind(objects, "Deployment").items():
+        spec = one["spec"]["template"]["spec"]
+        budget = of_kind(objects, "PodDisruptionBudget")[name]
+        spread = [part["labelSelector"] for part in spec.get("topologySpreadConstraints", ())]
+        assert all(
+            selected(objects, by) == {name} for by in (one["spec"]["selector"], budget["spec"]["selector"], *spread)
+        )
+        maps = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
+        assert maps == {kubernetes.CONFIG[1]}
+        mounted = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in spec["volumes"]}
+    for one in of_kind(objects, "ScaledObject").values():
+        assert "replicas" not in objects["Deployment", one["spec"]["scaleTargetRef"]["name"]]["spec"]
+
+
+@each_example()
+def test_services_policies_and_monitors_lead_to_ports_of_pods(example: str) -> None:
+    objects = everything()[example]
+    listens = {name: {part["name"] for part in container["ports"]} for name, container in containers(objects)}
+    for name, one in of_kind(objects, "Service").items():
+        assert selected(objects, {"matchLabels": one["spec"]["selector"]}) == {name}
+        assert listens[name] == {part["targetPort"] for part in one["spec"]["ports"]}
+    for one in of_kind(objects, "Ingress").values():
+        backend = one["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+        assert backend["port"]["name"] in {
+            part["name"] for part in objects["Service", backend["name"]]["spec"]["ports"]
+        }
+    for one in of_kind(objects, "NetworkPolicy").values():
+        named = {port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]}
+        assert all(listens[name] == named for name in selected(objects, one["spec"]["podSelector"]))
+    for kind, endpoints in (("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")):
+        for one in of_kind(objects, kind).values():
+            assert selected(objects, one["spec"]["selector"])
+            assert {(part["port"], part["path"]) for part in one["spec"][endpoints]} == {("metrics", "/metrics")}
+    # The rules ask for the job that the operator takes from this label.
+    by = {one["spec"]["jobLabel"] for one in of_kind(objects, "PodMonitor").values()}
+    assert {pod["metadata"]["labels"][label] for label in by for _, pod in pods(objects)} <= {load().job}
+
+
+def hook(example: str) -> dict[str, Any]:
+    """Render the pod of `helm test`."""
+    texts = kubernetes.chart().render(kubernetes.values(example), name="tracejudge").values()
+    (found,) = (text for text in texts if "helm.sh/hook" in text)
+    pod: dict[str, Any] = yaml.safe_load(found)
+    return pod
+
+
+@each_example()
+def test_pods_have_no_rights_and_hold_no_secret(example: str) -> None:
+    objects = everything()[example]
+    assert not of_kind(objects, "Secret")
+    assert not problems(hook(example))
+    for spec in (hook(example)["spec"], *(pod["spec"] for _, pod in pods(objects))):
+        (container,) = spec["containers"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert "memory" in container["resources"]["limits"]
+        mounts = container["volumeMounts"]
+        assert {mount["mountPath"] for mount in mounts if not mount.get("readOnly")} == {"/tmp"}  # noqa: S108
+    assert "password" not in json.dumps([one for _, one in pods(objects)]).lower()
+
+
+def test_rules_and_dashboards_are_the_generated_ones() -> None:
+    objects = everything()["monitoring"]
+    links = kubernetes.values("monitoring")["monitoring"]
+    for path in RULES.glob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        text = text.replace(load().runbook_base, links["runbookUrl"]).replace(load().grafana_base, links["grafanaUrl"])
+        assert objects["PrometheusRule", f"tracejudge-{path.stem}"]["spec"] == yaml.safe_load(text)
+    assert "localhost" not in json.dumps(list(of_kind(objects, "PrometheusRule").values()))
+    for path in DASHBOARDS.glob("*.json"):
+        found = objects["ConfigMap", f"tracejudge-dashboard-{path.stem.removeprefix('tracejudge-')}"]
+        assert json.loads(found["data"][path.name]) == json.loads(path.read_text(encoding="utf-8"))
+        assert len(found["data"][path.name]) < 1 << 20  # what a ConfigMap may hold
+
+
+def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promtool: str, tmp_path: Path) -> None:
+    """Computed by promtool: one of two workers is saturated; a worker of another Deployment counts for nothing."""
+    objects = everything()["scaling"]
+    scaled = objects["ScaledObject", "tracejudge-worker-all"]["spec"]
+    queries = [one["metadata"]["query"] for one in scaled["triggers"]]
+    for query in queries:
+        for metric, matchers in selectors(query):
+            assert metric in {one.full_name for one in METRICS.values()}, query
+            assert {"job=", "namespace="} <= set(re.findall(r"\w+=", matchers)), query
+    base = 'job="tracejudge",namespace="tracejudge",pod="tracejudge-worker-%s"'
+    busy, idle, other = base % "all-6c7d8-abcde", base % "all-6c7d8-fghij", base % "all-in-6c7d8-abcde"
+    series = {
+        f"tracejudge_stream_lag{{{busy}}}": 12_000,
+        f"tracejudge_stream_lag{{{idle}}}": 11_000,
+        f"tracejudge_batches_waiting{{{idle}}}": 250,
+        f'tracejudge_judge_in_flight{{judge_model="a",{busy}}}': 64,
+        f'tracejudge_judge_concurrency_limit{{judge_model="a",{busy}}}': 64,
+        f'tracejudge_judge_in_flight{{judge_model="b",{busy}}}': 1,
+        f'tracejudge_judge_concurrency_limit{{judge_model="b",{busy}}}': 8,
+        f'tracejudge_judge_in_flight{{judge_model="a",{idle}}}': 16,
+        f'tracejudge_judge_concurrency_limit{{judge_model="a",{idle}}}': 64,
+        f'tracejudge_judge_in_flight{{judge_model="a",{other}}}': 8,
+        f'tracejudge_judge_concurrency_limit{{judge_model="a",{other}}}': 8,
+    }
+    inputs = [{"series": name, "values": f"{value}x10"} for name, value in series.items()]
+    moments = [
+        {"expr": query, "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": value}]}
+        for query, value in zip(queries, (12_000, 250, 1.25), strict=True)
+    ]
+    without = [{"expr": queries[2], "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 0}]}]
+    tests = [{"interval": "1m", "input_series": inputs, "promql_expr_test": moments}, {"promql_expr_test": without}]
+    file = tmp_path / "tests.yaml"
+    file.write_text(yaml.safe_dump({"tests": tests}))
+    ran = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    thresholds = [float(one["metadata"]["threshold"]) for one in scaled["triggers"]]
+    assert thresholds == [5_000, 100, 0.8]
+
+
+@each_case(
+    ("values", "says"),
+    [
+        ({"redis": {"secret": ""}}, r"redis: there is no address; set redis\.secret"),
+        ({"redis": {"secret": "a", "url": "redis://b"}}, "redis: set secret or url, not both"),
+        ({"redis": {"secret": "", "url": "redis://:pa55@redis:6379"}}, r"redis\.url: holds a password.*redis\.secret"),
+        ({"broker": {"url": "amqp://a:b@c"}}, r"broker\.url: holds a password"),
+        ({"config": "a = = 1"}, "config: is not TOML"),
+        ({"config": 'grace_s = "soon"'}, "grace_s: write an amount"),
+        ({"workers": {"all": {"replicas": 0}}}, "no worker runs the role ingest"),
+        (
+            {"workers": {**JUDGES, "all": {"roles": ["ingest", "export"]}}, "config": TWO_MODELS},
+            "no worker runs the role monitor",
+        ),
+        (
+            {"workers": {"all": {"roles": ["ingest", "judge", "export"]}, "m": {"roles": ["monitor"], "replicas": 0}}},
+            "no worker runs the role monitor; add it to the roles of one with replicas above 0",
+        ),
+        ({"workers": JUDGES, "config": TWO_MODELS}, "no worker judges with b"),
+        (
+            {"workers": {**JUDGES, "c": {"roles": ["judge"], "queues": ["b"]}}, "config": PANEL},
+            "no worker judges with panel",
+        ),
+        ({"workers": {"all": {"queues": ["x"]}}}, 'has no judge model "x"; there are lexical, code and panel'),
+        ({"workers": {"all": {}, "i": {"roles": ["ingest"], "queues": ["lexical"]}}}, "only the role judge has queues"),
+        ({"workers": SCALED}, r"workers\.all\.scaling: KEDA needs the address of Prometheus"),
+        (
+            {
+                "workers": {"all": {}, "e": {"roles": ["export"], **SCALED["all"]}},
+                "scaling": {"prometheus": "http://p"},
+            },
+            r"workers\.e\.scaling: its roles have nothing to scale by",
+        ),
+        (
+            {"workers": {"all": {"scaling": {"enabled": True, "max": 1}}}, "scaling": {"prometheus": "http://p"}},
+            "max must be at least min and fallback",
+        ),
+        (
+            {"workers": {"all": {}, "judge-of-many-models": SCALED["all"]}, "scaling": {"prometheus": "http://p"}},
+            r"workers\.judge-of-many-models\.scaling: the name of the Deployment is too long",
+        ),
+        ({"gateway": {"enabled": True}}, r"gateway: clients need a token; add \[gateway\.tokens\.NAME\]"),
+        ({"board": {"enabled": True}}, "board: it shows texts of end users and needs a token"),
+        ({"board": {"ingress": {"enabled": True}}}, r"board\.ingress: leads nowhere"),
+        (
+            {"board": {"enabled": True, "ingress": {"enabled": True}}, "config": TOKENS},
+            r"board\.ingress: needs the name of a host",
+        ),
+        ({"monitoring": {"podMonitor": True}, "config": 'metrics_token_env = "T"'}, r"set monitoring\.tokenSecret"),
+        ({"monitoring": {"podMonitor": True}, "config": 'metrics_user = "u"'}, "set metrics_token_env in config"),
+        ({"workers": {"all": {"roles": ["judging"]}}}, "roles/0.*must be one of"),
+        ({"workers": {"all": {"replica": 1}}}, "replica"),
+        ({"worker": {"scaling": {"min": 0}}}, "min"),
+        ({"image": "tracejudge worker"}, "image"),
+        ({"images": "x"}, "images"),
+        ({"gateway": {"service": {"type": "Cluster"}}}, "type"),
+    ],
+    ids=lambda value: str(value)[:80],
+)
+def test_values_that_cannot_work_fail_with_a_sentence(values: dict[str, Any], says: str) -> None:
+    given = {**GOOD, **values}
+    name = "a-release-with-a-long-name" if "too long" in says else "tracejudge"
+    with pytest.raises(helm_python.HelmError) as error:
+        kubernetes.chart().render(given, name=name)
+    assert re.search(says, str(error.value)), error.value
+
+
+def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
+    made = kubernetes.rendered({**GOOD, "partial": True, "workers": JUDGES, "config": TWO_MODELS})
+    assert len(of_kind(made, "Deployment")) == 2
+    address = {"name": "TRACEJUDGE_REDIS_URL", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
+    for values in ({"config": 'redis_url = "redis://redis"'}, {"env": [address]}):
+        (_, container) = next(containers(kubernetes.rendered(values)))
+        assert [one for one in container["env"] if one["name"] == address["name"]] == values.get("env", [])
+
+
+def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
+    off = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": False, "topologyKeys": []}
+    assert {kind for kind, _ in kubernetes.rendered({**GOOD, **off})} == {"Deployment", "ConfigMap"}
+    for user, found in ((1_000_660_000, {1_000_660_000}), (None, {None})):
+        specs = [pod["spec"]["securityContext"] for _, pod in pods(kubernetes.rendered({**GOOD, "user": user}))]
+        assert {spec.get(name) for spec in specs for name in ("runAsUser", "runAsGroup", "fsGroup")} == found
+        assert all(spec["runAsNonRoot"] for spec in specs)
+    served = {"enabled": True, "ingress": {"enabled": True, "host": "a.example.com", "className": "nginx"}}
+    monitoring = dict.fromkeys(("podMonitor", "serviceMonitor", "rules", "dashboards"), True)
+    made = kubernetes.rendered(
+        {
+            **GOOD,
+            "broker": {"url": "amqps://rabbitmq:5671"},
+            "config": f'grace_s = "1.5m"\nmetrics_token_env = "A"\n{TOKENS}',
+            "files": {"canary.jsonl": "{}\n", "objectives.toml": "# none\n"},
+            "workers": SCALED,
+            "scaling": {"prometheus": "https://p", "authentication": "keda"},
+            "gateway": served,
+            "board": served,
+            "monitoring": {**monitoring, "tokenSecret": "a"},
+            "affinity": {"podAntiAffinity": {}},
+            "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+            "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
+        }
+    )
+    assert not [problem for one in made.values() for problem in problems(one)]
+    assert made[kubernetes.CONFIG]["data"].keys() == {"canary.jsonl", "objectives.toml", "tracejudge.toml"}
+    assert {pod["spec"]["terminationGracePeriodSeconds"] for _, pod in pods(made)} == {115}
+    assert {
+        one["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"]["name"]
+        for one in of_kind(made, "PodMonitor").values()
+    } == {"a"}
+
+
+@contextmanager
+def cluster(annotations: Mapping[str, str]) -> Iterator[str]:
+    """Serve as much of an API server as `lookup` asks for: a ConfigMap of an installed release; yield a kubeconfig."""
+    kinds = {"configmaps": "ConfigMap", "secrets": "Secret"}
+    resources = [
+        {"name": name, "kind": kind, "namespaced": True, "singularName": "", "verbs": ["get", "list"]}
+        for name, kind in kinds.items()
+    ]
+    name = kubernetes.CONFIG[1]
+    installed = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "annotations": annotations}}
+    answers = {
+        "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+        "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources},
+        f"/api/v1/namespaces/judging/configmaps/{name}": installed,
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.get(urlsplit(self.path).path)
+            failure = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            body = json.dumps(answer or failure).encode()
+            self.send_response(200 if answer else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", free_port()), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        entry = {"cluster": {"server": f"http://127.0.0.1:{server.server_port}"}, "name": "c"}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        parts = {"clusters": [entry], "users": [{"name": "u", "user": {}}], "contexts": [context]}
+        yield json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "c", **parts})
+        server.shutdown()
+
+
+@each_case(
+    ("layout", "version", "upgrade", "says"),
+    [
+        ("1", "0.2.0", {}, "the keys in Redis have layout 1, and this version writes layout 2; drain"),
+        ("1", "0.2.0", {"acceptLayout": "1"}, "have layout 1"),
+        ("1", "0.2.0", {"acceptLayout": "2"}, None),
+        ("2", "0.0.9", {}, r"from 0\.0\.9 to .* skips versions"),
+        ("2", "1.2.0", {}, "skips versions"),
+        ("2", "0.3.0", {}, "is installed and newer"),
+        ("2", "0.0.9", {"skipVersions": True}, None),
+        ("2", "0.1.7", {}, None),
+        ("2", "0.2.0", {}, None),
+    ],
+)
+def test_an_upgrade_that_loses_data_or_skips_a_version_is_refused(
+    layout: str, version: str, upgrade: dict[str, Any], says: str | None
+) -> None:
+    """Helm looks up the installed ConfigMap. What passes the guard fails later: this API server has no schemas."""
+    annotations = {"tracejudge/layout": layout, "tracejudge/version": version}
+    values = {**GOOD, "upgrade": upgrade}
+    with cluster(annotations) as kubeconfig, Config(namespace="judging", kubeconfig_content=kubeconfig) as config:
+        with pytest.raises(helm_python.HelmError) as error:
+            config.install(kubernetes.chart(), "tracejudge", values, dry_run="server", namespace="judging")
+        assert re.search(says or "failed to download openapi", str(error.value)), error.value
+
+
+def test_the_chart_is_of_this_version_and_layout() -> None:
+    about = kubernetes.chart().metadata
+    assert about["appVersion"] == project()["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(-[a-z]+\.\d+)?", about["version"])
+    assert about["description"] == project()["description"]
+    assert about["annotations"]["tracejudge/layout"] == LAYOUT.decode()
+    installed = everything()["minimal"][kubernetes.CONFIG]["metadata"]["annotations"]
+    assert installed == {"tracejudge/layout": LAYOUT.decode(), "tracejudge/version": about["version"]}
+
+
+def test_helm_finds_nothing_to_complain_of_and_an_archive_renders_the_same(tmp_path: Path) -> None:
+    """The archive holds the files that the folder links to."""
+    found = lint(kubernetes.CHART, kubernetes.values("roles"), strict=True)
+    assert not found["errors"]
+    assert [one["error"] for one in found["messages"]] == ["icon is recommended"]
+    with Chart.load(package(kubernetes.CHART, destination=tmp_path)) as archive:
+        for example in ("minimal", "monitoring"):
+            values = kubernetes.values(example)
+            assert archive.render(values, name="tracejudge") == kubernetes.chart().render(values, name="tracejudge")
+
+
+def test_the_page_explains_every_value_and_example() -> None:
+    shown = set(re.findall(r"`([\w.]+)`", PAGE))
+    groups = {name.partition(".")[0] for name in shown}
+    assert set(kubernetes.chart().values) <= groups
+    assert {f"{example}.yaml" for example in EXAMPLES} <= set(re.findall(r"[\w-]+\.yaml", PAGE))
+
+
+def test_commands_of_the_page_render(tmp_path: Path) -> None:
+    """Each `helm` line of the page is rendered with its files and settings, each kustomization is built."""
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.split("\n")]
+    joined = "\n".join(lines).replace("\\\n", "").splitlines()
+    helm = [words for words in map(shlex.split, joined) if words[:2] in (["helm", "install"], ["helm", "upgrade"])]
+    assert len(helm) == 3
+    for words in helm:
+        assert (FOLDER.parent / words[3]).resolve() == kubernetes.CHART
+        values: dict[str, Any] = {}
+        for option, value in pairwise(words):
+            if option == "-f":
+                values |= yaml.safe_load((FOLDER.parent / value).read_text(encoding="utf-8"))
+            elif option == "--set":
+                name, _, of = value.partition("=")
+                values |= {"redis": {"secret": of}} if name == "redis.secret" else {name: of}
+        assert kubernetes.rendered(values)
+    built = [words[words.index("-k") + 1] for words in map(shlex.split, joined) if "-k" in words]
+    assert built
+    for folder in built:
+        subprocess.run([KUBECTL, "kustomize", FOLDER.parent / folder], check=True, capture_output=True, cwd=tmp_path)

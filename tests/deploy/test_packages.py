@@ -1,0 +1,238 @@
+"""Both distributions as a stranger gets them: complete wheels, in empty environments, beside packages of our names."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from support.distributions import ROOT, build, install, interpreter, run
+
+from deploy import release
+
+SDK, WORKER = "tracejudge", "tracejudge_worker"
+PROJECTS = {SDK: ROOT / "producers" / "pyproject.toml", WORKER: ROOT / "pyproject.toml"}
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+BUILT = pytest.mark.slow("builds wheels and installs them")
+NO_TRAFFIC = """
+import judges, tracejudge, worker.runtime
+tracejudge.init(service="shop", redis_url="redis://127.0.0.1:1/0")
+assert len(tracejudge.publish(input="Is tea hot?", output="Yes.")) == 32
+assert judges.groundedness is not None
+tracejudge.shutdown(timeout=0.1)
+"""
+MODEL = '[models.default]\nprovider = "classifier"\nbackend = "onnx"\npath = "model"\nmodel = "small"\n'
+ALIGN = ("judges", "align", "groundedness", "labels.jsonl", "--model", "default", "--out", "judges.d/groundedness.toml")
+PAIRS = 'task = "pair"\nlabels = ["no", "yes"]\nsupport = "yes"\nmax_tokens = 512\n'
+JUDGE = '[[rules]]\nname = "all"\njudges = ["groundedness"]\n'
+
+
+def project(name: str) -> dict[str, object]:
+    return dict(tomllib.loads(PROJECTS[name].read_text(encoding="utf-8"))["project"])
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Build both distributions once, as a release does; `twine check --strict` is a part of that."""
+    folder = build(tmp_path_factory.mktemp("dist"))
+    return {name: next(folder.glob(f"{name}-*.whl")) for name in PROJECTS}
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the worker without extras for the newest Python found with a wheel of Redis; return its programs."""
+    newest = next(filter(None, map(interpreter, ("3.12", "3.11"))))
+    return install(tmp_path_factory.mktemp("plain") / "environment", newest, *wheels.values()).parent
+
+
+def metadata(wheel: Path) -> Message:
+    with ZipFile(wheel) as packed:
+        (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(packed.read(name))
+
+
+@BUILT
+def test_wheels_hold_every_file_of_the_packages_and_nothing_else(wheels: dict[str, Path]) -> None:
+    for name, folders in {SDK: ["producers/tracejudge"], WORKER: ["judges", "worker", "tracejudge_worker.py"]}.items():
+        listed = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
+        tracked = {line.removeprefix("producers/") for line in listed.stdout.splitlines()}
+        with ZipFile(wheels[name]) as packed:
+            held = {file for file in packed.namelist() if ".dist-info/" not in file}
+            licences = {file.partition("/licenses/")[2] for file in packed.namelist() if "/licenses/" in file}
+        assert held == tracked
+        assert {f"{folder.split('/')[-1]}/py.typed" for folder in folders if "." not in folder} <= held
+        others = {file for file in held if file.endswith(".LICENSE")}
+        assert licences == {"LICENSE", "NOTICE"} | others
+        notice = (PROJECTS[name].parent / "NOTICE").read_text(encoding="utf-8")
+        assert [file for file in others if file not in notice] == []
+
+
+@BUILT
+def test_metadata_is_complete_and_links_of_the_readme_lead_somewhere(wheels: dict[str, Path]) -> None:
+    for name, wheel in wheels.items():
+        found = metadata(wheel)
+        oldest = int(str(project(name)["requires-python"]).removeprefix(">=3."))
+        declared = [one for one in found.get_all("Classifier", []) if re.search(r":: 3\.\d+$", one)]
+        assert declared == [f"Programming Language :: Python :: 3.{minor}" for minor in range(oldest, 15)]
+        assert {url.partition(",")[0] for url in found.get_all("Project-URL", [])} >= {"Documentation", "Source"}
+        assert "Apache-2.0" in found["License-Expression"]
+        assert found["Author"] == "TraceJudge authors"
+        assert "Typing :: Typed" in found.get_all("Classifier", [])
+        assert re.findall(r"\]\((?!https://|#)[^)]*\)", found.get_payload()) == []
+    extras = set(metadata(wheels[WORKER]).get_all("Provides-Extra", []))
+    assert extras >= {"board", "gateway", "gepa", "local"}
+
+
+@BUILT
+def test_the_installed_worker_runs_on_each_python(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """On those that this machine has; static checks of `make check` cover the others."""
+    pythons = {version: python for version in VERSIONS if (python := interpreter(version)) is not None}
+    assert pythons
+    for version, python in pythons.items():
+        own = install(tmp_path / version, python, *wheels.values())
+        published = run([own, "-W", "error", "-c", NO_TRAFFIC], tmp_path)
+        helped = run([own.parent / "tracejudge", "--help"], tmp_path)
+        listed = run([own.parent / "tracejudge", "judges", "--json"], tmp_path)
+        assert published.returncode == 0, (version, published.stderr)
+        assert (helped.returncode, helped.stderr) == (0, ""), (version, helped.stderr)
+        assert "groundedness" in {row["name"] for row in json.loads(listed.stdout)}, version
+
+
+@BUILT
+def test_the_demo_runs_from_the_wheels_alone(installed: Path, tmp_path: Path) -> None:
+    """With the Redis of the wheels: PATH holds only the environment and the shell's folder, without redis-server."""
+    shell = tmp_path / "bin"
+    shell.mkdir()
+    for name in ("sh", "rm", "kill"):
+        (shell / name).symlink_to(str(shutil.which(name)))
+    command = [installed / "tracejudge", "demo", "--seconds", "4", "--json"]
+    done = run(command, tmp_path, {"PATH": f"{installed}:{shell}"})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["lost"], found["published"] > 0, found["published"]) == (0, True, found["sampled"])
+
+
+@BUILT
+def test_a_command_without_its_extra_says_so_in_one_line(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "tracejudge.toml").write_text(MODEL + JUDGE)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "judge.toml").write_text(PAIRS)
+    (tmp_path / "labels.jsonl").write_text("{}\n")
+    for extra, command in {
+        "gateway": ["gateway"],
+        "board": ["board"],
+        "local": ["evaluate", "labels.jsonl", "--judge", "groundedness"],
+        "gepa": [*ALIGN, "--optimizer", "gepa"],
+    }.items():
+        done = run([installed / "tracejudge", *command], tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), (extra, done.stderr)
+        assert f"pip install 'tracejudge-worker[{extra}]'" in done.stderr
+
+
+@BUILT
+def test_another_package_of_our_names_is_reported_in_one_line(installed: Path, tmp_path: Path) -> None:
+    for name in ("judges", "worker"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "__init__.py").write_text("raise RuntimeError('a package of the user')\n")
+        for command in (["worker"], ["doctor"], ["demo"]):
+            done = run([installed / "tracejudge", *command], tmp_path, {"PYTHONPATH": str(tmp_path)})
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+            assert f"another package `{name}`, {folder}, before TraceJudge's" in done.stderr
+        # Without PYTHONPATH the folder is not found.
+        assert run([installed / "tracejudge", "judges"], tmp_path).returncode == 0
+        shutil.rmtree(folder)
+    (tmp_path / "judges").mkdir()
+    (tmp_path / "judges" / "__init__.py").write_text("")
+    done = run([installed / "celery", "-A", "worker", "worker"], tmp_path)
+    assert (done.returncode, "another package `judges`" in done.stderr.strip().splitlines()[-1]) == (2, True), (
+        done.stderr
+    )
+
+
+@BUILT
+def test_a_distribution_that_replaced_our_files_is_reported(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """A real wheel of a job queue with a package `worker`, installed after ours."""
+    jobs = tmp_path / "jobs-1.0-py3-none-any.whl"
+    with ZipFile(jobs, "w") as packed:
+        packed.writestr("worker/__init__.py", "import worker.jobs_settings\n")
+        packed.writestr("jobs-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: jobs\nVersion: 1.0\n")
+        packed.writestr("jobs-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        packed.writestr("jobs-1.0.dist-info/RECORD", "worker/__init__.py,,\njobs-1.0.dist-info/RECORD,,\n")
+    own = install(tmp_path / "environment", Path(sys.executable), *wheels.values())
+    assert run([own.parent / "tracejudge", "doctor"], tmp_path).stdout.count("are TraceJudge's") == 1
+    options = ["--quiet", "--python", own]
+    subprocess.run([sys.executable, "-m", "uv", "pip", "install", *options, jobs], check=True, capture_output=True)
+    for command in (["worker"], ["doctor"]):
+        done = run([own.parent / "tracejudge", *command], tmp_path)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert "jobs also installed a package" in done.stderr
+    # The same where the foreign package can be imported, so that our start is reached.
+    (package,) = (own.parent.parent / "lib").rglob("site-packages/worker/__init__.py")
+    package.unlink()  # it may be a link into the cache of uv
+    package.write_text("VERSION = 1\n")
+    worker, doctor = (run([own.parent / "tracejudge", name], tmp_path) for name in ("worker", "doctor"))
+    assert (worker.returncode, worker.stderr.count("\n")) == (2, 1), worker.stderr
+    assert "jobs also installed a package" in worker.stderr
+    assert (doctor.returncode, "jobs also installed a package" in " ".join(doctor.stdout.split())) == (1, True)
+
+
+@BUILT
+def test_the_bills_of_materials_name_what_the_wheels_bring(wheels: dict[str, Path], tmp_path: Path) -> None:
+    bills = {path.name.partition("-")[0]: path for path in release.sbom(wheels[SDK].parent, tmp_path)}
+    everything = {"otel": [f"{wheels[SDK]}[otel]"], "all": [wheels[SDK], f"{wheels[WORKER]}[board,gateway,gepa,local]"]}
+    for (name, bill), requirements in zip(bills.items(), everything.values(), strict=True):
+        text = bill.read_text(encoding="utf-8")
+        found = json.loads(text)
+        assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+        assert found["metadata"]["component"]["name"] == project(name)["name"]
+        own = install(tmp_path / name, Path(sys.executable), *requirements)
+        listed = subprocess.run(
+            [sys.executable, "-m", "uv", "--quiet", "pip", "list", "--python", own, "--format", "json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        brought = {(one["name"].lower().replace("_", "-"), one["version"]) for one in json.loads(listed.stdout)}
+        described = {(one["name"].lower().replace("_", "-"), one["version"]) for one in found["components"]}
+        own_name = (str(project(name)["name"]), str(project(name)["version"]))
+        bundled = {("uplot", "1.6.32")} if name == WORKER else set()
+        assert described == brought - {own_name} | bundled
+        assert [one["name"] for one in found["components"] if "purl" not in one] == []
+        assert "file:" not in text
+        assert str(tmp_path) not in text
+    # Collects what it would ask about, and asks nobody.
+    release.audit(tmp_path, asks=False)
+
+
+def test_a_release_sets_version_and_addresses(tmp_path: Path) -> None:
+    names = ["pyproject.toml", "producers/pyproject.toml", "deploy/Dockerfile", "deploy/compose.yaml"]
+    for name in [*names, "CHANGELOG.md"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
+    old = str(project(WORKER)["version"])
+    addresses = {name: f"https://code.example/{name}" for name in ("source", "docs", "issues")}
+    assert sorted(release.set_release(tmp_path, "9.8.7", addresses)) == sorted(names)
+    for name in names:
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert (old in text, release.PLACEHOLDER in text, "9.8.7" in text) == (False, False, True), name
+    written = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert written["urls"]["Changelog"] == "https://code.example/source/CHANGELOG.md"
+    assert "tracejudge==9.8.7" in written["dependencies"]
+
+
+def test_ci_asks_no_service_for_vulnerabilities() -> None:
+    """It may run without a network; `make audit` is a step of a release, which docs/releasing.md names."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    run_by_ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.findall(r"make [\w-]*audit|pip.audit", run_by_ci) == []
+    callers = re.findall(r"^([\w-]+):(?:[^#\n]*\baudit\b|(?:.*\n\t)+.*release audit)", makefile, re.MULTILINE)
+    assert callers == ["audit"]

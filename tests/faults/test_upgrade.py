@@ -1,0 +1,174 @@
+"""The last release and this version share one Redis: what one has begun the other finishes, in both directions."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from experiment import JUDGE_MODEL, PREFIX, Experiment, number
+from support.pipeline import make_traces
+from support.processes import wait_until
+from support.replies import failing, slow, yes_no
+
+ROOT = Path(__file__).parents[2]
+LAST_RELEASE = "210152a0ff7f1fef9d97f33e6fb189f0a5ff85d1"
+"""0.2.0rc, the release before this one."""
+PACKAGES = ("judges", "producers/tracejudge", "worker")
+# The folder precedes this checkout, which is installed in the environment of the tests.
+RUN = (
+    "import runpy, sys; folder = sys.argv.pop(1); sys.path[:0] = [folder, folder + '/producers']; "
+    "sys.argv[0] = sys.argv.pop(1); runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+WHERE = "import judges, tracejudge, worker\nfor package in (judges, tracejudge, worker): print(package.__file__)\n"
+OLD, NEW = "old", "new"
+SESSION = 10
+TALKS = number(400, least=20)
+TRACES = SESSION * TALKS
+SECOND = "second-judge"
+# Of each trace: two judges with repeats, and a panel of two models, which is an evaluation too.
+LIVE = {("groundedness", JUDGE_MODEL), ("relevance_to_query", JUDGE_MODEL)}
+PANEL = {("safety", one) for one in (JUDGE_MODEL, SECOND, f"majority({JUDGE_MODEL},{SECOND})")}
+pytestmark = pytest.mark.slow("workers of two versions one after the other")
+
+
+class Upgrade:
+    """An experiment whose programs are of either version."""
+
+    def __init__(self, experiment: Experiment, folders: dict[str, Path]) -> None:
+        self.experiment = experiment
+        self._folders = folders
+        self._files = 0
+
+    def start(self, version: str, **more: Any) -> None:
+        """Start the worker of a version, with batches of every kind: plain, panels, repeats and conversations."""
+        model = {"provider": "openai", "base_url": self.experiment.endpoint.base_url, "max_in_flight": 32}
+        models = {"default": model | {"model": JUDGE_MODEL}, "second": model | {"model": SECOND}}
+        rules = [
+            {"name": "all", "judges": list(self.experiment.judges), "repeat": 0.3, "second_model": "second"},
+            {"name": "panel", "judges": ["safety"], "model": ["default", "second"], "combine": "majority"},
+            {"name": "talks", "judges": ["user_frustration"], "unit": "session"},
+        ]
+        settings = {"models": models, "rules": rules, "session_idle": 2.0, "session_keep": 600.0, **more}
+        command = ("-c", RUN, str(self._folders[version]), "worker.cli", "worker")
+        worker = self.experiment.pipeline.worker(*command, **self.experiment.settings(**settings))
+        self.experiment.workers[version] = worker
+
+    def run(self, version: str, *arguments: str) -> None:
+        """Run a command of a version."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRACEJUDGE_")}
+        environment |= {"TRACEJUDGE_REDIS_URL": self.experiment.redis.url, "TRACEJUDGE_PREFIX": PREFIX}
+        command = [sys.executable, "-c", RUN, self._folders[version], "worker.cli", *arguments]
+        folder = self.experiment.redis.folder
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def publish(self, version: str, talks: int) -> None:
+        """Publish conversations through the SDK of a version."""
+        first = self.experiment.published // SESSION
+        made = [
+            trace
+            for talk in range(first, first + talks)
+            for trace in make_traces(SESSION, first=talk * SESSION, ended_at=time.time(), session_id=f"talk {talk}")
+        ]
+        self._files += 1
+        file = self.experiment.redis.folder / f"traces-{self._files}.jsonl"
+        file.write_bytes(b"".join(msgspec.json.encode(trace) + b"\n" for trace in made))
+        self.run(version, "publish", str(file))
+        self.experiment.published += len(made)
+
+    def calls(self, version: str) -> float:
+        """Count the judge calls of a running worker."""
+        page = self.experiment.workers[version].scrape()
+        return page.total("tracejudge_judge_request_duration_seconds_count")
+
+    def check(self) -> None:
+        """Check that every evaluation of every trace and conversation was scored once, whoever did it."""
+        # Verdicts of panels and repeats have no spans of their own.
+        account = self.experiment.assert_accounting(spans=False)
+        published = self.experiment.published
+        assert (account.published, account.sampled, account.dropped) == (published, published, 0)
+        assert (account.scored, account.dead, account.lost) == (account.chosen, 0, 0)
+        verdicts = [entry.verdict for entry in self.experiment.pipeline.outbox() if entry.kind == "j"]
+        found = Counter((one.judge, one.judge_model) for one in verdicts if one.origin == "live" and not is_talk(one))
+        assert found == Counter(dict.fromkeys(LIVE | PANEL, published))
+        talks = Counter(one.session_id for one in verdicts if is_talk(one) and one.origin == "live")
+        assert talks == Counter({f"talk {place}": 1 for place in range(published // SESSION)})
+        repeats = sum(one.origin == "repeat" for one in verdicts)
+        assert repeats > published / 10
+
+
+def is_talk(verdict: Any) -> bool:
+    return bool(verdict.judge == "user_frustration")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folder of each version; the last release comes from the history of this repository."""
+    archive = subprocess.run(["git", "archive", LAST_RELEASE, *PACKAGES], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode != 0:
+        missing = f"no commit {LAST_RELEASE[:7]}, the last release: fetch the whole history (git fetch --unshallow)"
+        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+    old = tmp_path_factory.mktemp("last-release")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
+        packed.extractall(old, filter="data")
+    found = {OLD: old, NEW: ROOT}
+    (old / "where.py").write_text(WHERE)
+    said = subprocess.run(
+        [sys.executable, "-c", RUN, old, "where"], cwd=old, capture_output=True, text=True, check=True
+    )
+    assert [line for line in said.stdout.split() if not line.startswith(f"{old}/")] == []
+    return found
+
+
+@pytest.fixture
+def upgrade(experiment: Experiment, folders: dict[str, Path]) -> Iterator[Upgrade]:
+    return Upgrade(experiment, folders)
+
+
+@pytest.mark.parametrize(("begins", "continues"), [(OLD, NEW), (NEW, OLD)], ids=["forward", "back"])
+def test_a_half_drained_stream_changes_hands(upgrade: Upgrade, begins: str, continues: str) -> None:
+    experiment = upgrade.experiment
+    # Dead letters of the one version, which the other one retries.
+    experiment.endpoint.behaviour = failing(500)
+    upgrade.start(begins, give_up_after=1.0)
+    upgrade.publish(begins, 2)
+    wait_until(lambda: experiment.pipeline.account().dead >= 2 * SESSION, what="evaluations to be given up")
+    assert experiment.terminate(begins) == 0
+    # Unread entries, batches and leases, conversations that are gathered, and verdicts that were not exported.
+    experiment.endpoint.behaviour = slow(0.2, yes_no())
+    upgrade.start(begins)
+    upgrade.publish(continues, TALKS)
+    wait_until(lambda: experiment.finished >= TRACES, what="a third of the work to be done")
+    assert upgrade.calls(begins) > 0
+    experiment.kill(begins)
+    assert experiment.pipeline.account().waiting > TRACES / 10
+    experiment.endpoint.behaviour = slow(0.02, yes_no())
+    upgrade.start(continues)
+    upgrade.publish(begins, TALKS // 2)
+    upgrade.run(continues, "dead", "retry", "--all")
+    upgrade.check()
+    assert upgrade.calls(continues) > TRACES
+
+
+def test_both_versions_work_side_by_side_and_are_killed(upgrade: Upgrade) -> None:
+    experiment = upgrade.experiment
+    called: Counter[str] = Counter()
+    for version in (OLD, NEW):
+        upgrade.start(version)
+    for version in (OLD, NEW, OLD, NEW):
+        before = experiment.finished
+        upgrade.publish(version, TALKS // 4)
+        wait_until(lambda before=before: experiment.finished > before + TRACES / 4, what="work to be done")
+        called[version] += int(upgrade.calls(version))
+        experiment.kill(version)
+        upgrade.start(version)
+    upgrade.check()
+    assert min(called.values()) > 0, called
