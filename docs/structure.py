@@ -161,13 +161,13 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
     python = sorted(length for path, length in lengths.items() if path.suffix == ".py" and path.name != "__init__.py")
     stems = Counter(module.path.stem for module in found if not module.path.stem.startswith("__"))
     return [
-        Figure("product files", len(lengths), most=381),
+        Figure("product files", len(lengths), most=390),
         Figure(
             "worker .py files",
             sum(path.suffix == ".py" and "worker" in path.relative_to(ROOT).parts[:1] for path in lengths),
-            most=169,
+            most=174,
         ),
-        Figure("lines of the product", sum(lengths.values()), most=74_500),
+        Figure("lines of the product", sum(lengths.values()), most=77_500),
         Figure("file length, median", statistics.median(python), least=150, most=250),
         Figure(
             "files under 40 lines",
