@@ -10,7 +10,6 @@ from deploy.rules import FOLDER as RULES
 from worker.telemetry.metrics import METRICS
 
 UNUSED = {
-    "tracejudge_shard_up": "for installations with several Redis servers: docs/shards.md",
     "tracejudge_quality_corrected_window_seconds": "says what the corrected share is about; docs/statistics.md",
     "tracejudge_verdict_weight_squared_total": "for intervals where no monitor runs: docs/reference/metrics.md",
 }
