@@ -343,6 +343,7 @@ def _stream_and_batches(table: Table) -> list[Panel]:
             {1: ("answers", "green"), 0: ("away", "red")},
             unit=Unit("none"),
             no_data=_NO_WORKER,
+            runbooks=runbooks(table, "TraceJudgeShardAway"),
         ),
         graph(
             "Memory of Redis",

@@ -11,6 +11,7 @@ SLOW = "TraceJudgeJudgeSlow"
 LATE = "TraceJudgeScoresLate"
 STREAM = "TraceJudgeStreamNearlyFull"
 MEMORY = "TraceJudgeRedisNearlyFull"
+SHARD = "TraceJudgeShardAway"
 CUT_OFF = "TraceJudgeTracesCutOff"
 DEAD = "TraceJudgeDeadLettersGrowing"
 DROPS = "TraceJudgeProducerDrops"
@@ -23,7 +24,7 @@ EXHAUSTED = "TraceJudgeBudgetExhausted"
 REDUCED = "TraceJudgeBudgetRatesReduced"
 OVERSPENT = "TraceJudgeBudgetOverspent"
 COUNTED = (NO_VERDICTS, STOPPED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED, EXHAUSTED)
-ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, DEAD, NOT_READY, BEHIND, ABSENT, REDUCED, OVERSPENT)
+ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, SHARD, DEAD, NOT_READY, BEHIND, ABSENT, REDUCED, OVERSPENT)
 
 SERIES = {
     "service": SERVICE,
@@ -67,7 +68,7 @@ def pipeline(minutes: int, each: float) -> World:
         world.gauge("tracejudge_outbox_lag", f"40x{minutes}", exporter=exporter)
     world.gauge("tracejudge_stream_lag", f"120x{minutes}").gauge("tracejudge_stream_capacity", f"200000x{minutes}")
     world.gauge("tracejudge_redis_used_bytes", f"1000x{minutes}").gauge("tracejudge_redis_max_bytes", f"2000x{minutes}")
-    world.gauge("tracejudge_dead_letters", f"500x{minutes}")
+    world.gauge("tracejudge_dead_letters", f"500x{minutes}").gauge("tracejudge_shard_up", f"1x{minutes}", shard="0")
     world.counter("tracejudge_budget_refused_total", Minutes(minutes), born=40, budget="all")
     # Usual in the hours of most traffic, and calls in flight at the end of the hour.
     world.gauge("tracejudge_budget_rate_factor", f"0.25x{minutes}", budget="all")
@@ -161,6 +162,21 @@ def memory(share: str, used_mib: int) -> dict[str, list[Fires]]:
         f"{used_mib} of 8192 MiB are used. At `maxmemory` Redis refuses writes: services drop what their buffers "
         "cannot hold, and nothing is judged. Raise maxmemory, or lower the cap of the largest part, which "
         "`tracejudge_stored_bytes` shows.",
+    )
+
+
+def shards(first: str, second: str) -> World:
+    return World().gauge("tracejudge_shard_up", first, shard="0").gauge("tracejudge_shard_up", second, shard="1")
+
+
+def shard_away(shard: str) -> dict[str, list[Fires]]:
+    return watcher(
+        SHARD,
+        "page",
+        f"Redis server {shard} of several does not answer",
+        "No worker reaches it. Services keep its share of the traces in their buffers and drop what these cannot hold, "
+        "and its verdicts wait. The other servers go on. `tracejudge doctor` names it by its address.",
+        shard=shard,
     )
 
 
@@ -466,6 +482,10 @@ SCENES = [
     Scene("redis is full", redis_memory(f"{2**33}x30", f"{2**33}x30")).at(
         15, memory("100%", 8192), all_failed=[MEMORY]
     ),
+    Scene("one of two servers is away", shards("1x30", "1x10 0x20"))
+    .at(11, not_yet=[SHARD])
+    .at(15, shard_away("1"), fires=[SHARD]),
+    Scene("both servers are away", shards("1x10 0x20", "1x10 0x20")).at(15, all_failed=[SHARD]),
     Scene("redis without a bound", redis_memory(f"{2**33}x30", "0x30")).at(15, no_traffic=[MEMORY]),
     Scene("cut off", World().counter("tracejudge_cut_off_total", Minutes(60), Minutes(1, 50), Minutes(40)))
     .at(59, not_yet=[CUT_OFF])

@@ -22,6 +22,7 @@ SEES_STILL = frozenset(
         "TraceJudgeScoresLate",
         "TraceJudgeStreamNearlyFull",
         "TraceJudgeRedisNearlyFull",
+        "TraceJudgeShardAway",
         "TraceJudgeTracesCutOff",
         "TraceJudgeDeadLettersGrowing",
         "TraceJudgeExporterBehind",

@@ -46,6 +46,7 @@ LABELS = {
     "what",
     "budget",
     "limit",
+    "shard",
 }
 PROMETHEUS = {"ALERTS", "alertname", "alertstate", "component", "instance", "job", "severity"}
 WORDS_OF_PROMQL = {
