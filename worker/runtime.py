@@ -132,7 +132,7 @@ class Runtime:
             SettingsError: The metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
-        OUTAGE.fix = redis_fix(self._config)
+        OUTAGE.fix = redis_fix(self._config, shards=bool(settings.shards))
         for store in self.stores:
             try:
                 store.open()

@@ -83,7 +83,7 @@ _NO_BUDGET: Final = """
 @click.option("--rate", metavar="SHARE", help="Share of matching traces that is judged, 0 to 1.")
 @click.option("--price", metavar="INPUT,OUTPUT", help="USD per million tokens, as 0.40,1.60.")
 @click.option("--usd-per-day", type=float, metavar="USD", help="What judging may cost in a day; needs --price.")
-@click.option("--output", default=CONFIG_NAME, show_default=True, metavar="FILE", help="The file to write.")
+@click.option("--output", default=CONFIG_NAME, show_default=True, metavar="FILE", help="The file to write, or its folder.")
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
 @click.option("--print", "prints", is_flag=True, help="Print it, and write nothing.")
 def command(*, output: str, force: bool, prints: bool, usd_per_day: float | None, **given: str | None) -> None:
@@ -99,8 +99,10 @@ def command(*, output: str, force: bool, prints: bool, usd_per_day: float | None
       tracejudge init --provider lexical --print
     """  # noqa: D301 - click's mark for lines that stay as they are
     path = Path(output)
+    if path.is_dir():
+        path /= CONFIG_NAME
     if path.exists() and not (force or prints):
-        raise click.UsageError(f"{output} exists; --force replaces it, --print writes nothing, --output names another")
+        raise click.UsageError(f"{path} exists; --force replaces it, --print writes nothing, --output names another")
     asks = sys.stdin.isatty() and sys.stdout.isatty()
 
     def answer(name: str, question: str, default: str) -> str:

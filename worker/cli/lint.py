@@ -49,7 +49,7 @@ CODES: Final = (
     Code("TJ006", "secret-in-file", "error", "A secret stands where the name of its variable belongs.",
         r"never the (key|value|secret|token)"),
     Code("TJ007", "wrong-value", "error", "A value has the wrong type, or is out of its bounds.",
-        r"must be |write an amount"),
+        r"must be(gin)? |has no valid |names no socket|does not name the master|write an amount"),
     Code("TJ008", "conflict", "error", "Values do not go together."),
     Code("TJ101", "chooses-nothing", "warning", "A rule chooses no trace."),
     Code("TJ102", "never-wins", "warning", "Another rule already chooses all that a rule chooses."),
@@ -181,7 +181,7 @@ class _Copy:
                 named = re.match(r"[a-z_]+(?:\.[\w-]+|\[\d+\])*", rest)
                 key = parse_key(named[0]) if named else ()
                 if key and key[0] in self._given.origin:
-                    return place, key, rest[named.end() :].removeprefix(": ") if named else rest
+                    return place, key, rest[named.end() :].removeprefix(":").lstrip() if named else rest
                 # Errors on addresses name the key within a sentence.
                 words = (word for word in re.findall(r"[a-z_]+", rest) if self._given.origin.get(word) == place)
                 return place, tuple(next(zip(words), ())), rest

@@ -133,6 +133,14 @@ def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
         load({}, str(path))  # the start names the first alone
 
 
+def test_a_wrong_address_of_redis_is_a_wrong_value(tmp_path: Path) -> None:
+    path = tmp_path / "address.toml"
+    for address in ("rediss//host", "redis://host:99999/0", "redis://host/first", "unix://", "redis+sentinel://host"):
+        path.write_text(f'redis_url = "{address}"', encoding="utf-8")
+        (found,) = lint({}, str(path))
+        assert (found.code, found.key, found.what) == ("TJ007", "redis_url", found.what.strip()), address
+
+
 def test_what_is_allowed_and_hardly_meant_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "allowed.toml"
     assert codes(ALLOWED, path, TRACEJUDGE_OPENAI="x") == {
@@ -209,6 +217,10 @@ def test_init_writes_a_file_without_findings_and_never_over_another(run: Run, mo
     assert run("init", "--provider", "lexical", "--force").code == 0
     assert Path("tracejudge.toml").read_text(encoding="utf-8") == printed.out != text
     assert list(Path.cwd().iterdir()) == [Path.cwd() / "tracejudge.toml"]
+    Path("folder").mkdir()
+    assert run("init", "--provider", "lexical", "--output", "folder").code == 0
+    assert Path("folder/tracejudge.toml").read_text(encoding="utf-8") == printed.out
+    assert "folder/tracejudge.toml exists" in run("init", "--output", "folder").err
 
 
 def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
