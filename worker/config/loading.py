@@ -66,7 +66,8 @@ def load(
     given = read(environment, config)
     for key, value in (arguments or {}).items():
         if value is not None:
-            given.values[key], given.origin[key] = value, f"--{key.replace('_', '-')}"
+            # `--shards` of the worker chooses, as `served_shards` does.
+            given.values[key], given.origin[key] = value, f"--{key.removeprefix('served_').replace('_', '-')}"
     return build(given, needs_rules=needs_rules)
 
 

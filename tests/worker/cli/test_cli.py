@@ -252,9 +252,11 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
     for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
         Path("mine.toml").write_text(key, encoding="utf-8")
         assert "mine.toml" in run("account", "--config", "mine.toml").complaint, key
-    Path("mine.toml").write_text(f'shards = ["redis://127.0.0.1:{free_port()}", "redis://127.0.0.1:{free_port()}"]')
+    Path("mine.toml").write_text(f'shards = ["redis://127.0.0.1:{free_port()}", "redis://127.0.0.1:{free_port()}"]', "utf-8")
     complaint = run("account", "--config", "mine.toml").complaint
     assert complaint.endswith("; start it, or correct shards in mine.toml or TRACEJUDGE_SHARDS")
+    complaint = run("worker", "--config", "mine.toml", "--shards", "0,5").complaint
+    assert complaint == "tracejudge: --shards: served_shards: there is no shard 5; the last one is 1"
 
 
 def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
