@@ -83,7 +83,7 @@ _NO_BUDGET: Final = """
 @click.option("--rate", metavar="SHARE", help="Share of matching traces that is judged, 0 to 1.")
 @click.option("--price", metavar="INPUT,OUTPUT", help="USD per million tokens, as 0.40,1.60.")
 @click.option("--usd-per-day", type=float, metavar="USD", help="What judging may cost in a day; needs --price.")
-@click.option("--output", default=CONFIG_NAME, show_default=True, metavar="FILE", help="The file to write, or its folder.")
+@click.option("--output", default=CONFIG_NAME, show_default=True, metavar="FILE", help="File or folder to write to.")
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
 @click.option("--print", "prints", is_flag=True, help="Print it, and write nothing.")
 def command(*, output: str, force: bool, prints: bool, usd_per_day: float | None, **given: str | None) -> None:

@@ -252,7 +252,8 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
     for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
         Path("mine.toml").write_text(key, encoding="utf-8")
         assert "mine.toml" in run("account", "--config", "mine.toml").complaint, key
-    Path("mine.toml").write_text(f'shards = ["redis://127.0.0.1:{free_port()}", "redis://127.0.0.1:{free_port()}"]', "utf-8")
+    shards = f'shards = ["redis://127.0.0.1:{free_port()}", "redis://127.0.0.1:{free_port()}"]'
+    Path("mine.toml").write_text(shards, encoding="utf-8")
     complaint = run("account", "--config", "mine.toml").complaint
     assert complaint.endswith("; start it, or correct shards in mine.toml or TRACEJUDGE_SHARDS")
     complaint = run("worker", "--config", "mine.toml", "--shards", "0,5").complaint
