@@ -102,7 +102,7 @@ def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
 def test_the_page_shows_what_the_command_computes(run: Run) -> None:
     """Examples and constants of docs/sizing.md; JSON has the same figures."""
     page = (Path(__file__).parents[3] / "docs" / "sizing.md").read_text(encoding="utf-8")
-    examples = re.findall(r"^```\n\$ tracejudge (plan --capacity .*)\n((?:.*\n)+?)```", page, re.MULTILINE)
+    examples = re.findall(r"^```console\n\$ tracejudge (plan --capacity .*)\n((?:.*\n)+?)```", page, re.MULTILINE)
     assert len(examples) == 3
     for command, shown in examples:
         ended = run(*command.split())
