@@ -273,7 +273,9 @@ def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[
     assert set(grounds[1].client.zrange(taken, 0, -1)) == {b"0:2-0", f"0:{member.item.entry_id}".encode()}
 
 
-def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(grounds: list[Ground]) -> None:
+def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(
+    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(5):
         complain(grounds[0], f"{number:032x}")
     take(grounds[0])
@@ -288,7 +290,7 @@ def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(grounds: 
             asked[number] += 1
             return run(*arguments)
 
-        store.run = count  # type: ignore[method-assign]
+        monkeypatch.setattr(store, "run", count)
 
     for number, store in enumerate(away):
         counted(number, store)
@@ -319,4 +321,6 @@ def test_the_server_of_an_earlier_release_is_the_first(grounds: list[Ground]) ->
     ground.client.set(ground.keys.layout, LAYOUT)
     with pytest.raises(LayoutError, match=r"this Redis is shard 0 .* place 1 of shards"):
         ground.store.open()
-    Store(ground.url, ground.keys, 0).open()
+    first = Store(ground.url, ground.keys, 0)
+    first.open()
+    first.close()

@@ -6,7 +6,7 @@ sent twice is stored once.
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Final
@@ -230,6 +230,14 @@ class Streams:
         if self.room <= 0:
             raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
 
+    def _check_all(self, shards: Iterable[int]) -> None:
+        """Check that each of these answers and has room."""
+        for shard in shards:
+            if self._stores[shard].is_away:
+                raise away(shard)
+            if self._publishers[shard].room <= 0:
+                raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+
     def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
         """Queue entries; the future ends when every Redis has its own.
 
@@ -244,11 +252,7 @@ class Streams:
             return self._publishers[0].submit(entries)
         if not are_repeatable:
             # Each repeat would be further traces, for as long as the server is away.
-            for shard in by_shard:
-                if self._stores[shard].is_away:
-                    raise away(shard)
-                if self._publishers[shard].room <= 0:
-                    raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+            self._check_all(by_shard)
         refused: RefusedError | None = None
         queued = []
         for shard, some in by_shard.items():
