@@ -257,5 +257,6 @@ def test_pages_print_what_they_show(page: str, tmp_path: Path) -> None:
 
 
 def test_every_page_with_output_is_run() -> None:
-    others = {"docs/evaluate.md", "docs/labels.md"}  # tests/docs_tests/test_evaluate_page.py and test_labels_page.py
+    # Tests of their own: tests/docs_tests/test_evaluate_page.py, test_labels_page.py, tests/worker/cli/test_cli_plan.py.
+    others = {"docs/evaluate.md", "docs/labels.md", "docs/sizing.md"}
     assert {page for page, text in PAGES.items() if "```console" in text} - {*ELSEWHERE, *SHOWN} == others
