@@ -45,7 +45,7 @@ NOT_RUN: Mapping[str, str] = {
     "UPDATE_GOLDEN": "it changes the working tree",
     "export OTEL_": "tests/gateway runs examples with these variables",
     "export TRACEJUDGE_": "of a service; tests/producers set each",
-    "eval \"$(_TRACEJUDGE_COMPLETE": "of an interactive shell; tests/worker/cli completes words",
+    'eval "$(_TRACEJUDGE_COMPLETE': "of an interactive shell; tests/worker/cli completes words",
     "_TRACEJUDGE_COMPLETE=fish": "the same",
     "tracejudge init": "the installation has its file; tests/worker/cli writes some",
     "tracejudge demo": "the tutorial's test runs it",
@@ -257,6 +257,6 @@ def test_pages_print_what_they_show(page: str, tmp_path: Path) -> None:
 
 
 def test_every_page_with_output_is_run() -> None:
-    # Tests of their own: tests/docs_tests/test_evaluate_page.py, test_labels_page.py, tests/worker/cli/test_cli_plan.py.
+    # They have tests of their own: test_evaluate_page.py, test_labels_page.py, tests/worker/cli/test_cli_plan.py.
     others = {"docs/evaluate.md", "docs/labels.md", "docs/sizing.md"}
     assert {page for page, text in PAGES.items() if "```console" in text} - {*ELSEWHERE, *SHOWN} == others
