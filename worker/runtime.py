@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0
+_SHARD_STOP_S: Final = 5.0
+"""How long a shard may take to stop beside the grace."""
 _PANELS_AT_ONCE: Final = 256
 """Evaluations of one panel at a time: each only reads the verdicts of its members."""
 
@@ -132,7 +134,7 @@ class Runtime:
             SettingsError: The metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
-        OUTAGE.fix = redis_fix(self._config, shards=bool(settings.shards))
+        OUTAGE.fix = redis_fix(self._config, settings)
         for store in self.stores:
             try:
                 store.open()
@@ -172,11 +174,12 @@ class Runtime:
         began = time.monotonic()
         self._readiness.begin_stop()
         log.info("worker stopping", grace_s=self.settings.grace_s)
-        stops = [threading.Thread(target=shard.stop) for shard in self.shards.values()]
+        stops = [threading.Thread(target=shard.stop, daemon=True) for shard in self.shards.values()]
         for thread in stops:
             thread.start()
+        # One whose server hangs is left behind, so that what they share ends in order.
         for thread in stops:
-            thread.join()
+            thread.join(max(0.0, began + self.settings.grace_s + _SHARD_STOP_S - time.monotonic()))
         # After the verdicts of that time.
         stop_threads(self._monitors)
         loop = self._shared.loop

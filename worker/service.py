@@ -151,11 +151,11 @@ class ServiceThread(ABC):
 
 
 def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:
-    """Stop threads together, each within a bound, unless a condition comes to hold."""
+    """Stop threads together, within one bound, unless a condition comes to hold."""
     for thread in threads:
         thread.stopping.set()
+    deadline = time.monotonic() + _THREAD_STOP_S
     for thread in threads:
-        deadline = time.monotonic() + _THREAD_STOP_S
         while not thread.stop(_LOOK_S) and not unless():
             if time.monotonic() > deadline:
                 log.warning("thread not stopped in time", thread=thread.name)

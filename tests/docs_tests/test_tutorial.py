@@ -23,6 +23,7 @@ NOT_RUN = {
 
 
 @pytest.mark.slow("Prometheus raises the alert after a minute of the monitor")
+@pytest.mark.timeout(300)
 def test_the_tutorial_leads_to_its_alert(tmp_path: Path) -> None:
     needs("prometheus", "promtool")
     (tmp_path / "tracejudge").symlink_to(ROOT)

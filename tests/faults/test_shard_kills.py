@@ -1,5 +1,7 @@
 """Three Redis servers share the traces of two workers; one of them is killed and comes back with its data."""
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,3 +144,15 @@ def test_workers_that_serve_different_servers_pass_messages_on(shards: Shards) -
     for worker, served in zip(shards.workers, ({"0"}, {"1", "2"}), strict=True):
         up = {str(shard): worker.scrape().total("tracejudge_shard_up", shard=str(shard)) for shard in range(SHARDS)}
         assert {shard for shard, is_up in up.items() if is_up} == served
+
+
+@pytest.mark.slow("a server that hangs")
+@pytest.mark.parametrize("shards", [({"grace_s": "1"},)], indirect=True, ids=["one worker"])
+def test_a_worker_ends_in_order_though_a_server_hangs(shards: Shards) -> None:
+    (worker,) = shards.workers
+    os.kill(shards.servers[1].pid, signal.SIGSTOP)
+    try:
+        assert worker.program.terminate() == 0, worker.program.stderr
+    finally:
+        os.kill(shards.servers[1].pid, signal.SIGCONT)
+    assert "worker stopped" in worker.program.stderr

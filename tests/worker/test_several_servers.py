@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from feedback_parts import Passes, complain, gathered, make_due, take
@@ -17,7 +18,7 @@ from worker.monitor.counts import counted_until
 from worker.monitor.label_store import OutboxWalk
 from worker.monitor.series import HOUR_S, read_buckets, read_series
 from worker.queue.pending_feedback import PendingFeedback
-from worker.storage.client import LayoutError, Store, StoreError
+from worker.storage.client import LAYOUT, LayoutError, Store, StoreError
 from worker.storage.keys import MONITOR_GROUP
 from worker.telemetry.backlog import Backlog, Memory, Position
 from worker.telemetry.health import Pulse, Readiness
@@ -259,3 +260,67 @@ def test_a_role_is_ready_while_one_server_lets_it_make_progress() -> None:
     assert readiness.role("ingest").why == "ingest: Redis does not answer for 20 s"
     threads[1].pulse, loop.pulse = Pulse(20.0), Pulse(20.0, dead=True)
     assert not readiness.role("ingest").ready, "all servers need the event loop"
+
+
+def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[Ground]) -> None:
+    complain(grounds[0], "ff" * 16)
+    take(grounds[0])
+    pending, taken = PendingFeedback(grounds[0].store, 60.0), grounds[1].keys.feedback_taken
+    yesterday = grounds[1].store.now_ms() - 25 * 3600 * 1000
+    grounds[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
+    (member,) = pending.all()
+    assert pending.hand_over(member)
+    assert set(grounds[1].client.zrange(taken, 0, -1)) == {b"0:2-0", f"0:{member.item.entry_id}".encode()}
+
+
+def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(
+    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        complain(grounds[0], f"{number:032x}")
+    take(grounds[0])
+    make_due(grounds[0])
+    away = [Store(f"redis://127.0.0.1:{free_port()}/0", grounds[0].keys, number) for number in (1, 2)]
+    asked = [0, 0]
+
+    def counted(number: int, store: Store) -> None:
+        run = store.run
+
+        def count(*arguments: Any) -> Any:
+            asked[number] += 1
+            return run(*arguments)
+
+        monkeypatch.setattr(store, "run", count)
+
+    for number, store in enumerate(away):
+        counted(number, store)
+    grounds[0].store.shards = (grounds[0].store, *away)
+    passes = Passes(grounds[0])
+    passes.make()
+    for store in away:
+        store.close()
+    assert asked == [1, 1], "each server costs one wait"
+    assert len(gathered(grounds[0])) == 5, "all of it waits for the next pass"
+
+
+def test_two_addresses_of_one_server_are_refused_where_both_began_empty(grounds: list[Ground]) -> None:
+    first, again = grounds[0].store, Store(grounds[0].url, grounds[0].keys, 1)
+    for key in (grounds[0].keys.shard, grounds[0].keys.layout):
+        grounds[0].client.delete(key)
+    first.open()
+    again.open()
+    first.make_group(first.keys.verdicts, MONITOR_GROUP)
+    with pytest.raises(StoreError, match=r"this server is shard 0 .* name each server once"):
+        again.make_group(first.keys.verdicts, MONITOR_GROUP)
+    again.close()
+
+
+def test_the_server_of_an_earlier_release_is_the_first(grounds: list[Ground]) -> None:
+    ground = grounds[1]
+    ground.client.delete(ground.keys.shard)
+    ground.client.set(ground.keys.layout, LAYOUT)
+    with pytest.raises(LayoutError, match=r"this Redis is shard 0 .* place 1 of shards"):
+        ground.store.open()
+    first = Store(ground.url, ground.keys, 0)
+    first.open()
+    first.close()

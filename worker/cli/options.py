@@ -172,7 +172,7 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
         except StoreError as error:
             said = f"{error}: {one.address}"
             if one is stores[0] or needs_all:
-                raise StoreError(f"{said}; {redis_fix(_config_file(), shards=len(stores) > 1)}") from error
+                raise StoreError(f"{said}; {redis_fix(_config_file(), settings)}") from error
             note(f"shard {one.shard}: {said}; what it holds is missing here")
             one.is_away = True
     return stores[0]

@@ -198,6 +198,10 @@ def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
         try:
             state = cursor.read()
         except ReplayError as error:
+            # A server that was away when the replay began.
+            if any(name in names_of_replays(other) for other in store.answering):
+                note(f"shard {one.shard}: {error}")
+                continue
             raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(one))}") from error
         judges = judges_named(settings, *state.question.judges)
         now = versions_of(settings, judges)

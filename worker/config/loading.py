@@ -147,9 +147,9 @@ def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
     return variable if environment.get(variable) else path or "defaults"
 
 
-def redis_fix(path: str | None, *, shards: bool = False) -> str:
-    """Return how to correct the address of Redis, or of one of several; ``path`` is the configuration file."""
-    if shards:
+def redis_fix(path: str | None, settings: Settings) -> str:
+    """Return how to correct the address of Redis, where ``path`` is the configuration file."""
+    if settings.shards:
         return f"start it, or correct shards{f' in {path}' if path else ''} or {_PREFIX}SHARDS"
     return f"set redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
 

@@ -49,8 +49,8 @@ Handler = Callable[[Request, Client, Form], Awaitable[Response]]
 class Stream(Protocol):
     """Writes entries into the stream."""
 
-    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
-        """Queue entries; the future ends when Redis has them."""
+    def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
+        """Queue entries; the future ends when Redis has them. Sent again, repeatable ones have the same ids."""
         ...
 
 
@@ -162,7 +162,8 @@ class Gateway:
                 )
             )
             self._admit_rate(client, len(intake.entries) + len(intake.rejected))
-            await self._answered(asyncio.wrap_future(self._stream.submit(intake.entries)))
+            written = self._stream.submit(intake.entries, are_repeatable=intake.is_repeatable)
+            await self._answered(asyncio.wrap_future(written))
         finally:
             body.release()
         self._metrics.items.labels("json").inc(len(intake.entries))

@@ -6,7 +6,7 @@ sent twice is stored once.
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Final
@@ -230,18 +230,29 @@ class Streams:
         if self.room <= 0:
             raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
 
-    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
+    def _check_all(self, shards: Iterable[int]) -> None:
+        """Check that each of these answers and has room."""
+        for shard in shards:
+            if self._stores[shard].is_away:
+                raise away(shard)
+            if self._publishers[shard].room <= 0:
+                raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+
+    def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
         """Queue entries; the future ends when every Redis has its own.
 
         Raises:
-            RefusedError: One of them is away, or has no room. The entries of the others are written all the same: sent
-                again, they count once.
+            RefusedError: One of them is away, or has no room. The entries of the others are written all the same where
+                they are repeatable: sent again, they count once.
         """
         by_shard: dict[int, list[Entry]] = {}
         for entry in entries:
             by_shard.setdefault(self.shard_of(entry), []).append(entry)
         if len(by_shard) <= 1 and len(self._stores) == 1:
             return self._publishers[0].submit(entries)
+        if not are_repeatable:
+            # Each repeat would be further traces, for as long as the server is away.
+            self._check_all(by_shard)
         refused: RefusedError | None = None
         queued = []
         for shard, some in by_shard.items():

@@ -380,12 +380,18 @@ class LateFeedbackPasses(ServiceThread):
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
         """
-        here = []
+        here: list[FeedbackOnTrace] = []
+        is_away = False
         for one in part:
             try:
-                passed = not one.found and [self._feedback.hand_over(member) for member in one.members]
+                # Each wait for a server that does not answer takes seconds, and the lease of the pass ends meanwhile.
+                passed = not one.found and [
+                    self._feedback.hand_over(member, asks_away=not is_away) for member in one.members
+                ]
             except StoreError as error:
-                log.info("late feedback waits for a shard", error=str(error))
+                if not is_away:
+                    log.info("late feedback waits for a shard", error=str(error))
+                is_away = True
                 self._feedback.postpone([member.raw.encode() for member in one.members])
                 continue
             if not passed or not all(passed):

@@ -16,7 +16,7 @@ import redis
 from msgspec import Struct
 
 from tracejudge import LateFeedback
-from worker.storage.client import Store, redis_now_ms
+from worker.storage.client import Store, StoreError, redis_now_ms
 
 MAX_PENDING: Final = 10_000
 # This many members start a pass early, so that new feedback still has room.
@@ -97,10 +97,11 @@ class PendingFeedback:
             self.postpone(unknown)
         return members
 
-    def hand_over(self, member: FeedbackMember) -> bool:
+    def hand_over(self, member: FeedbackMember, *, asks_away: bool = True) -> bool:
         """Hand feedback on an unknown trace to a shard that was not asked; False if all were.
 
-        The other shard takes it once, however often this is repeated, and only then it is removed here.
+        The other shard takes it once, however often this is repeated, and only then it is removed here. Without
+        ``asks_away`` a shard that did not answer before is not waited for once more.
 
         Raises:
             StoreError: A shard does not answer; the feedback stays here.
@@ -111,6 +112,8 @@ class PendingFeedback:
             return False
         # One that is away is asked last.
         other = min(others, key=lambda one: (one.is_away, one.shard))
+        if other.is_away and not asks_away:
+            raise StoreError(f"shard {other.shard} does not answer")
         passed = msgspec.json.encode(msgspec.structs.replace(member.item, asked=asked))
         name = f"{asked[0]}:{member.item.entry_id}"
         other.run("take_feedback", (other.keys.feedback, other.keys.feedback_taken), (passed, name, _TAKEN_TTL_S))

@@ -334,6 +334,9 @@ def make_stores(urls: Sequence[str], keys: Keys) -> tuple[Store, ...]:
 def misplaced(client: "redis.Redis", keys: Keys, shard: int) -> str | None:
     """Return an error text if this Redis has another number than the configuration gives it, else None."""
     stored: Any = client.get(keys.shard)
+    if stored is None and client.exists(keys.layout):
+        # An earlier release wrote the keys of its only server, which hold the monitor's sums.
+        stored = b"0"
     if stored is None or stored == str(shard).encode():
         return None
     return (

@@ -177,3 +177,18 @@ def test_report_plan_and_board_are_of_all_servers(grounds: list[Ground], run: Ru
     assert {row.shard for row in index.rows(Selection(), limit=100)} == {0, 2}, "what is trimmed leaves the index"
     funnel = read_funnel(grounds[0].store)
     assert (funnel.traces[0].total, funnel.unexplained) == (len(TRACES), 0)
+
+
+def test_a_replay_that_began_without_a_server_can_be_continued(
+    grounds: list[Ground], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [ground.url for ground in grounds]
+    monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join((urls[0], f"redis://127.0.0.1:{free_port()}/0", urls[2])))
+    begun = run("replay", "--since", "1h", "--judge", "relevance_to_query", "--json").document
+    monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(urls))
+    again = run("replay", "--continue", begun["replay"], "--json")
+    assert again.code == 0, again.err
+    assert again.document["chosen"] == begun["chosen"] < len(TRACES)
+    assert "shard 1: Redis knows no replay" in words(again.err)
+    monkeypatch.setenv("TRACEJUDGE_SHARDS", urls[0])
+    assert run("replay", "--continue", "0" * 8).code == 2, "one that nobody knows"

@@ -46,6 +46,11 @@ end
 local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'},
   {KEYS[5], 'string'}})
 if refused then return refused end
+-- Two addresses of one server: both were empty when they were checked.
+local number = redis.call('GET', KEYS[5])
+if number and number ~= ARGV[5] then
+  return refusal('this server is shard ', number, ' by ', KEYS[5], ' and stands at place ', ARGV[5], ' of shards; name each server once')
+end
 
 local function number_of(field)
   return tonumber(redis.call('HGET', KEYS[2], field) or 0) or 0
@@ -200,9 +205,12 @@ return 1
 -- KEYS[2] feedback:taken   sorted set, name of what was taken -> when, in ms; TTL ARGV[3] in seconds
 -- ARGV[1] the feedback · ARGV[2] its name: the shard where it arrived, and its entry there · ARGV[3] a TTL
 -- Returns 1 if it was taken now.
-local refused = guard({{KEYS[1], 'zset', 'ZADD', 'TTL', 'EXPIRE'}, {KEYS[2], 'zset', 'ZADD', 'EXPIRE'}})
+local refused = guard({{KEYS[1], 'zset', 'ZADD', 'TTL', 'EXPIRE'}, {KEYS[2], 'zset', 'ZADD', 'EXPIRE', 'ZRANGEBYSCORE', 'ZREM'}})
 if refused then return refused end
 local now = now_ms()
+-- The TTL is that of the whole set, which ends only where no feedback comes.
+local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[3] * 1000, 'LIMIT', 0, 100)
+if #old > 0 then redis.call('ZREM', KEYS[2], unpack(old)) end
 if redis.call('ZADD', KEYS[2], 'NX', now, ARGV[2]) == 0 then return 0 end
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 redis.call('ZADD', KEYS[1], now, ARGV[1])

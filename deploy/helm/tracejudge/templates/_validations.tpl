@@ -6,6 +6,10 @@
   {{- if and $at.secret $at.url }}{{ fail (printf "%s: set secret or url, not both." $name) }}{{ end -}}
   {{- if regexMatch "://[^/]*:[^@/]*@" $at.url }}{{ fail (printf "%s.url: holds a password, which everybody who can read the release would see; put the address into a Secret and name it in %s.secret." $name $name) }}{{ end -}}
 {{- end -}}
+{{- range $key, $urls := dict "redis_url" (list $config.redis_url) "broker_url" (list $config.broker_url) "shards" $config.shards }}
+  {{- range $urls }}{{ if regexMatch "://[^/]*:[^@/]*@" (toString .) }}{{ fail (printf "config: %s holds a password, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- range .Values.env }}{{ if regexMatch "://[^/]*:[^@/]*@" (toString .value) }}{{ fail (printf "env: %s holds a password, which everybody who can read the release would see; put it into a Secret and name that in valueFrom." .name) }}{{ end }}{{ end -}}
 {{- $elsewhere := or $config.redis_url $config.shards -}}
 {{- range .Values.env }}{{ if has .name (list "TRACEJUDGE_REDIS_URL" "TRACEJUDGE_SHARDS") }}{{ $elsewhere = true }}{{ end }}{{ end -}}
 {{- if not (or .Values.redis.secret .Values.redis.url $elsewhere) }}{{ fail "redis: there is no address; set redis.secret to the name of a Secret with the key redis-url, or redis.url where it holds no password." }}{{ end -}}
