@@ -43,8 +43,6 @@ NOT_RUN: Mapping[str, str] = {
     "redis-server ": "the test has a Redis of its own, on a free port",
     ".venv/bin/": "of a judge that the reader adds, or of a release; tests/judges and tests/deploy run the same",
     "UPDATE_GOLDEN": "it changes the working tree",
-    'eval "$(_TRACEJUDGE_COMPLETE': "it changes the reader's shell; tests/worker/cli complete as bash asks",
-    "_TRACEJUDGE_COMPLETE": "it needs fish, and changes the reader's shell",
     "export OTEL_": "tests/gateway runs examples with these variables",
     "export TRACEJUDGE_": "of a service; tests/producers set each",
     'eval "$(_TRACEJUDGE_COMPLETE': "of an interactive shell; tests/worker/cli completes words",
@@ -63,9 +61,6 @@ RUN_ON = ("tracejudge worker", "tracejudge gateway", "tracejudge board", "tracej
 CODES = {
     "grep over_budget": 1,  # grep finds nothing where all is well
     "grep unscored": 1,
-    # The folder has a file, which `init` does not replace; tests/worker/cli write one.
-    "tracejudge init": 2,
-    "'support-*' --rate 0.05": 2,
     # The endpoint that made the dead letters is away, and this Redis keeps nothing on disk.
     "tracejudge doctor": 1,
     "tracejudge doctor --json": 1,
