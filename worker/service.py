@@ -213,8 +213,10 @@ class EventLoopThread:
             self._loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
-        """Cancel all tasks and end the loop."""
-        if self._thread.is_alive():
+        """Cancel all tasks and end the loop, also one that was never started."""
+        if self._thread.ident is None:
+            self._loop.close()
+        elif self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5)
 

@@ -111,8 +111,10 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
     objects = everything()[example]
     for name, container in containers(objects):
         verb, *arguments = container["args"]
-        command = cli.get_command(click.Context(cli), verb)
-        options = command.make_context(verb, list(arguments)).params
+        # A command keeps the help option of the first context that it gets, for all tests of this process.
+        context = click.Context(cli, help_option_names=list(cli.context_settings["help_option_names"]))
+        command = cli.get_command(context, verb)
+        options = command.make_context(verb, list(arguments), parent=context).params
         ours = settings(objects, tmp_path, container)
         fields = {
             one["name"].removeprefix("TRACEJUDGE_").lower() for one in container["env"] if "TRACEJUDGE_" in one["name"]

@@ -39,11 +39,15 @@ WHOLLY_SLOW = {
     "faults/test_redis_restarts.py",
     "faults/test_repeat_kills.py",
     "faults/test_session_kills.py",
+    "faults/test_shard_kills.py",
     "faults/test_soak.py",
+    "faults/test_upgrade.py",
+    "gateway/test_gateway_shards.py",
     "pipeline/scenarios/test_scenario_load.py",
     "pipeline/scenarios/test_scenario_workers.py",
     "pipeline/test_canary.py",
     "producers/otel/test_otel_instrumentations.py",
+    "producers/test_sdk_interpreters.py",
     "worker/test_real_receivers.py",
 }
 """Files of which `make test` runs nothing: other files hold shorter tests of the same guarantees."""

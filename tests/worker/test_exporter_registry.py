@@ -70,6 +70,7 @@ def test_the_worker_runs_and_watches_it(ground: Ground, monkeypatch: pytest.Monk
     runtime = Runtime(settings_of(ground, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
     assert [exporter.name for exporter in runtime.shards[0].exporters] == ["export-metrics", "export-list"]
     runtime.stores[0].close()
+    runtime._shared.loop.stop()
 
 
 @pytest.mark.usefixtures("_short_reads")

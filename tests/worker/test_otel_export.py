@@ -61,6 +61,7 @@ def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
     exporter.prepare()
     ground.send(SCORED)
     exporter.run_once()
+    exporter._client.close()
     assert [span.name for span in otlp.spans][:1] == ["evaluate safety"]
     sent = otlp.spans[0].resource
     assert sent == {

@@ -92,6 +92,7 @@ def when_opened(uid: str) -> dict[str, str]:
     values = {
         "__range": "5m",
         "__interval": "2s",
+        "graded": ".+",
         "__rate_interval": "2s",
         "series": f"{SERVICE} / safety / safety / prod",
     }
