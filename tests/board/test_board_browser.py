@@ -121,6 +121,8 @@ def test_labels_are_made_by_keys_and_without_scripts(
         page.open(f"{url}/labels?as=ada")
         if with_scripts:
             page.evaluate("getSelection().selectAllChildren(document.getElementById('answer'))")
+            # Chromium tells of a selection a moment later.
+            wait_until(lambda: page.evaluate("document.querySelector('[name=excerpt]').value"), what="the excerpt")
             page.press("2")
         else:
             page.open(f"{url}/labels?as=ada")
