@@ -1,21 +1,25 @@
 """Scores in Phoenix and MLflow as they are published, read back through their own APIs.
 
-Both run in environments of their own. The user's span is sent by OTLP after the verdict, and both the server and the
-worker are restarted in the middle.
+Both run in environments of their own. In CI the user's span is sent by OTLP after the verdict, and both the server and
+the worker are restarted in the middle. `make test-long` also puts a faulty gateway before them.
 """
 
+import asyncio
 import os
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from stage_parts import Ground
+from support.loopback import LoopbackServer
 from support.ports import free_port
 from support.processes import PATIENCE_S, wait_until
 from support.receiver_environments import environment
@@ -23,8 +27,16 @@ from test_receivers import Sending, receiver, verdict
 
 from judges.core.verdict import Verdict
 
-pytestmark = [pytest.mark.slow("starts Phoenix or MLflow twice, 60 s"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 COUNT = 12
+# Of a connection, not of a request.
+HOP_HEADERS = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
+
+
+@pytest.fixture
+def any_redis_url(redis_url: str) -> str:
+    """One Redis is enough here: the other battery runs with each version."""
+    return redis_url
 
 
 @contextmanager
@@ -95,15 +107,23 @@ def export(
         return sorted(found())
 
 
-def test_phoenix_has_each_score_on_the_user_s_own_span(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Product(NamedTuple):
+    """A server to start, the user's spans to send to it, and what it has: the evaluation id of each score."""
+
+    port: int
+    options: dict[str, Any]
+    serve: Callable[[], Any]
+    spans: Callable[[list[Verdict]], None]
+    found: Callable[[], list[str]]
+
+
+def phoenix(folder: Path) -> Product:
     programs, port, grpc = environment("phoenix"), free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
 
     def serve() -> Any:
         variables = {"PHOENIX_PORT": str(port), "PHOENIX_GRPC_PORT": str(grpc), "PHOENIX_HOST": "127.0.0.1"}
-        variables |= {"PHOENIX_WORKING_DIR": str(tmp_path), "PHOENIX_TELEMETRY_ENABLED": "false"}
+        variables |= {"PHOENIX_WORKING_DIR": str(folder), "PHOENIX_TELEMETRY_ENABLED": "false"}
         return serving([programs / "phoenix", "serve"], f"{url}/healthz", **variables)
 
     def spans(verdicts: list[Verdict]) -> None:
@@ -127,19 +147,15 @@ def test_phoenix_has_each_score_on_the_user_s_own_span(
             assert row["result"] == {"label": "yes", "score": 1.0, "explanation": "It is kind."}
         return [row["identifier"] for row in rows]
 
-    options = {"kind": "phoenix", "url": url}
-    names = export(ground, options, monkeypatch, serve=serve, spans=spans, found=found)
-    assert names == [f"{number + 1:032x}" for number in range(COUNT)]
+    return Product(port, {"kind": "phoenix", "url": url}, serve, spans, found)
 
 
-def test_mlflow_has_each_score_on_the_user_s_own_trace(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def mlflow(folder: Path) -> Product:
     programs, port = environment("mlflow"), free_port()
     url = f"http://127.0.0.1:{port}"
 
     def serve() -> Any:
-        store = [f"sqlite:///{tmp_path}/mlflow.db", "--default-artifact-root", tmp_path / "artifacts"]
+        store = [f"sqlite:///{folder}/mlflow.db", "--default-artifact-root", folder / "artifacts"]
         command = [programs / "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         path = f"{programs}:{os.environ['PATH']}"
         variables = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PATH": path}
@@ -164,6 +180,99 @@ def test_mlflow_has_each_score_on_the_user_s_own_trace(
     def spans(verdicts: list[Verdict]) -> None:
         send_spans(url, verdicts, **{"x-mlflow-experiment-id": "0"})
 
-    options = {"kind": "mlflow", "url": url, "experiment": "0"}
-    names = export(ground, options, monkeypatch, serve=serve, spans=spans, found=found)
-    assert names == [f"{number + 1:032x}" for number in range(COUNT)]
+    return Product(port, {"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, found)
+
+
+PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
+IDS = [f"{number + 1:032x}" for number in range(COUNT)]
+
+
+@pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_each_score_is_on_the_user_s_own_trace(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    product = PRODUCTS[name](tmp_path)
+    names = export(ground, product.options, monkeypatch, serve=product.serve, spans=product.spans, found=product.found)
+    assert names == IDS
+
+
+class FaultyGateway(LoopbackServer):
+    """Forwards requests to a server; each of the next ``faults`` replaces an answer.
+
+    A status is answered in place of the server. `lost` forwards the request and closes the connection without the
+    answer; `cut` sends half of it; `late` keeps it for longer than the worker waits.
+    """
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        self.faults: deque[int | str] = deque()
+        self._target = target
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.route("*", "/{path:.*}", self._forward)]
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        fault = self.faults.popleft() if self.faults else None
+        if isinstance(fault, int):
+            return web.Response(status=fault, headers={"Retry-After": "1"})
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+            reply = await client.request(
+                request.method, self._target + request.raw_path, content=await request.read(), headers=headers
+            )
+        if fault == "late":
+            await asyncio.sleep(30)
+        if fault in {"lost", "late"}:
+            assert request.transport is not None
+            request.transport.abort()
+        whole = {"content-type": reply.headers.get("content-type", "text/plain")}
+        if fault != "cut":
+            return web.Response(status=reply.status_code, body=reply.content, headers=whole)
+        answer = web.StreamResponse(
+            status=reply.status_code, headers={**whole, "content-length": str(len(reply.content) + 9)}
+        )
+        await answer.prepare(request)
+        await answer.write(reply.content)
+        assert request.transport is not None
+        request.transport.abort()
+        return answer
+
+
+@pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_whatever_happens_on_the_way_each_score_stands_once(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The faults of the battery of all receivers, and a worker that is killed after its request."""
+    product, verdicts = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)]
+    faults: list[list[int | str]] = [[429, 429], [500, 500], [401, 403], [502, 503, 504], ["lost"], ["cut"], ["late"]]
+    with ExitStack() as stack:
+        gateway = stack.enter_context(FaultyGateway(f"http://127.0.0.1:{product.port}"))
+        settings = {"receivers": {"mine": receiver({**product.options, "url": gateway.root_url})}}
+        stack.enter_context(product.serve())
+        product.spans(verdicts)
+        for number, answers in enumerate(faults):
+            worker = Sending(ground, export_explanations=True, **settings)
+            stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
+            gateway.faults.extend(answers)
+            worker.exporter._client.deadline_s = 5.0 if "late" in answers else 60.0  # type: ignore[attr-defined]
+            ground.send(verdicts[number])
+            worker.turn()
+            assert (len(gateway.faults), worker.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == (
+                *(0, {}, 0),
+            ), answers
+            wait_until(lambda: sorted(product.found()) == IDS[: number + 1], what=str(answers))  # noqa: B023
+        killed, last = (Sending(ground, export_explanations=True, **settings) for _ in range(2))
+        for worker in (killed, last):
+            stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
+        # A request that waits for ten minutes of absence.
+        last.meanwhile = lambda: gateway.start() if sum(last.waits) > 600 else None
+        ground.send(*verdicts[len(faults) :])
+        with monkeypatch.context() as patched:
+            patched.setattr(type(killed.exporter), "_acknowledge_delivered", lambda _self: None)
+            killed.turn()
+        gateway.close()
+        last.turn()
+        assert (last.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == ({}, 0)
+        wait_until(lambda: sorted(product.found()) == IDS, what="all scores, each once")
