@@ -18,7 +18,7 @@ _WRONG_USAGE: Final = 2
 
 
 def other_package() -> str | None:
-    """Say which package Python finds in place of ours, and how to fix it; None when both are ours."""
+    """Name the package that Python finds in place of ours, and how to fix it; None when both are ours."""
     for name in _PACKAGES:
         spec = find_spec(name)
         if spec is None:
@@ -31,7 +31,7 @@ def other_package() -> str | None:
 
 
 def replaced_files(*, names_others: bool = False) -> str | None:
-    """Say which file of our packages is not ours any more; None when all are.
+    """Name the file of our packages that is not ours any more; None when all are.
 
     ``names_others`` also finds distributions that have files in our packages and replaced none; it takes half a second.
     """

@@ -61,7 +61,7 @@ def settings(objects: Objects, folder: Path, container: Mapping[str, Any]) -> Se
 
 
 def problems(one: Mapping[str, Any]) -> list[str]:
-    """Say what is wrong with an object, in any version of Kubernetes or by the schema of its custom resource."""
+    """Return what is wrong with an object, in any version of Kubernetes or by the schema of its custom resource."""
     name = one["kind"]
     if name in _CUSTOM["versions"]:
         found = list(_custom(name).iter_errors(one))

@@ -330,15 +330,19 @@ def test_what_phoenix_gets_of_sessions_traces_and_documents(ground: Ground, send
     assert kept[3]["result"] == {"label": "relevant", "score": 1.0, "explanation": "fits"}
 
 
+def die_after_sending(ground: Ground, worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a verdict by a worker that neither remembers nor acknowledges it."""
+    ground.send(verdict(0))
+    with monkeypatch.context() as patched:
+        patched.setattr(type(worker.exporter._memory), "done", lambda *_: None)
+        patched.setattr(type(worker.exporter), "_acknowledge_delivered", lambda _self: None)
+        worker.turn()
+
+
 def test_mlflow_is_asked_after_a_crash(ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer to the request was lost with the worker."""
     with backends.Mlflow() as server:
-        ground.send(verdict(0))
-        first = sender(server.settings())
-        with monkeypatch.context() as patched:
-            patched.setattr(type(first.exporter._memory), "done", lambda *_: None)
-            patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
-            first.turn()
+        die_after_sending(ground, sender(server.settings()), monkeypatch)
         sender(server.settings()).turn()
         assert (server.evaluations(), pending(ground)) == (names(1), 0)
 
@@ -533,12 +537,7 @@ def test_a_request_whose_answer_is_lost_is_kept_once(ground: Ground, backend: Ba
 def test_mlflow_is_asked_until_it_answers(ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server and worker ended together, and the server comes back later."""
     with backends.Mlflow() as server:
-        ground.send(verdict(0))
-        first = sender(server.settings())
-        with monkeypatch.context() as patched:
-            patched.setattr(type(first.exporter._memory), "done", lambda *_: None)
-            patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
-            first.turn()
+        die_after_sending(ground, sender(server.settings()), monkeypatch)
         second = sender(server.settings())
         server.answers.extend([503, 502])
         second.turn()

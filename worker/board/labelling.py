@@ -90,28 +90,29 @@ class LabelQueue:
             answers: All answers by label.
             skipped: Labels that the annotator skipped.
         """
-        for row in self._candidates(queue, answers):
+        # Once: it counts the verdicts of the index.
+        rate = self.rate(queue) if queue.kind == "random" else 0.0
+        for row in self._candidates(queue, rate, answers):
             name = label_of(row)
             given = answers.get(name, ())
             is_second = queue.kind == "second"
             by_others = [one for one in given if one.annotator != annotator]
             if queue.kind == "random" and given and all(one.drawn == "queue" for one in given):
-                mark_drawn(self._store, given, self.rate(queue))
+                mark_drawn(self._store, given, rate)
             if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
                 continue
             # Somebody may have answered between the reading of all answers and the lock.
             if lock(self._store, name, annotator) and (is_second or not of_label(self._store, name)):
-                drawn: Drawn = self.rate(queue) if queue.kind == "random" else "queue"
+                drawn: Drawn = rate if queue.kind == "random" else "queue"
                 return Question(row, by_others[0].drawn if by_others else drawn)
         return None
 
-    def _candidates(self, queue: Queue, answers: Mapping[str, list[Answer]]) -> Iterable[IndexedVerdict]:
+    def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[IndexedVerdict]:
         wanted = Selection(queue.service, queue.judge)
         if queue.kind == "random":
             # Every verdict has a place of its own below 1, as a trace has in sampling: those below the rate are drawn,
             # in the order of their places, so that what is answered so far is a random part of them.
             rows = self._index.rows(wanted, limit=_MOST, extra="rated = 2", order="place")
-            rate = self.rate(queue)
             return [row for row in rows if is_drawn(row, rate)]
         if queue.kind == "failing":
             return self._index.rows(wanted, limit=_MOST, extra="rated > 0 AND outcome = 'failed'")

@@ -189,7 +189,7 @@ class _Copy:
         return place, (), rest
 
     def _take_out(self, key: Key, text: str, shown: Key) -> bool:
-        """Take out what an error names: one item of a list, the key, or, the second time, the table around it."""
+        """Remove what an error names: one item of a list, the key, or, the second time, the table around it."""
         values = self._given.values
         held = _at(values, key)
         wrong = (

@@ -113,7 +113,7 @@ def build(given: Given, *, needs_rules: bool = True) -> Settings:
 
 
 def _choose_servers(raw: dict[str, object], origin: dict[str, str]) -> None:
-    """Let `redis_url` be the first shard, and `--redis-url` stand for one server alone."""
+    """Make `redis_url` the first shard; `--redis-url` stands for one server alone."""
     if origin.get("redis_url") == "--redis-url":
         raw.pop("shards", None)
         raw.pop("served_shards", None)

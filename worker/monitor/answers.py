@@ -115,6 +115,7 @@ def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
     nothing.
     """
     label = _write(store, answer)
+    store.call(lambda client: client.delete(store.keys.label_lock(answer.label_id)))
     if label is not None:
         attach(store, [verdict])
     return label
@@ -146,7 +147,6 @@ def _write(store: Store, answer: Answer) -> Label | None:
                     pipe.hdel(keys.labels, name)
                 else:
                     pipe.hset(keys.labels, name, msgspec.json.encode(label))
-                pipe.delete(keys.label_lock(name))
                 with suppress(WatchError):
                     pipe.execute()
                     return label
