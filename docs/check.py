@@ -18,7 +18,7 @@ import click
 
 from docs import commands, errors
 from worker.cli import verbs
-from worker.telemetry.metrics import GATEWAY_METRICS, METRICS
+from worker.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
 
 _ROOT: Final = Path(__file__).parent.parent
 _LINK: Final = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -108,7 +108,8 @@ def _options(words: str) -> frozenset[str]:
 
 @cache
 def _metrics() -> frozenset[str]:
-    return frozenset(f"tracejudge_{metric.name}" for metric in (*METRICS.values(), *GATEWAY_METRICS.values()))
+    tables = (METRICS, GATEWAY_METRICS, BOARD_METRICS)
+    return frozenset(f"tracejudge_{metric.name}" for table in tables for metric in table.values())
 
 
 def _undocumented() -> Iterator[str]:

@@ -27,7 +27,7 @@ from tracejudge.ids import (
 )
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
-from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings
+from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings, unused_shards
 
 _TRACE, _FEEDBACK = Kind.TRACE, Kind.FEEDBACK  # constants: looking up a member costs each `publish` 50 ns
 _modules = sys.modules
@@ -227,6 +227,9 @@ def init(
         _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)
+    if unused := unused_shards(settings, os.environ):
+        text = "tracejudge.init names one Redis although TRACEJUDGE_SHARDS names %d: take redis_url out to use them all"
+        logger.warning(text, unused)
     if former is not None:
         if changed and not former.is_over:
             names = ", ".join(changed)

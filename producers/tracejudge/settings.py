@@ -96,6 +96,12 @@ def load_settings(*, environ: Mapping[str, str], **given: Any) -> Settings:
     )
 
 
+def unused_shards(settings: Settings, environ: Mapping[str, str]) -> int:
+    """Return how many servers TRACEJUDGE_SHARDS names while an argument of `init` names one; 0 where they agree."""
+    named = len(split_urls(environ.get("TRACEJUDGE_SHARDS", "")))
+    return 0 if settings.disabled or settings.shards or named < 2 else named  # noqa: PLR2004 - several
+
+
 def _shards(given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[RedisUrl, ...]:
     """Return the URLs of all shards; an argument of `init` goes before the variables."""
     urls = given.get("shards")

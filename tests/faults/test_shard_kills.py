@@ -1,7 +1,8 @@
-"""Three Redis servers share the traces of two workers; one of them is killed and comes back with its data."""
+"""Three Redis servers share the traces of two workers: one is killed and comes back, or they are added one by one."""
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,10 +38,15 @@ class Shards:
         self.servers = [stack.enter_context(EmbeddedRedis(binary, appendonly=True)) for _ in range(SHARDS)]
         broker = stack.enter_context(EmbeddedRedis(binary))
         self.urls, self.prefix = [server.url for server in self.servers], prefix
-        pipeline = Pipeline(self.urls[0], prefix, folder, stack)
-        self.stores = make_stores(self.urls, pipeline.keys)
-        settings = {"shards": ",".join(self.urls), "broker_url": broker.url, "rules": RULES}
-        self.workers = [pipeline.worker(**settings, **each) for each in of_worker]
+        self._pipeline, self._broker = Pipeline(self.urls[0], prefix, folder, stack), broker
+        self.stores = make_stores(self.urls, self._pipeline.keys)
+        self.workers = [self.worker(SHARDS, **each) for each in of_worker]
+
+    def worker(self, servers: int, **settings: str) -> Worker:
+        """Start a worker that knows the first servers only."""
+        return self._pipeline.worker(
+            shards=",".join(self.urls[:servers]), broker_url=self._broker.url, rules=RULES, **settings
+        )
 
     def account(self) -> Account:
         return summed([read_account(store) for store in self.stores])
@@ -122,6 +128,63 @@ def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards:
     assert shards.judgements_in_sums() == len(traces)
     counted = sum(worker.scrape().total("tracejudge_verdicts_total") for worker in shards.workers)
     assert counted == len(traces)
+
+
+def publish_until(stop: threading.Event, published: dict[str, str | None]) -> None:
+    """Publish a trace each few milliseconds, every third one of a session, through whatever client there is."""
+    number = 0
+    while not stop.wait(0.01):
+        (trace,) = make_traces(1, first=number, session_id=f"session {number % SESSIONS}" if number % 3 == 0 else None)
+        published[trace.trace_id] = trace.session_id
+        tracejudge.publish(trace)
+        number += 1
+
+
+@pytest.mark.slow("six workers one after the other")
+@pytest.mark.parametrize("shards", [()], indirect=True, ids=["no worker yet"])
+def test_servers_are_added_one_by_one_under_traffic(shards: Shards) -> None:
+    """The steps of docs/shards.md: workers restart with the longer list, then the services."""
+    stop, published = threading.Event(), dict[str, str | None]()
+    before = by_now = dict[str, str | None]()
+    workers = [shards.worker(1), shards.worker(1)]
+    tracejudge.init(service="tests", shards=shards.urls[:1], prefix=shards.prefix)
+    traffic = threading.Thread(target=publish_until, args=(stop, published))
+    traffic.start()
+    try:
+        for servers in range(2, SHARDS + 1):
+            for place, former in enumerate(workers):
+                workers[place] = shards.worker(servers)
+                assert former.program.terminate() == 0, former.program.stderr
+            before = dict(published)
+            # Entries of the former client are delivered first, as those of a service that ends.
+            tracejudge.init(service="tests", shards=shards.urls[:servers], prefix=shards.prefix)
+            by_now = dict(published)
+            newest = shards.stores[servers - 1]
+            wait_until(lambda newest=newest: len(shards.verdicts(newest)) > TRACES // 10, SETTLING_S)
+    finally:
+        stop.set()
+        traffic.join()
+        tracejudge.shutdown()
+
+    def settled() -> Account | None:
+        account = shards.account()
+        return account if account.published == len(published) and account.settled else None
+
+    account = wait_until(settled, SETTLING_S, "all traces to be settled")
+    assert (account.sampled, account.scored, account.lost) == (len(published), len(published), 0)
+    found = {store.shard: {one.verdict.trace_id for one in shards.verdicts(store)} for store in shards.stores}
+    assert sum(map(len, found.values())) == len(published) == account.scored, "each trace is judged once"
+    assert set().union(*found.values()) == set(published)
+    for number, store in enumerate(shards.stores):
+        assert len(shards.verdicts(store)) == len(found[number])
+        since = {one: session for one, session in published.items() if one not in by_now}
+        assert {one for one in since if one in found[number]} == {
+            one for one, session in since.items() if shard_of(one, session, SHARDS) == number
+        }
+    assert any(shard_of(one, before[one], SHARDS) == SHARDS - 1 for one in before), "names move, what is stored stays"
+    assert not found[SHARDS - 1] & set(before)
+    wait_until(lambda: shards.judgements_in_sums() >= len(published), SETTLING_S, "the sums of the monitor")
+    assert shards.judgements_in_sums() == len(published)
 
 
 @pytest.mark.slow("three servers")

@@ -192,6 +192,24 @@ def test_the_servers_are_read(given: dict[str, Any], variables: dict[str, str], 
     assert not found or settings.redis_url.secret == found[0]
 
 
+def test_one_server_in_place_of_those_of_the_variable_is_a_warning(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The services of a sharded installation must not all write to one server unseen."""
+    monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(servers.urls))
+    for given, is_reported in (
+        ({"shards": None, "redis_url": servers.urls[0]}, True),
+        ({"shards": servers.urls[:1]}, True),
+        ({"shards": None}, False),
+        ({}, False),
+        ({"shards": None, "redis_url": servers.urls[0], "disabled": True}, False),
+    ):
+        caplog.clear()
+        servers.start(**given)
+        said = [text for text in caplog.messages if "TRACEJUDGE_SHARDS names 3" in text]
+        assert len(said) == is_reported, given
+
+
 @each_case(("given", "variables", "message"), REFUSED.values(), ids=REFUSED)
 def test_wrong_servers_are_refused(given: dict[str, Any], variables: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -18,8 +19,9 @@ from support.processes import wait_until
 from support.scrape import parse
 
 from judges.core.verdict import Score, Verdict
+from worker.board.board_server import BoardServer
 from worker.cli.doctor.http_endpoints import metrics_receiver
-from worker.config.settings import Settings, SettingsError
+from worker.config.settings import Board, Settings, SettingsError
 from worker.export.prometheus import VerdictCounter
 from worker.queue.ledger import OutboxEntry
 from worker.telemetry.finding import ok
@@ -195,6 +197,23 @@ def test_the_gateway_pushes_its_own_metrics(receiver: MetricsReceiver) -> None:
     pushed = received(receiver.last)
     assert pushed.keys() == scraped(metrics.registry).keys()
     assert pushed["tracejudge_gateway_requests_total", frozenset({("path", "/v1/traces"), ("status", "200")})] == 1
+
+
+def test_a_board_pushes_its_own_metrics_until_it_ends(receiver: MetricsReceiver, redis_url: str, prefix: str) -> None:
+    settings = Settings(
+        redis_url=redis_url,
+        prefix=prefix,
+        metrics="otlp",
+        metrics_push_s=SLOWLY_S,
+        otlp_endpoint=receiver.root_url,
+        board=Board(port=0),
+    )
+    with BoardServer(settings, {}) as board:
+        assert httpx.get(board.url).status_code == 200
+    pushed = received(receiver.last)
+    assert pushed["tracejudge_board_requests_total", frozenset({("page", "overview"), ("status", "200")})] == 1
+    built = [dict(labels)["config_hash"] for name, labels in pushed if name == "tracejudge_build_info"]
+    assert built == [settings.config_hash]
 
 
 WRONG = {

@@ -20,6 +20,7 @@ from worker.selection.sampling import Sampler
 
 _PRESENT: Final = "as configured"
 _POSITIVE: Final = click.FloatRange(0, min_open=True)
+_UNITS: Final = ((3600, "h"), (60, "min"), (1, "s"))
 # Names are fields of `Volume`; without a value its default holds.
 _VOLUME: Final = options(
     click.option("--capacity", is_flag=True, help="Compute workers, cores, memory, cost of a volume, without Redis."),
@@ -129,12 +130,17 @@ def _print_capacity(given: dict[str, Any], rates: Sequence[float], *, as_json: b
 def capacity_lines(volume: Volume, needed: Capacity) -> Iterator[str]:
     """Lay out what a volume needs, a line for each part."""
     traces, size = f"{volume.traces_per_second:,.10g}", f"{volume.trace_bytes:,}"
-    yield f"{traces} traces a second of {size} bytes, kept for {volume.retention_s:,g} s; {volume.rate:g} are judged"
+    seconds, unit = next(each for each in _UNITS if volume.retention_s % each[0] == 0 or each[0] == 1)
+    kept = f"{volume.retention_s / seconds:,g} {unit}"
+    yield f"{traces} traces a second of {size} bytes, kept for {kept}; {100 * volume.rate:.6g} % are judged"
 
     def line(what: str, needs: str, detail: str) -> str:
         return f"{what:<14}{needs:>18}   {detail}"
 
-    calls = f"{needed.calls_in_flight:,} in flight, {volume.seconds_per_call:g} s each"
+    calls = (
+        f"{needed.calls_in_flight:,} in flight, {volume.seconds_per_call:g} s each; "
+        f"max_in_flight at least {needed.max_in_flight:,}"
+    )
     yield line("judge calls", f"{needed.evaluations_per_second:,.10g}/s", calls)
     cores = f"{needed.worker_cores:,.2f} cores used, {needed.worker_memory_gb:,.1f} GB"
     yield line("workers", f"{needed.workers:,} processes", cores)
@@ -142,12 +148,16 @@ def capacity_lines(volume: Volume, needed: Capacity) -> Iterator[str]:
         yield line("gateways", f"{needed.gateways:,} processes", f"{needed.gateway_cores:,.2f} cores used")
     cores = f"{needed.redis_cores:,.2f} cores used, {needed.redis_memory_gb:,.1f} GB"
     yield line("Redis", amount(needed.shards, "shard"), cores)
-    gib = needed.shard_max_stream_bytes / 2**30
-    most = f"max_stream = {needed.shard_max_stream:,}, max_stream_bytes = {gib:,.1f} GiB"
+    unit, size_of = ("GiB", 2**30) if needed.shard_max_stream_bytes >= 2**30 else ("MiB", 2**20)
+    stream = f"{needed.shard_max_stream_bytes / size_of:,.1f} {unit}"
+    most = f"max_stream = {needed.shard_max_stream:,}, max_stream_bytes = {stream}"
     yield line("  each shard", f"{needed.shard_maxmemory_gb:,.1f} GB maxmemory", most)
     yield line("network", f"{needed.network_mb_per_second:,.10g} MB/s", "into Redis, and again to the workers")
     usd = "unknown price" if needed.usd_per_day is None else f"{needed.usd_per_day:,.2f} USD"
     yield line("judge model", usd, f"a day, {volume.tokens[0]:,} tokens in and {volume.tokens[1]:,} out a call")
+    if needed.shards > needed.busy_shards:
+        fewer = f"a --retention below {kept} or a higher --redis-gb needs fewer"
+        yield f"Memory needs more shards than CPU does ({needed.busy_shards:,}): {fewer}."
 
 
 def _alternatives(

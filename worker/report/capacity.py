@@ -92,6 +92,8 @@ class Capacity(Struct, frozen=True):
 
     evaluations_per_second: float
     calls_in_flight: int
+    max_in_flight: int
+    """Least `max_in_flight` of the judge model: that of one process, if another one is absent."""
     worker_cores: float
     workers: int
     worker_memory_gb: float
@@ -100,6 +102,8 @@ class Capacity(Struct, frozen=True):
     redis_cores: float
     redis_memory_gb: float
     shards: int
+    busy_shards: int
+    """How many the CPU of Redis needs; `shards` above it are for memory."""
     shard_maxmemory_gb: float
     shard_max_stream: int
     shard_max_stream_bytes: int
@@ -131,7 +135,8 @@ def capacity_of(volume: Volume) -> Capacity:
     # Each shard has an outbox, batches and dead letters of its own.
     fixed_gb = verdicts * VERDICT.value / _GB + FIXED_GB
     usable_gb = volume.redis_gb * (1 - FREE_MEMORY) - fixed_gb
-    shards = max(1, math.ceil(redis_cores / BUSY), math.ceil(data_gb / usable_gb))
+    busy_shards = max(1, math.ceil(redis_cores / BUSY))
+    shards = max(busy_shards, math.ceil(data_gb / usable_gb))
     usd = None
     if volume.price is not None:
         of_call = sum(tokens * price for tokens, price in zip(volume.tokens, volume.price, strict=True))
@@ -139,6 +144,7 @@ def capacity_of(volume: Volume) -> Capacity:
     return Capacity(
         evaluations_per_second=evaluations,
         calls_in_flight=in_flight,
+        max_in_flight=math.ceil(in_flight / (workers - 1)),
         worker_cores=worker_cores,
         workers=workers,
         worker_memory_gb=workers * WORKER_MEMORY.value,
@@ -147,6 +153,7 @@ def capacity_of(volume: Volume) -> Capacity:
         redis_cores=redis_cores,
         redis_memory_gb=(data_gb + shards * fixed_gb) / (1 - FREE_MEMORY),
         shards=shards,
+        busy_shards=busy_shards,
         shard_maxmemory_gb=(data_gb / shards + fixed_gb) / (1 - FREE_MEMORY),
         shard_max_stream=math.ceil(kept / shards),
         shard_max_stream_bytes=math.ceil(stream_bytes / shards),

@@ -361,8 +361,21 @@ GATEWAY_DROPPED: Final = (
 """Why an item of an accepted request reaches no published trace."""
 
 
-class GatewayMetrics:
-    """The metrics of one gateway process, on a page of its own; a row of the table is an attribute."""
+class _ServerMetrics:
+    """The metrics of one process that is no worker, on a page of its own; a row of the table is an attribute."""
+
+    build_info = Metrics.build_info
+
+    def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        for attribute, metric in _rows(type(self)).items():
+            self.__dict__[attribute] = metric.register(self.registry, ())
+        self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
+
+
+class GatewayMetrics(_ServerMetrics):
+    """The metrics of one gateway process."""
 
     # fmt: off
     requests = Metric(Counter, "gateway_requests_total", "requests", ("path", "status"),
@@ -384,19 +397,11 @@ class GatewayMetrics:
         "Bytes of request bodies in memory")
     connections = Metric(Gauge, "gateway_connections", "connections", (),
         "Open connections of the intake")
-    build_info = Metrics.build_info
     # fmt: on
 
-    def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        for attribute, metric in GATEWAY_METRICS.items():
-            self.__dict__[attribute] = metric.register(self.registry, ())
-        self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
 
-
-class BoardMetrics:
-    """The metrics of one board process, on a page of its own; a row of the table is an attribute."""
+class BoardMetrics(_ServerMetrics):
+    """The metrics of one board process."""
 
     # fmt: off
     requests = Metric(Counter, "board_requests_total", "requests", ("page", "status"),
@@ -405,21 +410,15 @@ class BoardMetrics:
         "Verdicts of the outbox that the board can show")
     # fmt: on
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        for attribute, metric in BOARD_METRICS.items():
-            self.__dict__[attribute] = metric.register(self.registry, ())
+
+def _rows(table: type[_ServerMetrics]) -> dict[str, Metric[Any]]:
+    found = {**vars(_ServerMetrics), **vars(table)}
+    return {attribute: metric for attribute, metric in found.items() if isinstance(metric, Metric)}
 
 
-GATEWAY_METRICS: Final[dict[str, Metric[Any]]] = {
-    attribute: metric for attribute, metric in vars(GatewayMetrics).items() if isinstance(metric, Metric)
-}
+GATEWAY_METRICS: Final = _rows(GatewayMetrics)
 """The gateway's table, by attribute of ``GatewayMetrics``."""
-
-BOARD_METRICS: Final[dict[str, Metric[Any]]] = {
-    attribute: metric for attribute, metric in vars(BoardMetrics).items() if isinstance(metric, Metric)
-}
+BOARD_METRICS: Final = _rows(BoardMetrics)
 """The board's table, by attribute of ``BoardMetrics``."""
 
 

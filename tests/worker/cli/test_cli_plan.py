@@ -137,7 +137,18 @@ def test_capacity_grows_with_what_is_asked_for() -> None:
         after = capacity_of(structs.replace(volume, **change))
         larger = {name for name in structs.asdict(after) if getattr(after, name) > getattr(before, name)}
         assert grows <= larger, change
+        assert after.busy_shards <= after.shards, change
+        assert after.max_in_flight * (after.workers - 1) >= after.calls_in_flight, "enough with one process less"
     assert capacity_of(Volume(traces_per_second=1.0)).workers == 2
+
+
+def test_capacity_says_what_memory_costs(run: Run) -> None:
+    """The default retention of a large volume needs many servers; the answer names the options that change it."""
+    large = ("plan", "--capacity", "--traces-per-second", "10000", "--rate", "0.01")
+    assert "CPU does (1): a --retention below 24 h or" in run(*large).out
+    for fewer in (("--retention", "90"), ("--redis-gb", "10000")):
+        assert "needs fewer" not in run(*large, *fewer).out, fewer
+    assert "kept for 90 s; 1 % are judged" in run(*large, "--retention", "90").out
 
 
 def test_options_of_capacity_are_refused_without_it_and_incomplete(run: Run) -> None:
