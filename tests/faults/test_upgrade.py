@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 import subprocess
 import sys
 import tarfile
@@ -14,9 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 from experiment import JUDGE_MODEL, PREFIX, Experiment, number
+from support.decision_endpoint import DecisionEndpoint
 from support.pipeline import make_traces
 from support.processes import wait_until
 from support.replies import failing, slow, yes_no
+
+from judges.core.verdict import repeat_id
+from worker.monitor.cascade_shares import step_of
 
 ROOT = Path(__file__).parents[2]
 LAST_RELEASE = "210152a0ff7f1fef9d97f33e6fb189f0a5ff85d1"
@@ -33,8 +38,10 @@ SESSION = 10
 TALKS = number(400, least=20)
 TRACES = SESSION * TALKS
 SECOND = "second-judge"
+CHEAP, STRONG = "cheap-judge", "strong-judge"
 # Of each trace: two judges with repeats, and a panel of two models, which is an evaluation too.
 LIVE = {("groundedness", JUDGE_MODEL), ("relevance_to_query", JUDGE_MODEL)}
+FIRST = {("safety", CHEAP)}
 PANEL = {("safety", one) for one in (JUDGE_MODEL, SECOND, f"majority({JUDGE_MODEL},{SECOND})")}
 pytestmark = pytest.mark.slow("workers of two versions one after the other")
 
@@ -42,21 +49,26 @@ pytestmark = pytest.mark.slow("workers of two versions one after the other")
 class Upgrade:
     """An experiment whose programs are of either version."""
 
-    def __init__(self, experiment: Experiment, folders: dict[str, Path]) -> None:
+    def __init__(self, experiment: Experiment, folders: dict[str, Path], cheap_url: str) -> None:
         self.experiment = experiment
+        self._cheap = {"provider": "decisions", "base_url": cheap_url, "model": CHEAP}
         self._folders = folders
         self._files = 0
 
     def start(self, version: str, **more: Any) -> None:
-        """Start the worker of a version, with batches of every kind: plain, panels, repeats and conversations."""
+        """Start the worker of a version, with batches of every kind: plain, panels, repeats, cascades, talks."""
         model = {"provider": "openai", "base_url": self.experiment.endpoint.base_url, "max_in_flight": 32}
-        models = {"default": model | {"model": JUDGE_MODEL}, "second": model | {"model": SECOND}}
+        chat = {"default": JUDGE_MODEL, "second": SECOND, "strong": STRONG}
+        models = {name: model | {"model": one} for name, one in chat.items()} | {"cheap": self._cheap}
         rules = [
             {"name": "all", "judges": list(self.experiment.judges), "repeat": 0.3, "second_model": "second"},
             {"name": "panel", "judges": ["safety"], "model": ["default", "second"], "combine": "majority"},
+            {"name": "cascade", "judges": ["safety"], "model": "both"},
             {"name": "talks", "judges": ["user_frustration"], "unit": "session"},
         ]
-        settings = {"models": models, "rules": rules, "session_idle": 2.0, "session_keep": 600.0, **more}
+        cascades = {"both": {"first": "cheap", "then": "strong", "rate": 0.5}}
+        settings = {"models": models, "cascades": cascades, "rules": rules, **more}
+        settings |= {"session_idle": 2.0, "session_keep": 600.0}
         command = ("-c", RUN, str(self._folders[version]), "worker.cli", "worker")
         worker = self.experiment.pipeline.worker(*command, **self.experiment.settings(**settings))
         self.experiment.workers[version] = worker
@@ -97,8 +109,14 @@ class Upgrade:
         assert (account.published, account.sampled, account.dropped) == (published, published, 0)
         assert (account.scored, account.dead, account.lost) == (account.chosen, 0, 0)
         verdicts = [entry.verdict for entry in self.experiment.pipeline.outbox() if entry.kind == "j"]
-        found = Counter((one.judge, one.judge_model) for one in verdicts if one.origin == "live" and not is_talk(one))
-        assert found == Counter(dict.fromkeys(LIVE | PANEL, published))
+        steps = [(one, step) for one in verdicts if (step := step_of(one)) is not None]
+        second = Counter(one.evaluation_id for one, step in steps if step.first)
+        live = (one for one in verdicts if one.origin == "live" and one.evaluation_id not in second)
+        found = Counter((one.judge, one.judge_model) for one in live if not is_talk(one))
+        assert found == Counter(dict.fromkeys(LIVE | PANEL | FIRST, published))
+        due = (one.evaluation_id for one, step in steps if step.is_chosen and not step.first)
+        assert second == Counter(repeat_id(one, STRONG, 0) for one in due), "each second judging is made once"
+        assert len(second) > published / 4
         talks = Counter(one.session_id for one in verdicts if is_talk(one) and one.origin == "live")
         assert talks == Counter({f"talk {place}": 1 for place in range(published // SESSION)})
         repeats = sum(one.origin == "repeat" for one in verdicts)
@@ -133,7 +151,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def upgrade(experiment: Experiment, folders: dict[str, Path]) -> Iterator[Upgrade]:
-    return Upgrade(experiment, folders)
+    with DecisionEndpoint() as cheap:
+        # From surely safe to surely unsafe, so that second judgings are chosen at every rate.
+        cheap.answer = lambda _: [round(random.uniform(0.02, 0.98), 3)]
+        yield Upgrade(experiment, folders, cheap.base_url)
 
 
 @pytest.mark.parametrize(("begins", "continues"), [(OLD, NEW), (NEW, OLD)], ids=["forward", "back"])
