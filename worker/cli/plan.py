@@ -20,7 +20,7 @@ from worker.selection.sampling import Sampler
 
 _PRESENT: Final = "as configured"
 _POSITIVE: Final = click.FloatRange(0, min_open=True)
-_UNITS: Final = ((3600, "h"), (60, "min"), (1, "s"))
+_UNITS: Final[tuple[tuple[int, str], ...]] = ((3600, "h"), (60, "min"), (1, "s"))
 # Names are fields of `Volume`; without a value its default holds.
 _VOLUME: Final = options(
     click.option("--capacity", is_flag=True, help="Compute workers, cores, memory, cost of a volume, without Redis."),
