@@ -129,15 +129,23 @@ def command(*, output: str, force: bool, prints: bool, usd_per_day: float | None
     if prints:
         sys.stdout.write(text)
     else:
-        try:
-            # Not over a file that another program made meanwhile.
-            with path.open("w" if force else "x", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise click.UsageError(f"--output: {path}: {error.strerror}") from error
+        _write(path, text, replaces=force, is_private="@" in values["redis_url"] or "password=" in values["redis_url"])
         note(f"wrote {path}; next: tracejudge doctor, then tracejudge worker")
     for finding in found:
         note(f"{finding.name}: {finding.what}; {finding.fix}")
+
+
+def _write(path: Path, text: str, *, replaces: bool, is_private: bool) -> None:
+    """Write the file; one with a login is for its owner only."""
+    try:
+        # Not over a file that another program made meanwhile.
+        with path.open("w" if replaces else "x", encoding="utf-8") as file:
+            if is_private:
+                path.chmod(0o600)
+                note("redis_url holds a login: the file is readable by you only; TRACEJUDGE_REDIS_URL can hold it too")
+            file.write(text)
+    except OSError as error:
+        raise click.UsageError(f"--output: {path}: {error.strerror}") from error
 
 
 def _model(answer: Callable[[str, str, str], str], given: Mapping[str, str | None]) -> str:

@@ -221,6 +221,12 @@ def test_init_writes_a_file_without_findings_and_never_over_another(run: Run, mo
     assert run("init", "--provider", "lexical", "--output", "folder").code == 0
     assert Path("folder/tracejudge.toml").read_text(encoding="utf-8") == printed.out
     assert "folder/tracejudge.toml exists" in run("init", "--output", "folder").err
+    assert Path("folder/tracejudge.toml").stat().st_mode & 0o044, "readable as the user's other files"
+    for url in ("redis://:secret@host/0", "redis://host/0?password=secret"):
+        ended = run("init", "--provider", "lexical", "--force", "--redis-url", url)
+        assert "readable by you only" in ended.err
+        assert "secret" not in ended.err
+        assert Path("tracejudge.toml").stat().st_mode & 0o777 == 0o600
 
 
 def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
