@@ -55,6 +55,9 @@ class Shards:
         entries = store.call(lambda client: client.xrange(store.keys.verdicts))
         return [read for read in map(read_outbox_entry, entries) if read is not None]
 
+    def counted(self) -> float:
+        return sum(worker.scrape().total("tracejudge_verdicts_total") for worker in self.workers)
+
     def judgements_in_sums(self) -> int:
         store, now = self.stores[0], time.time()
         series = [one for one, labels in read_series(store).items() if not labels.segment]
@@ -126,8 +129,8 @@ def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards:
     assert {shard: len(found) for shard, found in of_shard.items()} == expected
     wait_until(lambda: shards.judgements_in_sums() >= len(traces), SETTLING_S, "the sums of the monitor")
     assert shards.judgements_in_sums() == len(traces)
-    counted = sum(worker.scrape().total("tracejudge_verdicts_total") for worker in shards.workers)
-    assert counted == len(traces)
+    wait_until(lambda: shards.counted() >= len(traces), SETTLING_S, "the metrics of both workers")
+    assert shards.counted() == len(traces)
 
 
 def publish_until(stop: threading.Event, published: dict[str, str | None]) -> None:
