@@ -29,28 +29,39 @@ Key = tuple[Step, ...]
 
 
 class Code(NamedTuple):
-    """A kind of finding. ``words`` is a pattern of the texts of the start's errors that belong to it."""
+    """A kind of finding.
+
+    ``fix`` is for errors that name none; ``words`` is a pattern of the texts of the start's errors that belong to it.
+    """
 
     code: str
     name: str
     severity: Severity
     meaning: str
+    fix: str = ""
     words: str = ""
 
 
 CODES: Final = (
     Code("TJ001", "unreadable-file", "error", "A file cannot be read, or is no TOML.",
+        "check its path, its permissions and its syntax",
         r"cannot be read|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
-    Code("TJ002", "unknown-key", "error", "No setting has this name.", r"unknown (key|kind)"),
-    Code("TJ003", "missing-key", "error", "A key that is needed is absent or empty.", r": is (missing|empty)"),
-    Code("TJ004", "unknown-name", "error", "A judge, model or budget of this name does not exist.", r"there is no "),
+    Code("TJ002", "unknown-key", "error", "No setting has this name.",
+        "take it out, or name a key of docs/reference/configuration.md", r"unknown (key|kind)"),
+    Code("TJ003", "missing-key", "error", "A key that is needed is absent or empty.",
+        "set it", r": is (missing|empty)"),
+    Code("TJ004", "unknown-name", "error", "A judge, model or budget of this name does not exist.",
+        "name one that the configuration has", r"there is no "),
     Code("TJ005", "no-probabilities", "error", "The first model of a cascade returns no probabilities.",
+        'name a first model that does, such as one with provider = "decisions"',
         r"returns no probabilities"),
     Code("TJ006", "secret-in-file", "error", "A secret stands where the name of its variable belongs.",
+        "name a variable of the environment, and put the secret there",
         r"never the (key|value|secret|token)"),
     Code("TJ007", "wrong-value", "error", "A value has the wrong type, or is out of its bounds.",
+        "set a value as docs/reference/configuration.md describes it",
         r"must be(gin)? |has no valid |names no socket|does not name the master|write an amount"),
-    Code("TJ008", "conflict", "error", "Values do not go together."),
+    Code("TJ008", "conflict", "error", "Values do not go together.", "keep one of them"),
     Code("TJ101", "chooses-nothing", "warning", "A rule chooses no trace."),
     Code("TJ102", "never-wins", "warning", "Another rule already chooses all that a rule chooses."),
     Code("TJ103", "unused", "warning", "No rule uses a model, a cascade or a judge."),
@@ -278,7 +289,7 @@ def _finding(code: Code, text: str, *, place: str = "", key: Key = ()) -> LintFi
                 line = line_of(file.read(MAX_BYTES), key)
         except (OSError, ValueError):
             line = None
-    return LintFinding(code.code, code.name, code.severity, what, fix or "correct it there", place, line, shown)
+    return LintFinding(code.code, code.name, code.severity, what, fix or code.fix, place, line, shown)
 
 
 def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) -> Iterator[LintFinding]:

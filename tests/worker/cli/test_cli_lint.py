@@ -181,6 +181,7 @@ def test_the_exit_code_and_the_lines_of_json(run: Run) -> None:
         lines = [json.loads(line) for line in ended.out.splitlines()]
         assert (ended.code, bool(lines)) == (code, code > 0), text
         assert all({"code", "name", "severity", "what", "fix", "place"} <= set(line) for line in lines)
+        assert all(line["fix"] for line in lines)
         assert {"error": 2, "warning": 1}.get(lines[0]["severity"] if lines else "", 0) == code
     shown = run("lint", "t.toml")
     assert shown.out.startswith("t.toml: error TJ001 unreadable-file: is not TOML")
