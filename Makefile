@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The oldest Python that code needs. It takes a member called `file` or `decode` for one of Python 2.
 VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude str.decode
-# Four processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
-PYTEST := $(BIN)/python -m pytest -n 4
+# Six processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
+PYTEST := $(BIN)/python -m pytest -n 6
 
-.PHONY: help setup demo test test-all retest test-long mutants check site bench generate dist sbom audit clean
+.PHONY: help setup demo test test-all retest test-long mutants check style types versions documents site bench generate dist sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,7 +27,7 @@ demo: $(READY) ## Sample traffic through a real Redis and a real worker, about 3
 test: $(READY) ## Unit and integration tests and short faults, at most five minutes on two cores
 	$(PYTEST) -m "not slow and not endurance"
 
-test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, at most 15 minutes; CI runs it
+test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, at most 20 minutes; CI runs it
 	$(PYTEST) -m "not endurance"
 
 retest: $(READY) ## The tests that failed in the last run, one after the other
@@ -40,22 +40,30 @@ test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios a
 mutants: $(READY) ## Change the product in 100 places, and see how many changes a test notices; about 12 minutes
 	$(BIN)/python -m tests.mutants
 
-check: $(READY) ## Lint, format, types, import directions, generated files, documentation, figures of the structure
+check: style types versions documents ## Lint, format, types, import directions, generated files, documentation, figures of the structure
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
-	for version in 3.10 3.12 3.13; do $(BIN)/mypy --python-version $$version -p tracejudge || exit 1; done
-	$(BIN)/mypy --python-version 3.14 -p tracejudge -p judges -p worker
 	$(VERMIN) -t=3.10- producers/tracejudge
 	$(VERMIN) -t=3.11- judges worker tracejudge_worker.py
+	$(BIN)/python -m docs.structure
+
+types: $(READY)
+	$(BIN)/mypy
 	$(BIN)/mypy benchmarks docs tests/typed_consumer.py
+
+versions: $(READY)
+	for version in 3.10 3.12 3.13; do $(BIN)/mypy --python-version $$version -p tracejudge || exit 1; done
+	$(BIN)/mypy --python-version 3.14 -p tracejudge -p judges -p worker
+
+documents: $(READY)
 	$(BIN)/python -m docs.generate --check
 	$(BIN)/python -m docs.diagrams --check
 	$(BIN)/python -m deploy --check
 	$(MAKE) --no-print-directory site
 	$(BIN)/python -m docs.check
-	$(BIN)/python -m docs.structure
 
 site: $(READY) ## Build the documentation as pages into site/, without the network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

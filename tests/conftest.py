@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from redis import Redis
-from support.collection import ByModuleFixture, check, lasts
+from support.collection import ByModuleFixture, check, spread
 from support.endpoint import ChatEndpoint
 from support.logging_state import logging_restored
 from support.otlp import OtlpReceiver
@@ -50,7 +50,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     check(items)
     yield
-    items.sort(key=lasts)  # after pytest-randomly
+    items[:] = spread(items)  # after pytest-randomly
 
 
 def pytest_collection_finish() -> None:

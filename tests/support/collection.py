@@ -19,7 +19,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from support.cases import refuse_shared_state
 
-__all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "lasts"]
+__all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "spread"]
 
 TIERS: Final = ("slow", "endurance")
 FULL_LENGTH: Final = ("faults", "scenarios")
@@ -77,8 +77,20 @@ def _is_argument(definition: pytest.FixtureDef[object]) -> bool:
     return definition.func.__module__.startswith("_pytest.")
 
 
-def lasts(item: pytest.Item) -> int:
-    """Return a sort key: tests that mostly wait for processes come first, so none of them runs alone at the end."""
-    if any(True for _ in item.iter_markers("slow")):
-        return 0
-    return 1 if set(item.location[0].split("/")) & set(_WAITING) else 2
+def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return an order that keeps the CPU busy: tests that mostly wait for processes among those that do not.
+
+    The last tenth has none that waits, so that none of them runs alone at the end.
+    """
+    waiting = [item for item in items if _waits(item)]
+    others = [item for item in items if not _waits(item)]
+    share = 0.9 * len(others) / max(1, len(waiting))
+    order: list[pytest.Item] = []
+    for number, item in enumerate(waiting):
+        order += [item, *others[int(number * share) : int((number + 1) * share)]]
+    return order + others[int(len(waiting) * share) :]
+
+
+def _waits(item: pytest.Item) -> bool:
+    is_slow = any(True for _ in item.iter_markers("slow"))
+    return is_slow or bool(set(item.location[0].split("/")) & set(_WAITING))

@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 def bounded_s(promised_s: float) -> float:
     """Bound a measured time: as promised at full length (TRACEJUDGE_FAULTS_SCALE=1), else three times that.
 
-    The suite runs four processes on two cores that may be busy with other work; a fault takes far longer than this.
+    The suite runs six processes on two cores that may be busy with other work; a fault takes far longer than this.
     """
     return promised_s if float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/10"))) >= 1 else 3 * promised_s
 
@@ -40,8 +40,8 @@ def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: 
     while not (answer := predicate()):
         if is_over:
             raise AssertionError(f"waited {timeout_s:g} s in vain for {what}; last answer: {answer!r}")
-        # A question that costs something, like a scrape, takes a third of the time at most: the answer costs more.
-        time.sleep(min(0.1, max(0.01, 2 * (time.monotonic() - began))))
+        # What costs something, like a scrape or thousands of entries, takes a tenth of the time: others need the CPU.
+        time.sleep(min(0.3, max(0.01, 9 * (time.monotonic() - began))))
         began = time.monotonic()
         is_over = began > deadline
     return answer
