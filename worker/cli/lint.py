@@ -29,10 +29,7 @@ Key = tuple[Step, ...]
 
 
 class Code(NamedTuple):
-    """A kind of finding.
-
-    ``fix`` is for errors that name none; ``words`` is a pattern of the texts of the start's errors that belong to it.
-    """
+    """A kind of finding. ``fix`` is for errors that name none; ``words`` is a pattern of the texts of its errors."""
 
     code: str
     name: str
@@ -48,16 +45,14 @@ CODES: Final = (
         r"cannot be read|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
     Code("TJ002", "unknown-key", "error", "No setting has this name.",
         "take it out, or name a key of docs/reference/configuration.md", r"unknown (key|kind)"),
-    Code("TJ003", "missing-key", "error", "A key that is needed is absent or empty.",
-        "set it", r": is (missing|empty)"),
+    Code("TJ003", "missing-key", "error", "A key that is needed is absent or empty.", "set it", r": is (missing|empty)"),
     Code("TJ004", "unknown-name", "error", "A judge, model or budget of this name does not exist.",
         "name one that the configuration has", r"there is no "),
     Code("TJ005", "no-probabilities", "error", "The first model of a cascade returns no probabilities.",
         'name a first model that does, such as one with provider = "decisions"',
         r"returns no probabilities"),
     Code("TJ006", "secret-in-file", "error", "A secret stands where the name of its variable belongs.",
-        "name a variable of the environment, and put the secret there",
-        r"never the (key|value|secret|token)"),
+        "name a variable of the environment, and put the secret there", r"never the (key|value|secret|token)"),
     Code("TJ007", "wrong-value", "error", "A value has the wrong type, or is out of its bounds.",
         "set a value as docs/reference/configuration.md describes it",
         r"must be(gin)? |has no valid |names no socket|does not name the master|write an amount"),
