@@ -45,7 +45,7 @@ CODES: Final = (
         r"cannot be read|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
     Code("TJ002", "unknown-key", "error", "No setting has this name.",
         "take it out, or name a key of docs/reference/configuration.md", r"unknown (key|kind)"),
-    Code("TJ003", "missing-key", "error", "A key that is needed is absent or empty.", "set it", r": is (missing|empty)"),
+    Code("TJ003", "missing-key", "error", "A needed key is absent or empty.", "set it", r": is (missing|empty)"),
     Code("TJ004", "unknown-name", "error", "A judge, model or budget of this name does not exist.",
         "name one that the configuration has", r"there is no "),
     Code("TJ005", "no-probabilities", "error", "The first model of a cascade returns no probabilities.",

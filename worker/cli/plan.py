@@ -155,9 +155,9 @@ def capacity_lines(volume: Volume, needed: Capacity) -> Iterator[str]:
     yield line("network", f"{needed.network_mb_per_second:,.10g} MB/s", "into Redis, and again to the workers")
     usd = "unknown price" if needed.usd_per_day is None else f"{needed.usd_per_day:,.2f} USD"
     yield line("judge model", usd, f"a day, {volume.tokens[0]:,} tokens in and {volume.tokens[1]:,} out a call")
-    if needed.shards > needed.busy_shards:
+    if needed.shards > needed.shards_for_cpu:
         fewer = f"a --retention below {kept} or a higher --redis-gb needs fewer"
-        yield f"Memory needs more shards than CPU does ({needed.busy_shards:,}): {fewer}."
+        yield f"Memory needs more shards than CPU does ({needed.shards_for_cpu:,}): {fewer}."
 
 
 def _alternatives(

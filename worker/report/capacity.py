@@ -102,8 +102,7 @@ class Capacity(Struct, frozen=True):
     redis_cores: float
     redis_memory_gb: float
     shards: int
-    busy_shards: int
-    """How many the CPU of Redis needs; `shards` above it are for memory."""
+    shards_for_cpu: int
     shard_maxmemory_gb: float
     shard_max_stream: int
     shard_max_stream_bytes: int
@@ -135,8 +134,8 @@ def capacity_of(volume: Volume) -> Capacity:
     # Each shard has an outbox, batches and dead letters of its own.
     fixed_gb = verdicts * VERDICT.value / _GB + FIXED_GB
     usable_gb = volume.redis_gb * (1 - FREE_MEMORY) - fixed_gb
-    busy_shards = max(1, math.ceil(redis_cores / BUSY))
-    shards = max(busy_shards, math.ceil(data_gb / usable_gb))
+    shards_for_cpu = max(1, math.ceil(redis_cores / BUSY))
+    shards = max(shards_for_cpu, math.ceil(data_gb / usable_gb))
     usd = None
     if volume.price is not None:
         of_call = sum(tokens * price for tokens, price in zip(volume.tokens, volume.price, strict=True))
@@ -153,7 +152,7 @@ def capacity_of(volume: Volume) -> Capacity:
         redis_cores=redis_cores,
         redis_memory_gb=(data_gb + shards * fixed_gb) / (1 - FREE_MEMORY),
         shards=shards,
-        busy_shards=busy_shards,
+        shards_for_cpu=shards_for_cpu,
         shard_maxmemory_gb=(data_gb / shards + fixed_gb) / (1 - FREE_MEMORY),
         shard_max_stream=math.ceil(kept / shards),
         shard_max_stream_bytes=math.ceil(stream_bytes / shards),

@@ -137,7 +137,7 @@ def test_capacity_grows_with_what_is_asked_for() -> None:
         after = capacity_of(structs.replace(volume, **change))
         larger = {name for name in structs.asdict(after) if getattr(after, name) > getattr(before, name)}
         assert grows <= larger, change
-        assert after.busy_shards <= after.shards, change
+        assert after.shards_for_cpu <= after.shards, change
         assert after.max_in_flight * (after.workers - 1) >= after.calls_in_flight, "enough with one process less"
     assert capacity_of(Volume(traces_per_second=1.0)).workers == 2
 
