@@ -118,11 +118,6 @@ text = "Long."
 frame = pandas.DataFrame({"inputs": ["Is tea hot?"], "outputs": ["Yes."], "context": [["Tea is hot."]]})
 """,
     "docs/privacy.md": "import tracejudge\ndef without_customer_numbers(text): return text",
-    "docs/publishing.md": """
-class retriever:
-    def invoke(question): return ["Tea is hot."]
-completion = "Yes."
-""",
     "docs/sessions.md": "import tracejudge\ntracejudge.init(service='shop')",
     "docs/wrapped-clients.md": """
 session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
@@ -131,9 +126,10 @@ session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content"
 NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md"}
 FRAMEWORKS = "docs/frameworks.md"
 DRAWING = "docs/labels.md"  # a file, which test_labels_page.py runs
+PUBLISHING = "docs/publishing.md"  # test_publishing_page.py compares what is published as well
 
 
-@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING}))
+@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING, PUBLISHING}))
 def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
     monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
