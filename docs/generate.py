@@ -8,7 +8,7 @@ The stub of the package ``judges`` and the charts of docs/statistics.md are writ
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,20 @@ from judges.custom import installed as code
 from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
 from judges.registry import catalogue
-from tracejudge import Trace, init
+from tracejudge import (
+    OpenTrace,
+    Trace,
+    current,
+    feedback,
+    flush,
+    init,
+    observe,
+    publish,
+    shutdown,
+    trace,
+    wrap_anthropic,
+    wrap_openai,
+)
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.cli.lint import CODES
 from worker.config.receivers import KINDS
@@ -147,6 +160,21 @@ models whose verdicts rules want for nothing else: those that `panel_member` nam
 raises them as ever. The alert about missing scores is raised for each, member or panel, by its own share.
 """
 _SDK: Final = """\
+The functions of the package `tracejudge`, with their signatures. [Producing traces](../publishing.md) shows when to use each.
+"""
+_FUNCTIONS: Final = (
+    publish,
+    observe,
+    trace,
+    current,
+    OpenTrace.set,
+    feedback,
+    flush,
+    shutdown,
+    wrap_openai,
+    wrap_anthropic,
+)
+_INIT: Final = """\
 Arguments of `tracejudge.init`. Some may come from a variable instead, as its description says; the argument wins.
 """
 _OTHER_NAMES: Final = """\
@@ -305,8 +333,11 @@ def _verdicts() -> str:
 
 
 def _sdk() -> str:
+    lines = [_NOTE, "# The SDK\n", _SDK]
+    for function in _FUNCTIONS:
+        lines += [*_function(function), ""]
     described = dict(_ARGUMENT.findall(inspect.getdoc(init) or ""))
-    lines = [_NOTE, "# The SDK's settings\n", _SDK, "| argument | default | what |", "| --- | --- | --- |"]
+    lines += ["## Settings of `init`\n", _INIT, "| argument | default | what |", "| --- | --- | --- |"]
     for name, parameter in inspect.signature(init).parameters.items():
         text = " ".join(described.get(name, "").split())
         lines.append(f"| `{name}` | `{parameter.default!r}` | {text} |")
@@ -321,6 +352,23 @@ def _sdk() -> str:
         shown = field if " " in field else f"`{field}`"
         lines.append(f"| {shown} | {', '.join(f'`{other}`' for other in others)} |")
     return "\n".join(lines) + "\n"
+
+
+def _function(function: Callable[..., object]) -> Iterator[str]:
+    """Write a function of the SDK: its signature, and its docstring with a table of arguments."""
+    described = inspect.getdoc(function) or ""
+    text, _, rest = described.partition("\nArgs:\n")
+    text, _, returned = text.partition("\nReturns:\n")
+    returned = returned or rest.partition("\nReturns:\n")[2]
+    signature = re.sub(r"\b(?:\w+\.)+(?=[A-Z_~])", "", str(inspect.signature(function))).replace("~", "")
+    yield f"## `{function.__qualname__}`\n"
+    yield f"```text\n{function.__qualname__}{signature}\n```\n"
+    yield text.strip()
+    if returned:
+        yield f"\nReturns: {' '.join(returned.split())}"
+    if arguments := _ARGUMENT.findall(rest):
+        yield from ("\n| argument | what |", "| --- | --- |")
+        yield from (f"| `{name}` | {' '.join(what.split())} |" for name, what in arguments)
 
 
 def _schema() -> str:
