@@ -160,7 +160,7 @@ models whose verdicts rules want for nothing else: those that `panel_member` nam
 raises them as ever. The alert about missing scores is raised for each, member or panel, by its own share.
 """
 _SDK: Final = """\
-The functions of the package `tracejudge`, with their signatures. [Producing traces](../publishing.md) shows when to use each.
+The functions of the package `tracejudge`, with their signatures. When to use each: [Producing traces](../publishing.md).
 """
 _FUNCTIONS: Final = (
     publish,
