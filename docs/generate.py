@@ -160,7 +160,8 @@ models whose verdicts rules want for nothing else: those that `panel_member` nam
 raises them as ever. The alert about missing scores is raised for each, member or panel, by its own share.
 """
 _SDK: Final = """\
-The functions of the package `tracejudge`, with their signatures. When to use each: [Producing traces](../publishing.md).
+The functions of the package `tracejudge`, with their signatures. [Producing traces](../publishing.md) has
+examples of each.
 """
 _FUNCTIONS: Final = (
     publish,

@@ -1,5 +1,8 @@
 """Scenes of quality: what the monitor's gauges say, minute by minute, and which alerts come of it."""
 
+import re
+from pathlib import Path
+
 from expected import fires, quality, together
 from promtool_run import Fires, Scene
 from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION, Minutes, World
@@ -184,6 +187,31 @@ def dropped(segment: str, *, takes_over: bool = False) -> Monitored:
     return world
 
 
+def explained() -> Monitored:
+    """The drop whose message docs/alerts.md explains."""
+    world = (
+        Monitored().shares("0.61x60", 0.09).of_series("quality_baseline", "0.92x60").of_series("quality_drop", "1x60")
+    )
+    return world.of_series(
+        "quality_incident_info",
+        "1x60",
+        segment="release=2.4",
+        since="2026-11-02T14:35Z",
+        since_low="2026-11-02T14:20Z",
+        since_high="2026-11-02T14:50Z",
+        changed="traffic_mix",
+        examples="4bf92f3577b34da6a3ce929d0e0e4736 9d01c2aa6f0e4c1b8a7d5e3f20b14c66 77ab30194c8d4f0ea2b6c5d7e8f90123",
+    )
+
+
+def as_explained() -> dict[str, list[Fires]]:
+    """Read the message from the page, which breaks its lines."""
+    page = Path(__file__).parents[2] / "docs" / "alerts.md"
+    found = re.search(r"^```text\n(.+?)\n\n(.+?)\n```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, page
+    return quality(DROP, "page", found[1], found[2].replace("\n", " "), "groundedness")
+
+
 def member(world: Monitored) -> Monitored:
     """Make the judge model a member of a panel only."""
     world.gauge("tracejudge_panel_member", "1x20000", judge="groundedness", judge_model=MODEL, instance="a")
@@ -279,6 +307,7 @@ SCENES = [
     .at(11, drop(NAMED.format("all")), fires=[DROP])
     .at(44, drop(NAMED.format("all")), kept=[DROP])
     .at(47, over=[DROP]),
+    Scene("the drop of the guide", explained()).at(5, as_explained(), guide=[DROP]),
     Scene("a segment drops", dropped("model=x")).at(12, drop(NAMED.format("model=x")), segment=[DROP]),
     Scene("a safety judge drops", dropped("").of_series("safety_incident", "0x200", segment=None)).at(
         12, has_an_alert_of_its_own=[DROP]

@@ -86,6 +86,17 @@ def test_form(page: Page) -> None:
     assert page.queries
 
 
+def test_the_guide_lists_each_alert_with_its_severity() -> None:
+    severities: dict[str, set[str]] = {}
+    for rule in (one for one in every_rule(FILES) if "alert" in one):
+        severities.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
+    guide = (FOLDER.parent / "alerts.md").read_text(encoding="utf-8")
+    rows = [(row[1], row[2]) for row in (line.split("|") for line in guide.splitlines()) if len(row) > 2]
+    listed = [(name, set(severity.strip().split(" or "))) for cell, severity in rows for name in alerts_in(cell)]
+    assert sorted(name for name, _ in listed) == ALERTS
+    assert dict(listed) == severities
+
+
 def test_index_leads_to_every_page() -> None:
     assert {path.stem for path in INDEX.links if path.parent == FOLDER} == set(ALERTS)
 
