@@ -279,3 +279,22 @@ def test_grafana_finds_the_dashboards() -> None:
     providers = yaml.safe_load((PROVISIONING / "dashboards" / "tracejudge.yaml").read_text(encoding="utf-8"))
 
     assert [(each["type"], each["allowUiUpdates"]) for each in providers["providers"]] == [("file", False)]
+
+
+@pytest.mark.parametrize("dashboard", ALL)
+def test_the_guide_describes_the_first_screen_and_every_row(dashboard: dict[str, Any]) -> None:
+    name = dashboard["title"].rpartition(" ")[2]
+    guide = (FOLDER.parents[2] / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    part = guide.split(f"\n## {name}\n")[1].split("\n## ")[0]
+    first, *rows = [place for place, panel in enumerate(dashboard["panels"]) if panel["type"] == "row"]
+    screen = {panel["title"]: panel for panel in dashboard["panels"][first + 1 : rows[0]]}
+    titles = {panel["title"] for panel in (*dashboard["panels"], *panels(dashboard))}
+    quoted = set(re.findall(r'"([^"]+)"', part))
+    assert quoted <= titles
+    assert {*screen, *(dashboard["panels"][place]["title"] for place in rows)} <= quoted
+    shown, _, _ = part.partition("\nThe collapsed rows:\n")
+    for line in (line for line in shown.splitlines() if line.startswith('| "')):
+        cells = line.split("|")
+        for panel in (screen[title] for title in re.findall(r'"([^"]+)"', cells[1]) if title in screen):
+            colors = {step["color"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]}
+            assert set(re.findall(r"\b(?:red|orange)\b", cells[3])) == colors - {"green"}, panel["title"]
