@@ -32,7 +32,7 @@ def names_of_keys() -> set[str]:
 
 
 def test_each_key_has_its_place_and_no_other_is_named() -> None:
-    patterns = [found.replace("…", "*") for key, _ in rows("Where each key is") for found in re.findall(r"`([^`]+)`", key)]
+    patterns = [found.replace("…", "*") for key, _ in rows("Where keys are") for found in re.findall(r"`([^`]+)`", key)]
     # Of a prefix the page shows a key.
     missing = {
         name
