@@ -11,7 +11,9 @@ from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 from support.processes import free_port
 
 from judges.core.verdict import Score, Verdict
+from worker.config.redaction import UserKeys
 from worker.export.sums import QualitySums, ShardSums
+from worker.forget import ForgetTarget, forget_everywhere
 from worker.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.maintenance import BacklogGauges
 from worker.monitor.counts import counted_until
@@ -59,6 +61,26 @@ def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(grounds: 
     (batch,) = grounds[there].batches().values()
     assert [item.trace.trace_id for item in batch.items] == [trace.trace_id]
     assert [gathered(ground) for ground in grounds] == [{}] * SHARDS
+
+
+def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(grounds: list[Ground]) -> None:
+    trace = make_trace(1)
+    complain(grounds[0], trace.trace_id, comment="the parcel holds a kite")
+    take(grounds[0])
+    verdicts(grounds[1], range(1))
+    pending = PendingFeedback(grounds[0].store, 60.0)
+    members = pending.all()
+
+    def hand_on(place: str, _: int) -> None:
+        if place == "verdicts" and members:
+            assert pending.hand_over(members.pop())
+
+    settings = settings_of(grounds[0])
+    target = ForgetTarget(trace_id=trace.trace_id, user_keys=UserKeys(settings, grounds[0].store).all())
+    found = forget_everywhere(grounds[0].store, settings, target, progress=hand_on)
+    assert not members
+    assert (found.feedback, [gathered(ground) for ground in grounds]) == (2, [{}] * SHARDS), "its entry, and what waits"
+    assert "kite" not in repr([ground.everything() for ground in grounds])
 
 
 def test_feedback_that_is_handed_over_again_is_taken_once(
