@@ -58,7 +58,7 @@ Name, type and labels of a stable metric change only with a note in the CHANGELO
 change in any version. `series_labels` adds labels to every metric that bears `service` to `judge_model`.
 """
 _OF_LINT: Final = """\
-With an error no worker starts; with a warning it starts, and something is hardly meant. Codes keep their meaning.
+With an error no worker starts; with a warning it starts, and something is probably a mistake. Codes keep their meaning.
 """
 _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
