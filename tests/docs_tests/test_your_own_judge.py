@@ -1,4 +1,4 @@
-"""The pages on judges of one's own: their files are written, their commands run, their tables compared with the code."""
+"""The pages on judges of one's own: files are written, commands run, tables compared with the code."""
 
 import json
 import re
