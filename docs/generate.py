@@ -65,13 +65,13 @@ written as JSON there, lists with commas. Durations may be written as `"90s"`, `
 `"1GiB"`.
 """
 _OF_METRICS: Final = """\
-All begin with `tracejudge_`. Times are in seconds, scores lie in 0..1. Beside them stand the standard `process_*`
+Times are in seconds, scores lie in 0..1. Beside these metrics stand the standard `process_*`
 metrics of Prometheus' client: by `process_start_time_seconds` the rules tell a counter that is new from one found late.
 Name, type and labels of a stable metric change only with a note in the CHANGELOG; those of an experimental one may
 change in any version. `series_labels` adds labels to every metric that bears `service` to `judge_model`.
 """
 _OF_LINT: Final = """\
-With an error no worker starts; with a warning it starts, and something is hardly meant. Codes keep their meaning.
+With an error no worker starts; with a warning it starts, and something is probably a mistake. Codes keep their meaning.
 """
 _JUDGE_SETTINGS: Final = """\
 Under `[judges.NAME]`. Another setting makes another version of the judge, and so a new series of each of its metrics.
@@ -152,12 +152,12 @@ sum by (judge, metric, outcome) (
 
 The dashboards do so wherever they sum; where they tell judge models apart, a panel stands among them. A panel asks
 nobody: requests, tokens and cost are those of its members. It lacks a score where too many of them do, and is then in
-`unscored_total` beside them. Of the metrics that name no judge model `score_age_seconds` holds panels as well, and
-`late_feedback_verdicts_total` leaves them out.
+`tracejudge_unscored_total` beside them. Of the metrics that name no judge model `tracejudge_score_age_seconds` holds
+panels as well, and `tracejudge_late_feedback_verdicts_total` leaves them out.
 
 Several models are asked so that one of them may err. So the alerts about quality are raised for the panel, and not for
-models whose verdicts rules want for nothing else: those that `panel_member` names. A model that any rule asks alone
-raises them as ever. The alert about missing scores is raised for each, member or panel, by its own share.
+models whose verdicts rules want for nothing else: those that `tracejudge_panel_member` names. A model that any rule
+asks alone raises them as ever. The alert about missing scores is raised for each, member or panel, by its own share.
 """
 _SDK: Final = """\
 The functions of the package `tracejudge`, with their signatures. [Producing traces](../publishing.md) has
@@ -241,7 +241,8 @@ def _metrics() -> str:
     lines += ["| metric | type | unit | labels | stability | what |", "| --- | --- | --- | --- | --- | --- |"]
     for metric in dict.fromkeys((*METRICS.values(), *GATEWAY_METRICS.values(), *BOARD_METRICS.values())):
         kind, labels = metric.kind.__name__.lower(), ", ".join(metric.labels) or "-"
-        lines.append(f"| `{metric.name}` | {kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help} |")
+        rest = f"{kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help}"
+        lines.append(f"| `tracejudge_{metric.name}` | {rest} |")
     return "\n".join([*lines, "", _PANELS, _WITHOUT_MONITOR])
 
 

@@ -167,7 +167,7 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
             sum(path.suffix == ".py" and "worker" in path.relative_to(ROOT).parts[:1] for path in lengths),
             most=174,
         ),
-        Figure("lines of the product", sum(lengths.values()), most=77_500),
+        Figure("lines of the product", sum(lengths.values()), most=77_700),
         Figure("file length, median", statistics.median(python), least=150, most=250),
         Figure(
             "files under 40 lines",

@@ -229,7 +229,13 @@ def forget_everywhere(
     each = [Forgetting(one, settings, target, dry_run=dry_run, progress=progress) for one in store.shards]
     for one in each:
         one.learn()
-    found = [one.erase() for one in each]
+    # The first last: incidents there take examples from the verdicts of all shards.
+    for one in reversed(each):
+        one.erase()
+    for one in each[:0] if dry_run else each:
+        # Feedback may have been handed on to a shard that was done.
+        one.erase_pending_feedback()
+    found = [one.found for one in each]
     counts = {name: sum(getattr(one, name) for one in found) for name in Forgotten.__struct_fields__}
     return Forgotten(**{**counts, "unsettled": any(one.unsettled for one in found)})
 
@@ -275,7 +281,7 @@ class Forgetting:
     def erase(self) -> Forgotten:
         """Erase what belongs to the target as it is known now; the errors are those of ``run``."""
         self._erase_entries()
-        self._erase_pending_feedback()
+        self.erase_pending_feedback()
         # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
         self._erase_gathered()
         clean = 0
@@ -328,7 +334,8 @@ class Forgetting:
             if owned and not self._dry_run:
                 self._store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
 
-    def _erase_pending_feedback(self) -> None:
+    def erase_pending_feedback(self) -> None:
+        """Erase feedback that waits for its trace."""
         names = (self._keys.feedback, self._keys.account_now(), self._keys.account_all)
         members = self._store.call(lambda client: client.zrange(self._keys.feedback, 0, -1))
         owned = [raw for raw in members if self._target.owns(_owner(raw))]

@@ -145,13 +145,7 @@ class Runtime:
                 OUTAGE.report(error)
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        try:
-            page = self._http_server.start(settings.metrics_host, settings.metrics_port)
-        except OSError as error:
-            raise SettingsError(
-                f"metrics_port: {settings.metrics_host}:{settings.metrics_port} cannot be used ({error.strerror}); "
-                "set metrics_port, TRACEJUDGE_METRICS_PORT or --metrics-port; 0 takes any free one"
-            ) from error
+        page = self._http_server.start(settings.metrics_host, settings.metrics_port)
         self._push = push(settings, self.metrics.registry, os.environ)
         if self._shared.has("judge"):
             self._shared.loop.start()

@@ -35,10 +35,13 @@ class Outage:
         self._lock = threading.Lock()
         # By address and text: threads may find different ones, as when some of their commands are refused.
         self._remind_at: dict[tuple[str, str], float] = {}
+        self._waiting: dict[str, set[object]] = {}
 
-    def report(self, error: StoreError) -> None:
+    def report(self, error: StoreError, thread: object = None) -> None:
         """Log an error unless another thread has; the same one is repeated each minute."""
         with self._lock:
+            if thread is not None:
+                self._waiting.setdefault(error.address, set()).add(thread)
             key, now = (error.address, str(error)), self._clock()
             if now < self._remind_at.get(key, now):
                 return
@@ -46,9 +49,14 @@ class Outage:
         where = error.address or "see the configuration"
         log.warning("redis unavailable, retrying", error=str(error), redis=where, fix=self.fix)
 
-    def end(self, address: str) -> None:
-        """Log once that the Redis at an address answers again, if an outage was reported."""
+    def end(self, address: str, thread: object = None) -> None:
+        """Log once that the Redis at an address answers again, when no thread waits for it any more."""
         with self._lock:
+            waiting = self._waiting.get(address, set())
+            waiting.discard(thread)
+            if waiting:
+                # A thread that had nothing to ask it succeeds during an outage too.
+                return
             ended = [key for key in self._remind_at if key[0] == address]
             for key in ended:
                 del self._remind_at[key]
@@ -119,7 +127,7 @@ class ServiceThread(ABC):
         """Report an error and wait, a little longer each time, with jitter."""
         self.report_blocked(str(error))
         if isinstance(error, StoreError):
-            OUTAGE.report(error)
+            OUTAGE.report(error, self)
         else:
             log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
         self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
@@ -145,7 +153,7 @@ class ServiceThread(ABC):
             else:
                 self.record_progress()
                 while away:
-                    OUTAGE.end(away.popitem()[0])
+                    OUTAGE.end(away.popitem()[0], self)
                 self._begun = True
                 self._backoff_s = _FIRST_BACKOFF_S
 

@@ -49,7 +49,7 @@ MEANINGS: Final[Mapping[Reason, str]] = {
     "incomplete": "The answer leaves out sentences of the judged text, even after one repair request.",
     "over_budget": "The budget for judge calls is exhausted.",
     "bad_request": "The endpoint rejects this request: another 4xx, or refused 3 times while others are answered.",
-    "judge_failed": "A judge in Python raised an error or timed out, or a panel found verdicts without stored scores.",
+    "judge_failed": "A judge written in Python failed or timed out, or a panel found verdicts without stored scores.",
     "timeout": "No complete answer within the time limit.",
     "rate_limited": "The endpoint limits requests (429).",
     "judge_unavailable": "No connection, or the endpoint failed (408, 5xx).",

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 from referencing import Registry, Resource
+from support.lazy import Lazy
 
 from deploy import kubernetes
 from worker.config.loading import load
@@ -18,6 +18,7 @@ from worker.config.settings import Settings
 
 __all__ = ["EXAMPLES", "VERSIONS", "Objects", "containers", "everything", "pods", "problems", "settings", "written"]
 
+jsonschema = Lazy("jsonschema")
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
 EXAMPLES = kubernetes.examples()
 Objects = kubernetes.Objects
@@ -75,7 +76,7 @@ def problems(one: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def _custom(kind: str) -> jsonschema.Draft202012Validator:
+def _custom(kind: str) -> Any:
     keys = {
         "apiVersion": {"const": _CUSTOM["versions"][kind]},
         "kind": {"const": kind},
@@ -87,7 +88,7 @@ def _custom(kind: str) -> jsonschema.Draft202012Validator:
 
 
 @cache
-def _native(version: str, name: str) -> jsonschema.Draft202012Validator:
+def _native(version: str, name: str) -> Any:
     folder = _SCHEMAS / f"v{version}-local-strict"
     schema = json.loads((folder / f"{name}.json").read_text())
     return jsonschema.Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(version))

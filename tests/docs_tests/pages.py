@@ -53,6 +53,9 @@ PAGES: Final = {
 ELSEWHERE: Final = {
     "docs/examples/README.md": "tests/gateway/test_examples.py",
     "docs/python.md": "tests/docs_tests/test_python_page.py",
+    "docs/python-judges.md": "tests/docs_tests/test_your_own_judge.py",
+    "docs/several-models.md": "tests/docs_tests/test_your_own_judge.py",
+    "docs/testing-judges.md": "tests/docs_tests/test_your_own_judge.py",
     "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
     "docs/your-own-judge.md": "tests/docs_tests/test_your_own_judge.py",
 }

@@ -40,6 +40,8 @@ NOT_RUN: Mapping[str, str] = {
     "make ": "it is this suite, or what .ci/run runs",
     "python3.11 -m venv": "the environment is there",
     "pip install ": "it needs the network; .ci/run installs the same",
+    "pipx ": "it needs the network, and writes into the home folder",
+    "uvx ": "it needs the network; tests/deploy install the wheels in empty environments",
     "redis-server ": "the test has a Redis of its own, on a free port",
     ".venv/bin/": "of a judge that the reader adds, or of a release; tests/judges and tests/deploy run the same",
     "UPDATE_GOLDEN": "it changes the working tree",

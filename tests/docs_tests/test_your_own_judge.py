@@ -1,4 +1,4 @@
-"""The page on judges of one's own: its files are written, its commands run, its tables compared with the code."""
+"""The pages on judges of one's own: files are written, commands run, tables compared with the code."""
 
 import json
 import re
@@ -34,7 +34,9 @@ from worker.config.loading import load
 from worker.config.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "your-own-judge.md").read_text(encoding="utf-8")
+PAGES = ("your-own-judge.md", "python-judges.md", "testing-judges.md", "several-models.md")
+"""In the order in which a reader who starts in an empty folder needs them."""
+PAGE = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
 STEPS = read_page(PAGE)
 COMMANDS = [(number, step) for number, step in enumerate(STEPS) if isinstance(step, Command) and not step.installs]
 FIRST = dict(reversed([(tuple(step.line.split()[:2]), number) for number, step in COMMANDS]))

@@ -1,7 +1,8 @@
 """The gateway where traces are spread over several Redis servers."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def entries(server: EmbeddedRedis, prefix: str, kind: bytes = b"t") -> list[dict
         return [json.loads(fields[kind]) for _, fields in client.xrange(f"{prefix}:traces") if kind in fields]
 
 
-def spans(numbers: range, session: str | None = None) -> bytes:
+def spans(numbers: Sequence[int], session: str | None = None) -> bytes:
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = "bot"
@@ -38,6 +39,11 @@ def spans(numbers: range, session: str | None = None) -> bytes:
         for key, value in attributes.items():
             span.attributes.add(key=key).value.string_value = value
     return request.SerializeToString()
+
+
+def numbers_of(shard: int, first: int, count: int) -> list[int]:
+    """Return numbers, counted from the first, whose trace ids belong to a shard."""
+    return [number for number in range(first, first + 99) if shard_of(f"{number:032x}", None, SHARDS) == shard][:count]
 
 
 def post(gateway: GatewayProcess, content: bytes) -> int:
@@ -76,12 +82,17 @@ def test_each_trace_goes_to_its_server_and_one_that_is_away_refuses_only_its_own
     assert len(entries(servers[0], prefix)) == before, "each repeat of traces without ids would be further traces"
     assert gateway.page("/readyz").status_code == 200
     # Spans of a session that belongs there are gathered here, and published when it is back.
-    mine = [number for number in range(100, 200) if shard_of(f"{number:032x}", None, SHARDS) == 0][:2]
+    mine = numbers_of(0, 100, 2)
     for number, conversation in zip(mine, (session, None), strict=True):
         assert post(gateway, spans(range(number, number + 1), conversation)) == 200
     wait_until(
         lambda: any(one["trace_id"] == f"{mine[1]:032x}" for one in entries(servers[0], prefix)), what="the other"
     )
+    # Sessions that go on there make no gateway unready: intake of the other server would end with it.
+    for first in range(200, 10_200, 100):
+        assert post(gateway, spans(numbers_of(0, first, 4), session)) == 200
+        time.sleep(0.2)
+        assert gateway.page("/readyz").status_code == 200, gateway.page("/readyz").text
     servers[1].restart()
     wait_until(
         lambda: any(one["trace_id"] == f"{mine[0]:032x}" for one in entries(servers[1], prefix)), 90, "the session"

@@ -1,5 +1,6 @@
 """The script that appends a batch, on every Redis there is."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,6 +199,25 @@ def test_a_right_that_is_absent_refuses_the_batch_as_a_whole(
         append(limited, 1, "t", "x")
     assert not store.exists("shop:traces", "shop:producer:p1", "shop:producers")
     assert append(store, 1, "t", "x") == 1
+
+
+def test_the_user_of_the_documentation_may_publish_and_read_nothing(store: redis.Redis, server: RedisServer) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "connecting.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^ACL SETUSER support-bot .*$", page, re.MULTILINE)
+    store.execute_command(*line.split())
+    store.script_flush()  # the first batch is sent with EVAL, the second with EVALSHA
+    url = RedisUrl(f"redis://support-bot:PASSWORD@127.0.0.1:{server.port}/0")
+    stream = RedisStream(replace(settings(server), prefix="tracejudge", redis_url=url), "p1")
+    for number in (1, 2):
+        stream.append(batch(number), nothing)
+    stream.disconnect()
+    assert store.hget("tracejudge:producer:p1", "batch") == "2"
+    refused = ("XRANGE tracejudge:traces - +", "XREAD STREAMS tracejudge:traces 0", "DEL tracejudge:traces", "KEYS *")
+    with redis.Redis(port=server.port, username="support-bot", password="PASSWORD") as limited:  # noqa: S106
+        for command in (*refused, "HGET tracejudge:user_key x", "XADD other * v 1", "CONFIG GET *"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                limited.execute_command(*command.split())
+    store.delete("tracejudge:traces", "tracejudge:producer:p1", "tracejudge:producers")
 
 
 @pytest.mark.parametrize("count", ["sent", "lost", "trimmed"])

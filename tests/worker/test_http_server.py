@@ -19,7 +19,7 @@ from support.processes import wait_until
 from support.redis_kinds import make_certificates
 from support.scrape import ACCEPT, scrape
 
-from worker.config.settings import Settings
+from worker.config.settings import Settings, SettingsError
 from worker.telemetry import http_server
 from worker.telemetry.health import Pulse, Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
@@ -283,7 +283,7 @@ def test_more_clients_than_connections_make_room_for_a_probe(serve: Serve, tmp_p
 
 def test_a_port_that_is_taken_is_an_error_of_the_start(serve: Serve) -> None:
     served = serve()
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(SettingsError, match=r"metrics_port: 127.* used \(Address already in use\); set another"):
         HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start("127.0.0.1", served.port)
 
 

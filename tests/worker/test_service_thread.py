@@ -210,6 +210,19 @@ def test_an_outage_of_redis_is_one_line_for_all_threads_and_its_end_another(monk
     assert lines == [{**begin, "redis": "redis://host:6379/0"}, end] * 3 + lines[-1:]
 
 
+def test_an_outage_ends_when_no_thread_waits_for_redis_any_more() -> None:
+    """A turn without a command to Redis succeeds while Redis is away."""
+    outage, error = stage.Outage(), StoreError("Redis does not answer (ConnectionError)")
+    with capture_logs() as lines:
+        for thread in "abba":
+            outage.report(error, thread)
+        outage.end("", "a")
+        assert [line["event"] for line in lines] == ["redis unavailable, retrying"]
+        outage.end("", "b")
+        outage.end("", "b")
+    assert [line["event"] for line in lines[1:]] == ["redis available again"]
+
+
 def test_an_outage_is_repeated_each_minute_and_another_error_at_once() -> None:
     now = [0.0]
     outage = stage.Outage(lambda: now[0])

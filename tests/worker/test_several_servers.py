@@ -11,7 +11,9 @@ from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 from support.processes import free_port
 
 from judges.core.verdict import Score, Verdict
+from worker.config.redaction import UserKeys
 from worker.export.sums import QualitySums, ShardSums
+from worker.forget import ForgetTarget, forget_everywhere
 from worker.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.maintenance import BacklogGauges
 from worker.monitor.counts import counted_until
@@ -59,6 +61,26 @@ def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(grounds: 
     (batch,) = grounds[there].batches().values()
     assert [item.trace.trace_id for item in batch.items] == [trace.trace_id]
     assert [gathered(ground) for ground in grounds] == [{}] * SHARDS
+
+
+def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(grounds: list[Ground]) -> None:
+    trace = make_trace(1)
+    complain(grounds[0], trace.trace_id, comment="the parcel holds a kite")
+    take(grounds[0])
+    verdicts(grounds[1], range(1))
+    pending = PendingFeedback(grounds[0].store, 60.0)
+    members = pending.all()
+
+    def hand_on(place: str, _: int) -> None:
+        if place == "verdicts" and members:
+            assert pending.hand_over(members.pop())
+
+    settings = settings_of(grounds[0])
+    target = ForgetTarget(trace_id=trace.trace_id, user_keys=UserKeys(settings, grounds[0].store).all())
+    found = forget_everywhere(grounds[0].store, settings, target, progress=hand_on)
+    assert not members
+    assert (found.feedback, [gathered(ground) for ground in grounds]) == (2, [{}] * SHARDS), "its entry, and what waits"
+    assert "kite" not in repr([ground.everything() for ground in grounds])
 
 
 def test_feedback_that_is_handed_over_again_is_taken_once(
@@ -163,10 +185,18 @@ def test_a_walk_through_the_outboxes_leaves_out_a_server_that_goes_away(
         verdicts(ground, range(10 * number, 10 * number + 5))
     found: list[Verdict] = []
     walk = OutboxWalk(grounds[0].store, found.extend)
-    monkeypatch.setattr(grounds[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
+    with monkeypatch.context() as away:
+        away.setattr(grounds[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
+        while walk.step():
+            pass
+    assert {int(one.trace_id, 16) - 1 for one in found} == {*range(5), *range(20, 25)}
+    # The next round reads what has come on each of them, and all of the one that is back.
+    found.clear()
+    for number, ground in enumerate(grounds):
+        verdicts(ground, range(10 * number + 5, 10 * number + 7))
     while walk.step():
         pass
-    assert {int(one.trace_id, 16) - 1 for one in found} == {*range(5), *range(20, 25)}
+    assert sorted(int(one.trace_id, 16) - 1 for one in found) == [5, 6, *range(10, 17), 25, 26]
 
 
 def test_a_backlog_of_one_server_leaves_slots_for_another() -> None:

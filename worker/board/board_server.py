@@ -13,11 +13,13 @@ from worker.board.access import Access
 from worker.board.index import VerdictIndex
 from worker.board.overview import OverviewThread
 from worker.board.pages import Board
+from worker.config.loading import config_path, redis_fix
 from worker.config.settings import Settings, SettingsError
+from worker.service import OUTAGE
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
+from worker.telemetry.http_server import HttpAuth, HttpServer, listen, tls_context
 from worker.telemetry.metrics import BoardMetrics, push
 
 log = structlog.get_logger("tracejudge.board")
@@ -41,6 +43,7 @@ class BoardServer:
         """
         board = settings.board
         access = Access(settings, environment)
+        OUTAGE.fix = redis_fix(config_path(environment), settings)
         self._settings, self._environment = settings, environment
         self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
         index = VerdictIndex(self._store)
@@ -53,14 +56,7 @@ class BoardServer:
             self._readiness.watch(thread.name, thread.role, thread)
         auth, tls = HttpAuth.of(settings, environment), tls_context(settings)
         self._pages = HttpServer(metrics.registry, self._readiness, auth, tls)
-        try:
-            family, *_, where = socket.getaddrinfo(
-                board.host, board.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
-        except OSError as error:
-            fix = f"cannot be used ({error.strerror}); set another, or --port 0 for any free one"
-            raise SettingsError(f"board.port: {board.host}:{board.port} {fix}") from None
+        self._listener = listen(board.host, board.port, "board.port", _BACKLOG)
         host = f"[{board.host}]" if ":" in board.host else board.host
         self.url = f"{'https' if board.tls_cert else 'http'}://{host}:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(
@@ -84,10 +80,11 @@ class BoardServer:
         self._server = _Server(config, self._readiness)
         if board.metrics_port is not None:
             try:
-                log.info("board started", metrics=self._pages.start(settings.metrics_host, board.metrics_port))
-            except OSError as error:
+                page = self._pages.start(settings.metrics_host, board.metrics_port, "board.metrics_port")
+            except SettingsError:
                 self._listener.close()
-                raise SettingsError(f"board.metrics_port: cannot be used ({error.strerror})") from None
+                raise
+            log.info("board started", metrics=page)
         self._thread = threading.Thread(target=self.run, name="tracejudge-board", daemon=True)
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:

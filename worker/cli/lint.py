@@ -1,4 +1,4 @@
-"""`tracejudge lint`: all mistakes of a configuration, and what is allowed but hardly meant.
+"""`tracejudge lint`: all mistakes of a configuration, and what is allowed but probably a mistake.
 
 A start stops at the first mistake. To find the next one, what is wrong is taken out of a copy of the configuration,
 which is then checked again. A mistake that only follows from what was taken out is not reported.
@@ -103,7 +103,7 @@ class LintFinding(Struct, frozen=True, omit_defaults=True):
 @CONFIG
 @JSON
 def command(file: str | None, config: str | None, *, as_json: bool) -> None:
-    """Find all mistakes of a configuration, and what is allowed but hardly meant.
+    """Find all mistakes of a configuration, and what is allowed but probably a mistake.
 
     Reads FILE, or the configuration that a worker would read, with its variables. Nothing is asked over the network.
     Exit code 0 without findings, 1 with warnings only, 2 where a worker would not start. `--json` prints a line for

@@ -8,13 +8,14 @@ from msgspec import structs
 from rich.table import Table
 
 from judges.registry import configured
+from tracejudge.sharding import MAX_SHARDS
 from worker.cli.options import JSON, OUT, REDIS, amount, connect, note, options, print_json, print_table
 from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.monitor.series import DAY_S
 from worker.replay import parse_time
-from worker.report.capacity import Capacity, Volume, capacity_of
+from worker.report.capacity import MONITOR, Capacity, Volume, capacity_of
 from worker.report.workload import Estimate, Estimator, NoTrafficError, day_of, read_history
 from worker.selection.sampling import Sampler
 
@@ -119,6 +120,8 @@ def _print_capacity(given: dict[str, Any], rates: Sequence[float], *, as_json: b
             given["retention_s"] = -parse_time(given.pop("retention"), 0.0)
     except ValueError as error:
         raise click.UsageError(f"--retention: {error}") from error
+    if given.get("retention_s", 1.0) <= 0:
+        raise click.UsageError("--retention: write how long traces are kept, as 90, 15m or 24h")
     volumes = [Volume(**given, rate=rate) for rate in rates]
     found = [(volume, capacity_of(volume)) for volume in volumes]
     if as_json:
@@ -158,6 +161,11 @@ def capacity_lines(volume: Volume, needed: Capacity) -> Iterator[str]:
     if needed.shards > needed.shards_for_cpu:
         fewer = f"a --retention below {kept} or a higher --redis-gb needs fewer"
         yield f"Memory needs more shards than CPU does ({needed.shards_for_cpu:,}): {fewer}."
+    divide = "divide the services over several installations"
+    if needed.shards > MAX_SHARDS:
+        yield f"One installation has at most {MAX_SHARDS} shards: {divide}."
+    if needed.evaluations_per_second > MONITOR.value:
+        yield f"The monitor of one installation reads about {MONITOR.value:,} verdicts a second: {divide}."
 
 
 def _alternatives(

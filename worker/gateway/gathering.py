@@ -38,6 +38,7 @@ _MAX_TRACES: Final = 1_000
 _TAKEN_TRACES: Final = 200
 _TAKEN_BYTES: Final = 4 * 1024 * 1024
 _IDLE_S: Final = 0.25
+_PATIENCE_S: Final = 2.0
 _ID_BYTES: Final = 8
 _MAX_HEIGHT: Final = 1_000
 # Traces without any of these have nothing that a dialect reads.
@@ -65,7 +66,7 @@ class Gatherer:
     """The gathered spans in Redis. Safe to share between threads."""
 
     def __init__(self, store: Store, settings: Gateway) -> None:
-        self._store = store
+        self._store, self.shard, self.address = store, store.shard, store.address
         self._waits_ms = (
             round(settings.gather_s * 1000),
             round(min(settings.gather_max_s, _ROOTLESS * settings.gather_s) * 1000),
@@ -273,16 +274,20 @@ class Joiner(ServiceThread):
             there.append(one)
             of_them += entries
         failed: Exception | None = None
-        for there, of_them in by_shards.values():
+        for shards, (there, of_them) in by_shards.items():
+            is_own = shards <= {self._gatherer.shard}
             try:
                 # What is not written in time is joined again when the lease ends.
-                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000)
+                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else _PATIENCE_S)
             except (RefusedError, FutureTimeoutError) as error:
-                failed = error
+                # For the sessions of another Redis, which is away, this one is no less ready.
+                failed = error if is_own else failed
             else:
                 self._gatherer.finish(there)
         if failed is not None:
-            raise StoreError(str(failed) or "Redis does not answer") from failed
+            raised = StoreError(str(failed) or "Redis does not answer")
+            raised.address = self._gatherer.address
+            raise raised from failed
 
     def _joined(self, taken: Taken) -> Iterator[Entry]:
         if not taken.parts:

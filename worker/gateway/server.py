@@ -16,6 +16,7 @@ from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracejudge.redis_url import parse_redis_url
+from worker.config.loading import config_path, redis_fix
 from worker.config.settings import Settings, SettingsError
 from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
@@ -23,11 +24,11 @@ from worker.gateway.gathering import Gatherers, Joiner
 from worker.gateway.intake import Encoder, sdk_settings
 from worker.gateway.publishing import Capacity, Publisher, Streams
 from worker.selection.unusable import UnusableInput
-from worker.service import ServiceThread
+from worker.service import OUTAGE, ServiceThread
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
+from worker.telemetry.http_server import HttpAuth, HttpServer, listen, tls_context
 from worker.telemetry.metrics import GatewayMetrics, push
 
 log = structlog.get_logger("tracejudge.gateway")
@@ -124,6 +125,7 @@ class GatewayServer:
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
+        OUTAGE.fix = redis_fix(config_path(environment), settings)
         sdk = sdk_settings(settings)
         self._stores = make_stores(settings.redis_urls, Keys(settings.prefix))
         capacities = [Capacity(settings, store) for store in self._stores]
@@ -186,22 +188,12 @@ class GatewayServer:
         if soft != resource.RLIM_INFINITY and soft < most:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        try:
-            family, *_, where = socket.getaddrinfo(
-                gateway.host, gateway.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
-        except OSError as error:
-            fix = f"cannot be used ({error.strerror}); set another"
-            raise SettingsError(f"gateway.port: {gateway.host}:{gateway.port} {fix}") from None
+        listener = listen(gateway.host, gateway.port, "gateway.port", _BACKLOG)
         try:
             server = self._server()
         except OSError as error:
             raise SettingsError(f"gateway.tls_cert: certificate or key cannot be used ({error.strerror})") from None
-        try:
-            page = self._pages.start(self._settings.metrics_host, gateway.metrics_port)
-        except OSError as error:
-            raise SettingsError(f"gateway.metrics_port: cannot be used ({error.strerror})") from None
+        page = self._pages.start(self._settings.metrics_host, gateway.metrics_port, "gateway.metrics_port")
         pushing = push(self._settings, self._metrics.registry, self._environment)
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()

@@ -318,39 +318,41 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
 
 
 class OutboxWalk:
-    """Reads the verdicts of the outboxes, one shard after the other, each from its oldest entry on."""
+    """Reads the verdicts of the outboxes, one shard after the other, each from its oldest entry on.
+
+    After the last shard it goes on with the first one, where it stopped there.
+    """
 
     def __init__(self, store: Store, use: Callable[[Sequence[Verdict]], None]) -> None:
         self.seen = 0
-        self._waiting = list(store.answering)
+        self._shards = store.shards
         self._use = use
-        self._position = "-"
+        self._positions = ["-"] * len(self._shards)
+        self._at = 0
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
-        """Read and use the next entries; return whether there may be more."""
-        store = self._waiting[0]
+        """Read and use the next entries; return whether there may be more before the end of this round."""
+        store, position = self._shards[self._at], self._positions[self._at]
         entries: list[Entry] = []
         try:
-            entries = store.call(lambda client: client.xrange(store.keys.verdicts, self._position, "+", self._count))
+            # Another one than the first is left out while it is away: the monitor must not wait for it.
+            if store in store.first.answering:
+                entries = store.call(lambda client: client.xrange(store.keys.verdicts, position, "+", self._count))
         except StoreError:
-            # Another one than the first is left out: the monitor must not wait for it.
             if store is store.first:
                 raise
         if entries:
             read = map(read_outbox_entry, entries)
             self._use([one.verdict for one in read if one is not None and one.kind == "j"])
             self.seen += len(entries)
-            self._position = f"({entries[-1][0].decode()}"
+            self._positions[self._at] = f"({entries[-1][0].decode()}"
         if len(entries) == self._count:
             size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
             self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
             return True
-        if len(self._waiting) == 1:
-            return False
-        del self._waiting[0]
-        self._position, self._count = "-", _FIRST_CHUNK_COUNT
-        return True
+        self._at, self._count = (self._at + 1) % len(self._shards), _FIRST_CHUNK_COUNT
+        return self._at > 0
 
 
 class OutboxMatcher(OutboxWalk):

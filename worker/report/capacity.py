@@ -33,6 +33,9 @@ EVALUATION: Final = Constant(
 REDIS_EVALUATION: Final = Constant(110, "µs", "CPU of Redis for an evaluation", _CPU)
 GATEWAY_SPAN: Final = Constant(56, "µs", "CPU of the gateway for a span in OTLP", "`python -m benchmarks gateway`")
 IN_FLIGHT: Final = Constant(1_000, "calls", "judge calls in flight in one worker process", _JUDGING)
+MONITOR: Final = Constant(
+    30_000, "verdicts/s", "verdicts that the one active monitor reads", "`python -m benchmarks monitor`"
+)
 WORKER_MEMORY: Final = Constant(0.2, "GB", "memory of a worker process with as many calls", _JUDGING)
 TRACE_FACTOR: Final = Constant(1.25, "bytes", "memory of Redis for each byte of a trace", _MEMORY)
 TRACE_BASE: Final = Constant(150, "bytes", "further memory for each trace", _MEMORY)
@@ -40,7 +43,7 @@ LEDGER: Final = Constant(33, "bytes", "memory for an evaluation in the ledger, u
 LEDGER_DENSE: Final = Constant(26, "bytes", "the same above 300 a second", _MEMORY)
 VERDICT: Final = Constant(1_200, "bytes", "memory for a verdict in the outbox", _MEMORY)
 CONSTANTS: Final = (
-    *(INGEST, INGEST_KB, REDIS_TRACE, EVALUATION, REDIS_EVALUATION, GATEWAY_SPAN, IN_FLIGHT, WORKER_MEMORY),
+    *(INGEST, INGEST_KB, REDIS_TRACE, EVALUATION, REDIS_EVALUATION, GATEWAY_SPAN, IN_FLIGHT, MONITOR, WORKER_MEMORY),
     *(TRACE_FACTOR, TRACE_BASE, LEDGER, LEDGER_DENSE, VERDICT),
 )
 # Decided, not measured. A process of Python uses about one core, and Redis executes commands on one thread.
@@ -143,7 +146,7 @@ def capacity_of(volume: Volume) -> Capacity:
     return Capacity(
         evaluations_per_second=evaluations,
         calls_in_flight=in_flight,
-        max_in_flight=math.ceil(in_flight / (workers - 1)),
+        max_in_flight=min(int(IN_FLIGHT.value), math.ceil(in_flight / (workers - 1))),
         worker_cores=worker_cores,
         workers=workers,
         worker_memory_gb=workers * WORKER_MEMORY.value,

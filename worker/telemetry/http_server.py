@@ -179,6 +179,21 @@ class _Connection(web.RequestHandler):
         log.error("request failed", error=type(exc_info).__name__)
 
 
+def listen(host: str, port: int, setting: str, backlog: int) -> socket.socket:
+    """Open a port; 0 takes any free one.
+
+    Raises:
+        SettingsError: The address cannot be used; ``setting`` names its port.
+    """
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(where[:2], family=family, backlog=backlog)
+    except OSError as error:
+        # The address follows in brackets.
+        cause, fix = str(error.strerror).partition(" (")[0], f"set another {setting}, or 0 for any free one"
+        raise SettingsError(f"{setting}: {host}:{port} cannot be used ({cause}); {fix}") from error
+
+
 class HttpServer:
     """The pages of one worker."""
 
@@ -195,15 +210,14 @@ class HttpServer:
         self._stop: Callable[[], object] = bool
         self._thread: threading.Thread | None = None
 
-    def start(self, host: str, port: int) -> str:
+    def start(self, host: str, port: int, setting: str = "metrics_port") -> str:
         """Listen, and return the address of the metrics page; port 0 takes any free one.
 
         Raises:
-            OSError: The address cannot be used.
+            SettingsError: The address cannot be used; ``setting`` names its port.
         """
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         # Bound here, so that the caller gets the error.
-        listener = socket.create_server(where[:2], family=family, backlog=64)
+        listener = listen(host, port, setting, backlog=64)
         listener.settimeout(0)
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._stop = partial(runner.get_loop().call_soon_threadsafe, self._stopping.set)

@@ -67,7 +67,7 @@
 {{- $upgrade := .root.Values.upgrade -}}
 {{- $layout := index .root.Chart.Annotations "tracejudge/layout" -}}
 {{- with index .installed "tracejudge/layout" -}}
-  {{- if and (ne . $layout) (ne (toString $upgrade.acceptLayout) $layout) }}{{ fail (printf "upgrade: the keys in Redis have layout %s, and this version writes layout %s; drain or choose another prefix first (docs/deploying.md#upgrading), then set upgrade.acceptLayout to %s." . $layout $layout) }}{{ end -}}
+  {{- if and (ne . $layout) (ne (toString $upgrade.acceptLayout) $layout) }}{{ fail (printf "upgrade: the keys in Redis have layout %s, and this version writes layout %s; drain or choose another prefix first (docs/upgrading.md#another-layout-of-keys), then set upgrade.acceptLayout to %s." . $layout $layout) }}{{ end -}}
 {{- end -}}
 {{- with index .installed "tracejudge/version" -}}
   {{- $from := semver . -}}
