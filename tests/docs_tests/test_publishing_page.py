@@ -16,6 +16,7 @@ PAGE = PAGES["docs/publishing.md"]
 SHOWN = "tracejudge show 4bf92f"
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the page forks, and Python 3.12 warns
 def test_each_block_publishes_what_is_shown(
     redis: Redis, redis_url: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Adds verdicts to the monitor's sums: each once, in the script that acknowledges it.
 
-One worker is active at a time, by a lock in Redis. Another takes over within seconds after its end. Restarts and kills
+One worker is active at a time, by a lock in Redis. Another takes over within 30 s after its end. Restarts and kills
 do not change the sums.
 
 The sums are on the first shard. The outbox of another shard is read in its order from a position that stands beside the
