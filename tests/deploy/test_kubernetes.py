@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address, ip_network
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from deploy import kubernetes
 from deploy.dashboards import FOLDER as DASHBOARDS
 from deploy.rules import FOLDER as RULES
 from deploy.rules.table import FOLDER, load
+from judges.models.credentials import is_guarded
 from worker.celery import make_app
 from worker.cli import cli
 from worker.config.settings import Settings
@@ -48,6 +50,7 @@ JUDGES = {"all": {"roles": ["ingest", "export", "monitor"]}, "judge": {"roles": 
 TWO_MODELS = (
     '[models.default]\nmodel = "a"\nbase_url = "http://x/v1"\n[models.b]\nmodel = "b"\nbase_url = "http://x/v1"\n'
 )
+METADATA = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
 PANEL = TWO_MODELS + '[[rules]]\nname = "r"\njudges = ["safety"]\nmodel = ["default", "b"]\ncombine = "mean"\n'
 
 
@@ -406,6 +409,22 @@ def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
     for values in ({"config": 'redis_url = "redis://redis"'}, {"env": [address]}):
         (_, container) = next(containers(kubernetes.rendered(values)))
         assert [one for one in container["env"] if one["name"] == address["name"]] == values.get("env", [])
+
+
+@each_example()
+def test_outgoing_connections_reach_pods_and_addresses_but_no_metadata_of_a_cloud(example: str) -> None:
+    """With Cilium a block of addresses contains no pod, so pods are selected as well."""
+    for name, one in of_kind(everything()[example], "NetworkPolicy").items():
+        if kubernetes.values(example).get("networkPolicy", {}).get("egress"):
+            continue
+        _, anywhere = one["spec"]["egress"]
+        assert {"namespaceSelector": {}} in anywhere["to"], name
+        blocks = [block["ipBlock"] for block in anywhere["to"] if "ipBlock" in block]
+        assert {block["cidr"] for block in blocks} == {"0.0.0.0/0", "::/0"}, name
+        refused = [ip_network(each) for block in blocks for each in block["except"]]
+        for address in METADATA:
+            assert is_guarded(address), address
+            assert any(ip_address(address) in network for network in refused), (name, address)
 
 
 def test_parts_can_be_switched_off_and_all_on_at_once() -> None:

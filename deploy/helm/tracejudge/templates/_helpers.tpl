@@ -321,10 +321,12 @@ spec:
   egress:
     {{- with .root.Values.networkPolicy.egress }}{{ toYaml . | nindent 4 }}{{ else }}
     - ports: [{ protocol: UDP, port: 53 }, { protocol: TCP, port: 53 }]
-    # Not the metadata service of the cloud: addresses of judge models and receivers are settings.
+    # Not the metadata services of clouds: addresses of judge models and receivers are settings. Pods are selected as well,
+    # since with Cilium no block of addresses contains one.
     - to:
-        - ipBlock: { cidr: 0.0.0.0/0, except: [169.254.0.0/16] }
-        - ipBlock: { cidr: "::/0", except: ["fe80::/10"] }
+        - namespaceSelector: {}
+        - ipBlock: { cidr: 0.0.0.0/0, except: [169.254.0.0/16, 100.100.100.200/32, 168.63.129.16/32, 192.0.0.192/32] }
+        - ipBlock: { cidr: "::/0", except: ["fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128"] }
     {{- end }}
 {{- end }}
 {{- end }}
