@@ -50,7 +50,9 @@ JUDGES = {"all": {"roles": ["ingest", "export", "monitor"]}, "judge": {"roles": 
 TWO_MODELS = (
     '[models.default]\nmodel = "a"\nbase_url = "http://x/v1"\n[models.b]\nmodel = "b"\nbase_url = "http://x/v1"\n'
 )
+ALL = ["ingest", "judge", "export", "monitor"]
 METADATA = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
+TWO_SHARDS = 'shards = ["redis://a", "redis://b"]'
 PANEL = TWO_MODELS + '[[rules]]\nname = "r"\njudges = ["safety"]\nmodel = ["default", "b"]\ncombine = "mean"\n'
 
 
@@ -62,9 +64,9 @@ def of_kind(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
     return {name: one for (found, name), one in objects.items() if found == kind}
 
 
-def test_twelve_examples_are_valid_in_three_versions_of_kubernetes() -> None:
+def test_thirteen_examples_are_valid_in_three_versions_of_kubernetes() -> None:
     """Each different object once: many are those of other examples too."""
-    assert len(EXAMPLES) == 12
+    assert len(EXAMPLES) == 13
     different = {json.dumps(one, sort_keys=True): one for objects in everything().values() for one in objects.values()}
     kinds = {one["kind"] for one in different.values()}
     assert {"Deployment", "Service", "Ingress", "PodMonitor", "ServiceMonitor", "PrometheusRule"} < kinds
@@ -130,6 +132,8 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
                 if options["queues"]:
                     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
                     assert ours.queue(options["queues"]) in make_app(ours).tracejudge_queues, name
+                served = (options["shards"] or "0").split(",")
+                assert max(map(int, served)) < len(ours.redis_urls), name
             case "gateway":
                 assert listens == {"http": options["port"], "metrics": ours.gateway.metrics_port}
                 assert options["port"] == Settings().gateway.port
@@ -143,6 +147,7 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
         scheme = "HTTPS" if ours.metrics_tls_cert else "HTTP"
         for probe, path in (("startup", "/healthz"), ("liveness", "/healthz"), ("readiness", "/readyz")):
             assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "metrics", "scheme": scheme}
+        assert len({mount["name"] for mount in container["volumeMounts"]}) == len(container["volumeMounts"]), name
         assert {path for path in (ours.metrics_token_file, ours.metrics_tls_cert) if path} <= {
             f"{mount['mountPath']}/{file}" for mount in container["volumeMounts"] for file in ("token", "tls.crt")
         } | {None}
@@ -342,6 +347,27 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
         ({"config": 'shards = ["redis://a", "redis://:pa55@b"]'}, "config: shards holds a password.*TRACEJUDGE_SHARDS"),
         ({"config": 'redis_url = "rediss://u:pa55@b"'}, "config: redis_url holds a password.*TRACEJUDGE_REDIS_URL"),
         ({"env": [{"name": "TRACEJUDGE_SHARDS", "value": "redis://:pa55@b"}]}, "env: TRACEJUDGE_SHARDS holds a pass"),
+        (
+            {"workers": {"all": {"env": [{"name": "TRACEJUDGE_USER_KEY", "value": "pa55"}]}}},
+            r"workers\.all\.env: TRACEJUDGE_USER_KEY holds a password or key",
+        ),
+        ({"config": 'user_key = "pa55-of-users"'}, "config: user_key is a secret.*secretFiles, for user_key_file"),
+        ({"config": 'user_keys_former = ["pa55"]'}, "user_keys_former is a secret.*env as TRACEJUDGE_USER_KEYS_FORMER"),
+        ({"config": 'proxy = "http://pa55@proxy:3128"'}, "config: proxy holds a login.*env as TRACEJUDGE_PROXY"),
+        ({"config": 'otlp_endpoint = "https://u:pa55@otel"'}, "otlp_endpoint holds a login.*TRACEJUDGE_OTLP_ENDPOINT"),
+        (
+            {"env": [{"name": "TRACEJUDGE_GRACE_S", "value": "120"}]},
+            "env: set grace_s in config in place of TRACEJUDGE",
+        ),
+        (
+            {"gateway": {"env": [{"name": "TRACEJUDGE_METRICS_TLS_CERT", "value": "/tls.crt"}]}},
+            r"gateway\.env: set metrics_tls_cert in config",
+        ),
+        (
+            {"workers": {"all": {"shards": [0, 2]}}, "config": TWO_SHARDS},
+            r"workers\.all\.shards: config has no shard 2; the last one is 1",
+        ),
+        ({"workers": {"all": {"shards": [0]}}, "config": TWO_SHARDS}, "no worker runs the role ingest on shard 1; add"),
         ({"config": "a = = 1"}, "config: is not TOML"),
         ({"config": 'grace_s = "soon"'}, "grace_s: write an amount"),
         ({"workers": {"all": {"replicas": 0}}}, "no worker runs the role ingest"),
@@ -409,6 +435,66 @@ def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
     for values in ({"config": 'redis_url = "redis://redis"'}, {"env": [address]}):
         (_, container) = next(containers(kubernetes.rendered(values)))
         assert [one for one in container["env"] if one["name"] == address["name"]] == values.get("env", [])
+
+
+def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all() -> None:
+    """Names of Secrets may hold dots, be those of other volumes, and be given twice."""
+
+    def variable(name: str, value: str) -> dict[str, str]:
+        return {"name": name, "value": value}
+
+    def files(*given: str) -> list[dict[str, str]]:
+        return [{"secret": name, "path": f"/{number}/{name}"} for number, name in enumerate(given)]
+
+    made = kubernetes.rendered(
+        {
+            **GOOD,
+            "config": TOKENS,
+            "env": [variable("ALL", "all"), variable("LEVEL", "all")],
+            "secretFiles": files("tls.example.com", "config"),
+            "worker": {"env": [variable("KEY", "of-workers")], "secretFiles": files("keys", "keys")},
+            "workers": {"other": {"env": [variable("LEVEL", "other")]}},
+            "gateway": {"enabled": True, "env": [variable("LEVEL", "gateway")], "secretFiles": files("tmp")},
+            "board": {"enabled": True},
+        }
+    )
+    assert not [problem for one in made.values() for problem in problems(one)]
+    found = {}
+    for name, pod in pods(made):
+        (container,) = pod["spec"]["containers"]
+        volumes = {one["name"]: one["secret"]["secretName"] for one in pod["spec"]["volumes"] if "secret" in one}
+        assert len({one["name"] for one in pod["spec"]["volumes"]}) == len(volumes) + 2, name
+        assert all(re.fullmatch(r"[a-z0-9-]+", one) for one in volumes), name
+        mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+        given = {one["name"]: one["value"] for one in container["env"] if not one["name"].startswith("TRACEJUDGE_")}
+        assert len([one["name"] for one in container["env"]]) == len({one["name"] for one in container["env"]}), name
+        mounted = {path: volumes[volume] for path, volume in mounts.items() if volume in volumes}
+        found[name.removeprefix("tracejudge-")] = given, mounted
+    shared = {"/0/tls.example.com": "tls.example.com", "/1/config": "config"}
+    keys = {"/0/keys": "keys", "/1/keys": "keys"}
+    assert found == {
+        "worker-all": ({"ALL": "all", "LEVEL": "all", "KEY": "of-workers"}, shared | keys),
+        "worker-other": ({"ALL": "all", "LEVEL": "other"}, shared | keys),
+        "gateway": ({"ALL": "all", "LEVEL": "gateway"}, shared | {"/0/tmp": "tmp"}),
+        "board": ({"ALL": "all", "LEVEL": "all"}, shared),
+    }
+
+
+def test_workers_of_some_shards_are_scaled_by_their_own_gauges() -> None:
+    values = kubernetes.values("scaling")
+    made = kubernetes.rendered(
+        {
+            **values,
+            "config": TWO_SHARDS,
+            "workers": {"all": {**values["workers"]["all"], "shards": [0, 1], "roles": ALL}},
+        }
+    )
+    (worker,) = (container for _, container in containers(made))
+    assert worker["args"][-2:] == ["--shards", "0,1"]
+    queries = [one["metadata"]["query"] for one in made["ScaledObject", "tracejudge-worker-all"]["spec"]["triggers"]]
+    assert ["pod=~" in query for query in queries] == [True, True, True]
+    unlike = everything()["scaling"]["ScaledObject", "tracejudge-worker-all"]["spec"]["triggers"]
+    assert ["pod=~" in one["metadata"]["query"] for one in unlike] == [False, False, True]
 
 
 @each_example()

@@ -37,6 +37,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $config := include "tracejudge.config" $root | fromToml -}}
 {{- $fullname := include "tracejudge.fullname" $root -}}
 {{- $scheme := ternary "HTTPS" "HTTP" (hasKey $config "metrics_tls_cert") -}}
+{{- $secretFiles := concat $values.secretFiles .values.secretFiles -}}
+{{- $env := .values.env -}}
+{{- range $values.env }}{{ if not (include "tracejudge.names" $.values.env | fromJsonArray | has .name) }}{{ $env = append $env . }}{{ end }}{{ end -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -119,7 +122,7 @@ spec:
             - name: TRACEJUDGE_BROKER_URL
               {{- include "tracejudge.address" $values.broker | nindent 14 }}
             {{- end }}
-            {{- with $values.env }}{{ toYaml . | nindent 12 }}{{ end }}
+            {{- with $env }}{{ toYaml . | nindent 12 }}{{ end }}
           ports:
             {{- range $name, $port := .ports }}
             - { name: {{ $name }}, containerPort: {{ $port }} }
@@ -150,15 +153,15 @@ spec:
           volumeMounts:
             - { name: config, mountPath: /etc/tracejudge, readOnly: true }
             - { name: tmp, mountPath: /tmp }
-            {{- range $values.secretFiles }}
-            - { name: {{ .secret }}, mountPath: {{ .path }}, readOnly: true }
+            {{- range $number, $file := $secretFiles }}
+            - { name: secret-{{ $number }}, mountPath: {{ $file.path }}, readOnly: true }
             {{- end }}
             {{- with $values.extraVolumeMounts }}{{ toYaml . | nindent 12 }}{{ end }}
       volumes:
         - { name: config, configMap: { name: {{ $fullname }}-config } }
         - { name: tmp, emptyDir: { medium: Memory, sizeLimit: 64Mi } }
-        {{- range $values.secretFiles }}
-        - { name: {{ .secret }}, secret: { secretName: {{ .secret }}, defaultMode: 0440 } }
+        {{- range $number, $file := $secretFiles }}
+        - { name: secret-{{ $number }}, secret: { secretName: {{ $file.secret }}, defaultMode: 0440 } }
         {{- end }}
         {{- with $values.extraVolumes }}{{ toYaml . | nindent 8 }}{{ end }}
       {{- with $values.nodeSelector }}
@@ -187,6 +190,13 @@ spec:
       {{- include "tracejudge.selector" $root | nindent 6 }}
       tracejudge/deployment: {{ .name }}
 {{- end }}
+{{- end }}
+
+{{/* The names of variables, as JSON. Gets a list of variables. */}}
+{{- define "tracejudge.names" -}}
+{{- $names := list -}}
+{{- range . }}{{ $names = append $names .name }}{{ end -}}
+{{- toJson $names -}}
 {{- end }}
 
 {{/* The value of an address: a key of a Secret, or an address without a password. Gets `redis` or `broker`. */}}

@@ -9,7 +9,18 @@
 {{- range $key, $urls := dict "redis_url" (list $config.redis_url) "broker_url" (list $config.broker_url) "shards" $config.shards }}
   {{- range $urls }}{{ if regexMatch "://[^/]*:[^@/]*@" (toString .) }}{{ fail (printf "config: %s holds a password, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end }}{{ end -}}
 {{- end -}}
-{{- range .Values.env }}{{ if regexMatch "://[^/]*:[^@/]*@" (toString .value) }}{{ fail (printf "env: %s holds a password, which everybody who can read the release would see; put it into a Secret and name that in valueFrom." .name) }}{{ end }}{{ end -}}
+{{- range $key := list "user_key" "user_keys_former" }}
+  {{- if index $config $key }}{{ fail (printf "config: %s is a secret, which everybody who can read the ConfigMap would see; put it into a Secret, and name that %s." $key (ternary "in secretFiles, for user_key_file" "in env as TRACEJUDGE_USER_KEYS_FORMER" (eq $key "user_key"))) }}{{ end -}}
+{{- end -}}
+{{- range $key := list "proxy" "otlp_endpoint" }}
+  {{- if regexMatch "://[^/]*@" (index $config $key | toString) }}{{ fail (printf "config: %s holds a login, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end -}}
+{{- end -}}
+{{- $envs := dict "env" .Values.env "worker.env" .Values.worker.env "gateway.env" .Values.gateway.env "board.env" .Values.board.env -}}
+{{- range $name, $given := .Values.workers }}{{ $_ := set $envs (printf "workers.%s.env" $name) (dig "env" list ($given | default dict)) }}{{ end -}}
+{{- range $where, $env := $envs }}{{ range $env }}
+  {{- if or (regexMatch "://[^/]*:[^@/]*@" (toString .value)) (and .value (has .name (list "TRACEJUDGE_USER_KEY" "TRACEJUDGE_USER_KEYS_FORMER"))) }}{{ fail (printf "%s: %s holds a password or key, which everybody who can read the release would see; put it into a Secret and name that in valueFrom." $where .name) }}{{ end -}}
+  {{- if has .name (list "TRACEJUDGE_GRACE_S" "TRACEJUDGE_METRICS_TLS_CERT") }}{{ fail (printf "%s: set %s in config in place of %s, since the chart reads there how long pods may take to stop and whether probes use TLS." $where (trimPrefix "TRACEJUDGE_" .name | lower) .name) }}{{ end -}}
+{{- end }}{{ end -}}
 {{- $elsewhere := or $config.redis_url $config.shards -}}
 {{- range .Values.env }}{{ if has .name (list "TRACEJUDGE_REDIS_URL" "TRACEJUDGE_SHARDS") }}{{ $elsewhere = true }}{{ end }}{{ end -}}
 {{- if not (or .Values.redis.secret .Values.redis.url $elsewhere) }}{{ fail "redis: there is no address; set redis.secret to the name of a Secret with the key redis-url, or redis.url where it holds no password." }}{{ end -}}
@@ -19,13 +30,20 @@
 {{- if not $judgeModels }}{{ $_ := set $judgeModels "lexical" "default" }}{{ end -}}
 {{- $panels := false -}}
 {{- range dig "rules" list $config }}{{ if .combine }}{{ $panels = true }}{{ end }}{{ end -}}
+{{- $shards := $config.shards | default list -}}
 {{- $roles := dict -}}
 {{- $served := dict -}}
 {{- $servesAll := false -}}
 {{- range $name, $given := .Values.workers -}}
   {{- $set := mergeOverwrite (deepCopy $.Values.worker) $given -}}
   {{- $runs := or $set.scaling.enabled (gt (int $set.replicas) 0) -}}
-  {{- range $set.roles }}{{ if $runs }}{{ $_ := set $roles . true }}{{ end }}{{ end -}}
+  {{- range $role := $set.roles }}{{ if $runs }}
+    {{- $_ := set $roles $role true -}}
+    {{- range $set.shards | default (until (len $shards)) }}{{ $_ := set $roles (printf "%s on shard %d" $role (int .)) true }}{{ end -}}
+  {{- end }}{{ end -}}
+  {{- range $set.shards -}}
+    {{- if and $shards (ge (int .) (len $shards)) }}{{ fail (printf "workers.%s.shards: config has no shard %d; the last one is %d." $name (int .) (sub (len $shards) 1)) }}{{ end -}}
+  {{- end -}}
   {{- if and $set.queues (not (has "judge" $set.roles)) }}{{ fail (printf "workers.%s.queues: only the role judge has queues; add the role or leave them out." $name) }}{{ end -}}
   {{- range $set.queues -}}
     {{- if not (or (has . (keys $judgeModels)) (has . (list "code" "panel"))) }}{{ fail (printf "workers.%s.queues: the configuration has no judge model %q; there are %s, code and panel." $name . (keys $judgeModels | sortAlpha | join ", ")) }}{{ end -}}
@@ -41,10 +59,13 @@
 {{- end -}}
 {{- if not .Values.partial -}}
   {{- range list "ingest" "judge" "export" "monitor" }}{{ if not (hasKey $roles .) }}{{ fail (printf "workers: no worker runs the role %s; add it to the roles of one with replicas above 0, or set partial where it runs elsewhere." .) }}{{ end }}{{ end -}}
+  {{- range $number := until (len $shards) -}}
+    {{- range list "ingest" "judge" "export" }}{{ if not (hasKey $roles (printf "%s on shard %d" . $number)) }}{{ fail (printf "workers: no worker runs the role %s on shard %d; add the number to the shards of one, or set partial where it runs elsewhere." . $number) }}{{ end }}{{ end -}}
+  {{- end -}}
   {{- range append (keys $judgeModels | sortAlpha) (ternary "panel" "" $panels) | compact }}{{ if not (or $servesAll (hasKey $served .)) }}{{ fail (printf "workers: no worker judges with %s; add it to the queues of one, or set partial where it is judged elsewhere." .) }}{{ end }}{{ end -}}
 {{- end -}}
 
-{{- if and .Values.gateway.enabled (not (dig "gateway" "tokens" dict $config)) }}{{ fail "gateway: clients need a token; add [gateway.tokens.NAME] with token_env to config, and the variable to env." }}{{ end -}}
+{{- if and .Values.gateway.enabled (not (dig "gateway" "tokens" dict $config)) }}{{ fail "gateway: clients need a token; add [gateway.tokens.NAME] with token_env to config, and the variable to gateway.env." }}{{ end -}}
 {{- $board := dig "board" dict $config -}}
 {{- if and .Values.board.enabled (not (or $board.token_env $board.token_file $board.user_header)) }}{{ fail "board: it shows texts of end users and needs a token; add token_env, token_file or user_header to [board] in config." }}{{ end -}}
 {{- range $name := list "gateway" "board" -}}
