@@ -32,7 +32,7 @@ _BUILT: Final = (
     *("LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "constraints.txt", "pyproject.toml"),
     *("tracejudge_worker.py", "judges", "worker", "producers"),
 )
-_DESCRIBED: Final = {"tracejudge": "otel", "tracejudge_worker": "board,gateway,gepa,local"}
+_DESCRIBED: Final = {"tracejudge": _ROOT / "producers/pyproject.toml", "tracejudge_worker": _ROOT / "pyproject.toml"}
 # Times in wheels do not depend on the moment of the build.
 _EPOCH: Final = "1580601600"
 _LINK: Final = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
@@ -42,18 +42,19 @@ def set_release(root: Path, version: str, addresses: Mapping[str, str]) -> list[
     """Replace the version and the placeholder addresses in the files of a checkout; return which files changed."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     replaced = {project["version"]: version} | {f"{PLACEHOLDER}/{name}": url for name, url in addresses.items()}
-    changed = []
-    for name in _tracked(root, ".", ":!CHANGELOG.md", ":!deploy/release.py", ":!tests"):
+    # A version is no part of another one, such as 10.2.0 or 0.2.0.dev0.
+    old = re.compile(rf"(?<![\d.])({'|'.join(map(re.escape, replaced))})(?!\.?(a|b|rc|dev|post)?\d)")
+    changed = {}
+    for name in _tracked(root, ".", ":!CHANGELOG.md", ":!constraints.txt", ":!deploy/release.py", ":!tests"):
         try:
-            text = new = (root / name).read_text(encoding="utf-8")
+            text = "" if (root / name).is_symlink() else (root / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue  # a picture
-        for old, given in replaced.items():
-            new = new.replace(old, given)
-        if new != text:
-            (root / name).write_text(new, encoding="utf-8")
-            changed.append(name)
-    return changed
+        if (new := old.sub(lambda found: replaced[found[0]], text)) != text:
+            changed[name] = new
+    for name, new in changed.items():
+        (root / name).write_text(new, encoding="utf-8")
+    return list(changed)
 
 
 def build(into: Path, root: Path = _ROOT) -> list[Path]:
@@ -81,16 +82,17 @@ def build(into: Path, root: Path = _ROOT) -> list[Path]:
 def sbom(wheels: Path, into: Path) -> list[Path]:
     """Install the wheels of a folder, each with its extras in an environment of its own; write what each brings."""
     written = []
-    for name, extras in _DESCRIBED.items():
+    for name, project in _DESCRIBED.items():
+        extras = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+        for_users = ",".join(sorted(extras.keys() - {"dev", "release"}))
         with tempfile.TemporaryDirectory() as folder:
             (wheel,) = wheels.glob(f"{name}-[0-9]*.whl")
             python, (sdk,) = f"{folder}/bin/python", wheels.glob("tracejudge-[0-9]*.whl")
             _run("-m", "uv", "venv", "--quiet", "--clear", "--python", sys.executable, folder)
             options = ("--quiet", "--python", python, "--constraint", _ROOT / "constraints.txt")
-            _run("-m", "uv", "pip", "install", *options, sdk, f"{wheel}[{extras}]")
+            _run("-m", "uv", "pip", "install", *options, sdk, f"{wheel}[{for_users}]")
             path = into / f"{wheel.name.removesuffix('-py3-none-any.whl')}.cdx.json"
             formed = ("--spec-version", "1.6", "--output-reproducible", "--output-file", path)
-            project = _ROOT / ("producers" if wheel == sdk else "") / "pyproject.toml"
             _run("-m", "cyclonedx_py", "environment", "--pyproject", project, *formed, python)
             document = json.loads(path.read_text(encoding="utf-8"))
             for component in document["components"]:

@@ -186,8 +186,10 @@ def test_a_distribution_that_replaced_our_files_is_reported(wheels: dict[str, Pa
 @BUILT
 def test_the_bills_of_materials_name_what_the_wheels_bring(wheels: dict[str, Path], tmp_path: Path) -> None:
     bills = {path.name.partition("-")[0]: path for path in release.sbom(wheels[SDK].parent, tmp_path)}
-    everything = {"otel": [f"{wheels[SDK]}[otel]"], "all": [wheels[SDK], f"{wheels[WORKER]}[board,gateway,gepa,local]"]}
-    for (name, bill), requirements in zip(bills.items(), everything.values(), strict=True):
+    extras = {one: {*metadata(wheels[one]).get_all("Provides-Extra", [])} - {"dev", "release"} for one in PROJECTS}
+    assert "otlp" in extras[WORKER]
+    for name, bill in bills.items():
+        requirements = [wheels[SDK], f"{wheels[name]}[{','.join(sorted(extras[name]))}]"]
         text = bill.read_text(encoding="utf-8")
         found = json.loads(text)
         assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
@@ -211,22 +213,38 @@ def test_the_bills_of_materials_name_what_the_wheels_bring(wheels: dict[str, Pat
     release.audit(tmp_path, asks=False)
 
 
-def test_a_release_sets_version_and_addresses(tmp_path: Path) -> None:
-    names = ["pyproject.toml", "producers/pyproject.toml", "deploy/Dockerfile", "deploy/compose.yaml"]
-    for name in [*names, "CHANGELOG.md"]:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(ROOT / name, tmp_path / name)
+def test_two_releases_set_versions_and_addresses_in_a_clone(tmp_path: Path) -> None:
+    """Of what is tracked here, links to folders and pictures included; pins of other packages stay as they are."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(lambda name: (ROOT / name).is_symlink() or (ROOT / name).exists(), listed.stdout.splitlines()):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name, follow_symlinks=False)
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
+    kept = {
+        name: (ROOT / name).read_bytes()
+        for name in ("CHANGELOG.md", "constraints.txt", "tests/deploy/test_packages.py")
+    }
     old = str(project(WORKER)["version"])
-    addresses = {name: f"https://code.example/{name}" for name in ("source", "docs", "issues")}
-    assert sorted(release.set_release(tmp_path, "9.8.7", addresses)) == sorted(names)
-    for name in names:
+    addresses = {name: f"https://code.example/v9.2.0/{name}" for name in ("source", "docs", "issues")}
+    changed = release.set_release(tmp_path, "9.2.0", addresses)
+    assert {*map(str, PROJECTS.values())} == {str(ROOT / name) for name in changed if name.endswith("pyproject.toml")}
+    assert {"deploy/Dockerfile", "deploy/compose.yaml", "deploy/versions.env", "docs/kubernetes.md"} <= {*changed}
+    for name in changed:
         text = (tmp_path / name).read_text(encoding="utf-8")
-        assert (old in text, release.PLACEHOLDER in text, "9.8.7" in text) == (False, False, True), name
+        assert (old in text, release.PLACEHOLDER in text, "9.2.0" in text) == (False, False, True), name
     written = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert written["urls"]["Changelog"] == "https://code.example/source/CHANGELOG.md"
-    assert "tracejudge==9.8.7" in written["dependencies"]
+    assert written["urls"]["Changelog"] == "https://code.example/v9.2.0/source/CHANGELOG.md"
+    assert "tracejudge==9.2.0" in written["dependencies"]
+    # The next version, with the texts that hold something like the last one.
+    page = tmp_path / "docs" / "kubernetes.md"
+    others = "19.2.0, 9.2.0.1, 9.2.0.dev0, 9.2.0rc1, 9.2.01"
+    page.write_text(f"{others}; other-9.2.0.tar.gz, 9.2.0.\n", encoding="utf-8")
+    assert {*release.set_release(tmp_path, "9.3.0.dev0", {})} == {*changed}
+    assert page.read_text(encoding="utf-8") == f"{others}; other-9.3.0.dev0.tar.gz, 9.3.0.dev0.\n"
+    again = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert again["urls"]["Source"] == "https://code.example/v9.3.0.dev0/source"
+    assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
 
 
 def test_ci_asks_no_service_for_vulnerabilities() -> None:
