@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from compose_file import services
 from dockerfile import Image, Instruction, build, is_ignored, read
+from packaging.requirements import Requirement
 from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
@@ -37,6 +38,7 @@ IGNORE = ROOT / "deploy" / "Dockerfile.dockerignore"
 INSTRUCTIONS = read(FILE)
 BUILD_TIMEOUT_S = 300
 MAX_MIB = 150
+IN_THE_IMAGE = ("board", "gateway", "otlp")
 
 
 def all_of(name: str) -> list[Instruction]:
@@ -80,6 +82,8 @@ def test_what_is_installed_is_pinned() -> None:
             assert run.words[run.words.index("install") + 1 :][:2] == ["-c", "constraints.txt"]
             named = run.words[run.words.index("install") + 3 :]
             assert all(f"\n{word}==" in pinned or word.startswith("/src/wheels/") for word in named)
+    extras = {Requirement(one).name for extra in IN_THE_IMAGE for one in project()["optional-dependencies"][extra]}
+    assert extras == {*named} - {"setuptools", "/src/wheels/*.whl"}
 
 
 def test_it_runs_as_a_number_that_is_not_root() -> None:
@@ -291,6 +295,8 @@ def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
     assert own <= installed
     assert {plain(name) for name in installed - own} <= pinned()
     assert not {name.split("==")[0] for name in installed} & {"pip", "hatchling", "pytest", "mypy"}
+    # `metrics = "otlp"` starts: its error would ask for pip, which the image lacks.
+    assert ended(image, ["python", "-c", "import worker.telemetry.metrics_push"])[0] == 0
 
 
 @pytest.mark.slow("installs the image")
