@@ -16,7 +16,7 @@ USERS: Final = ("Dockerfile", "compose.yaml", "helm/tracejudge/values.yaml", "he
 PLATFORMS: Final = frozenset({"linux/amd64", "linux/arm64"})
 _OWN: Final = "TRACEJUDGE"
 _LINE: Final = re.compile(
-    r"^(?P<name>[A-Z]+)=(?P<image>(?P<repository>[\w./-]+):[\w.-]+)(?P<digest>@sha256:[0-9a-f]{64})?$"
+    r"^(?P<name>[A-Z]+)=(?P<image>(?P<repository>[\w./:-]+):[\w.-]+)(?P<digest>@sha256:[0-9a-f]{64})?$"
 )
 _INSPECT: Final = ("docker", "buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}")
 
@@ -49,8 +49,10 @@ def rewritten(images: Mapping[str, "re.Match[str]"], folder: Path = FOLDER) -> d
         for name, image in images.items():
             # Compose builds our own image, and a built image has no digest in a registry yet.
             shown = image["image"] if user == "compose.yaml" and name == _OWN else image[0].partition("=")[2]
-            text = re.sub(rf"(?m)^(FROM |\s*image: ){re.escape(image['repository'])}:\S+", rf"\g<1>{shown}", text)
-        version = images[_OWN]["image"].partition(":")[2]
+            # The registry may be another one than before.
+            known = rf"(?:\S+/)?{re.escape(image['repository'].rpartition('/')[2])}[:@]\S+"
+            text = re.sub(rf"(?m)^(FROM |\s*image: ){known}", rf"\g<1>{shown}", text)
+        version = images[_OWN]["image"].rpartition(":")[2]
         # Charts have semantic versions, whose pre-releases are written otherwise than those of Python.
         semantic = re.sub(r"\.?(dev|a|b|rc)(\d+)$", r"-\1.\2", version)
         texts[user] = re.sub(
@@ -67,9 +69,9 @@ def with_digests(text: str) -> str:
     Raises:
         ImageError: The registry does not answer, or has no image for all of ``PLATFORMS``.
     """
-    for image in read(text).values():
-        if image["digest"]:
-            continue
+    for image in (one for one in read(text).values() if not one["digest"]):
+        if image["name"] == _OWN and "/" not in image["repository"]:
+            raise ImageError(f"{VERSIONS.name}: push our image and name its registry: {_OWN}=REGISTRY/{image['image']}")
         try:
             asked = subprocess.run([*_INSPECT, image["image"]], capture_output=True, text=True, check=True)  # noqa: S603
             index = msgspec.json.decode(asked.stdout)

@@ -141,6 +141,18 @@ def test_a_changed_version_reaches_every_file(tmp_path: Path) -> None:
     assert "image: tracejudge-worker:9.9\n" in compose  # which is built, and has no digest yet
     assert values.startswith("#")
     assert f"\nimage: tracejudge-worker:9.9{digest}\n" in values
+    # A registry, whose address may have a port, reaches the files too, and another one replaces it.
+    for registry, tag, chart in (
+        ("registry.example/a", "0.2.0", "0.2.0"),
+        ("localhost:5000", "0.3.0rc1", "0.3.0-rc.1"),
+    ):
+        own = f"TRACEJUDGE={registry}/tracejudge-worker:{tag}"
+        moved = versions.read(re.sub("(?m)^TRACEJUDGE=.*$", f"{own}{digest}", text))
+        write(tmp_path, versions.rewritten(moved, tmp_path), alone=False)
+        found = {user: (tmp_path / user).read_text(encoding="utf-8") for user in versions.USERS}
+        assert f"\n  image: {registry}/tracejudge-worker:{tag}\n" in found["compose.yaml"]
+        assert f"\nimage: {registry}/tracejudge-worker:{tag}{digest}\n" in found["helm/tracejudge/values.yaml"]
+        assert f"\nversion: {chart}\nappVersion: {tag}\n" in found["helm/tracejudge/Chart.yaml"]
     # Back to what is committed: nothing but versions was rewritten.
     assert versions.rewritten(versions.read(), tmp_path) == {
         user: (ROOT / "deploy" / user).read_text(encoding="utf-8") for user in changed
@@ -167,12 +179,13 @@ def test_a_release_adds_the_digests_of_images_for_both_platforms(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     digest, kept = f"@sha256:{'ab' * 32}", f"@sha256:{'cd' * 32}"
-    pinned = versions.with_digests(f"# A comment.\nPYTHON=python:3.11\nREDIS=redis:7{kept}\n")
-    assert pinned == f"# A comment.\nPYTHON=python:3.11{digest}\nREDIS=redis:7{kept}\n"
+    given = "# A comment.\nPYTHON=python:3.11{0}\nREDIS=redis:7{1}\nTRACEJUDGE=localhost:5000/own:1{0}\n"
+    assert versions.with_digests(given.format("", kept)) == given.format(digest, kept)
     for line, says in (
         ("HALF=half:1", "half:1: no image for linux/arm64"),
         ("ABSENT=absent:1", "absent:1: docker buildx finds no digest: ERROR: absent:1: not found"),
         ("REDIS=redis", "write NAME=repository:tag"),
+        ("TRACEJUDGE=own:1", "push our image and name its registry: TRACEJUDGE=REGISTRY/own:1"),
     ):
         with pytest.raises(versions.ImageError, match=says):
             versions.with_digests(line)
