@@ -354,6 +354,11 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
         ({"config": 'user_key = "pa55-of-users"'}, "config: user_key is a secret.*secretFiles, for user_key_file"),
         ({"config": 'user_keys_former = ["pa55"]'}, "user_keys_former is a secret.*env as TRACEJUDGE_USER_KEYS_FORMER"),
         ({"config": 'proxy = "http://pa55@proxy:3128"'}, "config: proxy holds a login.*env as TRACEJUDGE_PROXY"),
+        (
+            {"config": '[models.default]\nbase_url = "http://u:pa55@x/v1"'},
+            r"models\.default\.base_url holds a login.*api_key",
+        ),
+        ({"config": '[receivers.otel-2]\nkind = "otlp"\nurl = "http://t@x"'}, r"receivers\.otel-2\.url holds a login"),
         ({"config": 'otlp_endpoint = "https://u:pa55@otel"'}, "otlp_endpoint holds a login.*TRACEJUDGE_OTLP_ENDPOINT"),
         (
             {"env": [{"name": "TRACEJUDGE_GRACE_S", "value": "120"}]},

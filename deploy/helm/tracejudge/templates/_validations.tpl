@@ -15,6 +15,9 @@
 {{- range $key := list "proxy" "otlp_endpoint" }}
   {{- if regexMatch "://[^/]*@" (index $config $key | toString) }}{{ fail (printf "config: %s holds a login, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end -}}
 {{- end -}}
+{{- range $table, $key := dict "models" "base_url" "receivers" "url" }}
+  {{- range $name, $one := dig $table dict $config }}{{ if regexMatch "://[^/]*@" (dig $key "" $one) }}{{ fail (printf "config: %s.%s.%s holds a login, which everybody who can read the ConfigMap would see; take it out, put the key into a Secret, and name that by api_key_env or api_key_file." $table $name $key) }}{{ end }}{{ end -}}
+{{- end -}}
 {{- $envs := dict "env" .Values.env "worker.env" .Values.worker.env "gateway.env" .Values.gateway.env "board.env" .Values.board.env -}}
 {{- range $name, $given := .Values.workers }}{{ $_ := set $envs (printf "workers.%s.env" $name) (dig "env" list ($given | default dict)) }}{{ end -}}
 {{- range $where, $env := $envs }}{{ range $env }}
