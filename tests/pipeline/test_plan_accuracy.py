@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pytest
 from support.decision_endpoint import Asked, DecisionEndpoint
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline
@@ -32,6 +33,7 @@ def test_a_plan_is_within_five_percent_of_what_then_happens(pipeline: Pipeline) 
         compare(pipeline, models, rules(), {})
 
 
+@pytest.mark.slow("4 s of CPU; the plan of a chat model is short")
 def test_plans_of_decision_models_and_cascades_are_within_five_percent(pipeline: Pipeline) -> None:
     turns = itertools.count()
     with ChatEndpoint(reply) as endpoint, DecisionEndpoint() as decisions:

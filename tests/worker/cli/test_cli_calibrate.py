@@ -140,6 +140,7 @@ def test_planted_errors_are_recovered_from_labelled_traces(served: Run) -> None:
         assert len(circles) == 10, name
 
 
+@pytest.mark.slow("6 s of CPU for two hundred draws")
 def test_intervals_hold_for_held_out_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fitted map, threshold and error are compared with the truth of 300 other traces."""
     monkeypatch.setattr(measured, "_RESAMPLES", 100)
