@@ -229,12 +229,13 @@ def forget_everywhere(
     each = [Forgetting(one, settings, target, dry_run=dry_run, progress=progress) for one in store.shards]
     for one in each:
         one.learn()
-    # The first last: incidents there take examples from the verdicts of all shards.
+    # The first shard last: its incidents take examples from the verdicts of all shards.
     for one in reversed(each):
         one.erase()
-    for one in each[:0] if dry_run else each:
-        # Feedback may have been handed on to a shard that was done.
-        one.erase_pending_feedback()
+    if not dry_run:
+        for one in each:
+            # Feedback may have been handed on to a shard that was done.
+            one.erase_pending_feedback()
     found = [one.found for one in each]
     counts = {name: sum(getattr(one, name) for one in found) for name in Forgotten.__struct_fields__}
     return Forgotten(**{**counts, "unsettled": any(one.unsettled for one in found)})

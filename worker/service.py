@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
+from weakref import WeakSet
 
 import structlog
 
@@ -23,7 +24,7 @@ _REMIND_S: Final = 60.0
 
 
 class Outage:
-    """What the threads of a process report of one Redis: an outage is one log line, not one a thread and retry.
+    """Logs outages of Redis: one line for each server, not one for each thread and retry.
 
     Attributes:
         fix: How to fix it, for the log.
@@ -35,13 +36,13 @@ class Outage:
         self._lock = threading.Lock()
         # By address and text: threads may find different ones, as when some of their commands are refused.
         self._remind_at: dict[tuple[str, str], float] = {}
-        self._waiting: dict[str, set[object]] = {}
+        self._waiting: dict[str, WeakSet[object]] = {}
 
     def report(self, error: StoreError, thread: object = None) -> None:
         """Log an error unless another thread has; the same one is repeated each minute."""
         with self._lock:
             if thread is not None:
-                self._waiting.setdefault(error.address, set()).add(thread)
+                self._waiting.setdefault(error.address, WeakSet()).add(thread)
             key, now = (error.address, str(error)), self._clock()
             if now < self._remind_at.get(key, now):
                 return
@@ -52,8 +53,9 @@ class Outage:
     def end(self, address: str, thread: object = None) -> None:
         """Log once that the Redis at an address answers again, when no thread waits for it any more."""
         with self._lock:
-            waiting = self._waiting.get(address, set())
-            waiting.discard(thread)
+            waiting = self._waiting.get(address, WeakSet())
+            if thread is not None:
+                waiting.discard(thread)
             if waiting:
                 # A thread that had nothing to ask it succeeds during an outage too.
                 return
@@ -83,6 +85,7 @@ class ServiceThread(ABC):
         self.progressed_at = time.monotonic()
         self.name = name
         self._begun = False
+        self._away: dict[str, None] = {}
         self._trouble: str | None = None
         self._troubled_at = 0.0
         self._backoff_s = _FIRST_BACKOFF_S
@@ -127,6 +130,7 @@ class ServiceThread(ABC):
         """Report an error and wait, a little longer each time, with jitter."""
         self.report_blocked(str(error))
         if isinstance(error, StoreError):
+            self._away[error.address] = None
             OUTAGE.report(error, self)
         else:
             log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
@@ -134,7 +138,7 @@ class ServiceThread(ABC):
         self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
 
     def _run(self) -> None:
-        prepared, away = False, dict[str, None]()
+        prepared = False
         while not self.stopping.is_set():
             try:
                 if not prepared:
@@ -144,7 +148,6 @@ class ServiceThread(ABC):
             except StoreError as error:
                 # Redis may come back without the prepared state.
                 prepared = False
-                away[error.address] = None
                 self.backoff(error)
             except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
                 # Only the type: the text of an unexpected error may quote a trace.
@@ -152,8 +155,8 @@ class ServiceThread(ABC):
                 self.backoff(RuntimeError(type(error).__name__))
             else:
                 self.record_progress()
-                while away:
-                    OUTAGE.end(away.popitem()[0], self)
+                while self._away:
+                    OUTAGE.end(self._away.popitem()[0], self)
                 self._begun = True
                 self._backoff_s = _FIRST_BACKOFF_S
 

@@ -228,7 +228,9 @@ def init(
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)
     if unused := unused_shards(settings, os.environ):
-        text = "tracejudge.init names one Redis although TRACEJUDGE_SHARDS names %d: take redis_url out to use them all"
+        text = (
+            "tracejudge.init names one Redis although TRACEJUDGE_SHARDS names %d: take its address out to use them all"
+        )
         logger.warning(text, unused)
     if former is not None:
         if changed and not former.is_over:

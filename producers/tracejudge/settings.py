@@ -97,7 +97,7 @@ def load_settings(*, environ: Mapping[str, str], **given: Any) -> Settings:
 
 
 def unused_shards(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Return how many servers TRACEJUDGE_SHARDS names while an argument of `init` names one; 0 where they agree."""
+    """Return how many servers TRACEJUDGE_SHARDS names while an argument of `init` names one; otherwise 0."""
     named = len(split_urls(environ.get("TRACEJUDGE_SHARDS", "")))
     return 0 if settings.disabled or settings.shards or named < 2 else named  # noqa: PLR2004 - several
 

@@ -346,7 +346,9 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
         ({"broker": {"url": "amqp://a:b@c"}}, r"broker\.url: holds a password"),
         ({"config": 'shards = ["redis://a", "redis://:pa55@b"]'}, "config: shards holds a password.*TRACEJUDGE_SHARDS"),
         ({"config": 'redis_url = "rediss://u:pa55@b"'}, "config: redis_url holds a password.*TRACEJUDGE_REDIS_URL"),
+        ({"config": 'redis_url = "redis://b/0?password=pa55"'}, "config: redis_url holds a password"),
         ({"env": [{"name": "TRACEJUDGE_SHARDS", "value": "redis://:pa55@b"}]}, "env: TRACEJUDGE_SHARDS holds a pass"),
+        ({"env": [{"name": "TRACEJUDGE_PROXY", "value": "http://pa55@proxy"}]}, "env: TRACEJUDGE_PROXY holds a pass"),
         (
             {"workers": {"all": {"env": [{"name": "TRACEJUDGE_USER_KEY", "value": "pa55"}]}}},
             r"workers\.all\.env: TRACEJUDGE_USER_KEY holds a password or key",
@@ -384,7 +386,18 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
             {"workers": {"all": {"roles": ["ingest", "judge", "export"]}, "m": {"roles": ["monitor"], "replicas": 0}}},
             "no worker runs the role monitor; add it to the roles of one with replicas above 0",
         ),
-        ({"workers": JUDGES, "config": TWO_MODELS}, "no worker judges with b"),
+        ({"workers": JUDGES, "config": TWO_MODELS}, "no worker judges with b;"),
+        (
+            {
+                "workers": {
+                    **JUDGES,
+                    "judge": {**JUDGES["judge"], "shards": [0]},
+                    "other": {"roles": ["judge"], "queues": ["b"], "shards": [1]},
+                },
+                "config": f"{TWO_SHARDS}\n{TWO_MODELS}",
+            },
+            "no worker judges with a on shard 1; add it to the queues of one",
+        ),
         (
             {"workers": {**JUDGES, "c": {"roles": ["judge"], "queues": ["b"]}}, "config": PANEL},
             "no worker judges with panel",

@@ -285,6 +285,8 @@ def test_a_port_that_is_taken_is_an_error_of_the_start(serve: Serve) -> None:
     served = serve()
     with pytest.raises(SettingsError, match=r"metrics_port: 127.* used \(Address already in use\); set another"):
         HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start("127.0.0.1", served.port)
+    with pytest.raises(SettingsError, match=r"cannot be used .*; set another metrics_host$"):
+        HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start("192.0.2.1", 0)
 
 
 def test_an_address_of_version_six_is_served(serve: Serve) -> None:

@@ -213,14 +213,25 @@ def test_an_outage_of_redis_is_one_line_for_all_threads_and_its_end_another(monk
 def test_an_outage_ends_when_no_thread_waits_for_redis_any_more() -> None:
     """A turn without a command to Redis succeeds while Redis is away."""
     outage, error = stage.Outage(), StoreError("Redis does not answer (ConnectionError)")
+    one, another = ScriptedStage(), ScriptedStage()
     with capture_logs() as lines:
-        for thread in "abba":
+        for thread in (one, another, another, one):
             outage.report(error, thread)
-        outage.end("", "a")
+        outage.end("", one)
         assert [line["event"] for line in lines] == ["redis unavailable, retrying"]
-        outage.end("", "b")
-        outage.end("", "b")
+        outage.end("", another)
+        outage.end("", another)
     assert [line["event"] for line in lines[1:]] == ["redis available again"]
+
+
+def test_an_outage_that_a_turn_reports_itself_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ingest waits within its turn, and goes on with what it has read."""
+    monkeypatch.setattr(stage, "OUTAGE", stage.Outage())
+    under_test = ScriptedStage()
+    under_test._turns = iter([lambda: under_test.backoff(StoreError("Redis is full")), _nothing])
+    with capture_logs() as lines:
+        under_test.followed()
+    assert [line["event"] for line in lines] == ["redis unavailable, retrying", "redis available again"]
 
 
 def test_an_outage_is_repeated_each_minute_and_another_error_at_once() -> None:

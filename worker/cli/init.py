@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -138,11 +139,13 @@ def command(*, output: str, force: bool, prints: bool, usd_per_day: float | None
 def _write(path: Path, text: str, *, replaces: bool, is_private: bool) -> None:
     """Write the file; one with a login is for its owner only."""
     try:
+        if is_private:
+            note("redis_url holds a login: the file is readable by you only; TRACEJUDGE_REDIS_URL can hold it too")
+            if path.is_file():
+                path.chmod(0o600)  # of a file that exists the mode stays
+        mode = 0o600 if is_private else 0o666
         # Not over a file that another program made meanwhile.
-        with path.open("w" if replaces else "x", encoding="utf-8") as file:
-            if is_private:
-                path.chmod(0o600)
-                note("redis_url holds a login: the file is readable by you only; TRACEJUDGE_REDIS_URL can hold it too")
+        with open(path, "w" if replaces else "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             file.write(text)
     except OSError as error:
         raise click.UsageError(f"--output: {path}: {error.strerror}") from error

@@ -38,6 +38,7 @@ _CHECK_S: Final = 1.0
 _MEAN_AGE_MS: Final = 10_000
 _FULL_SHARE: Final = 0.95
 _FULL_WAIT_S: Final = 5.0
+_CONNECTION: Final = frozenset({"ConnectionError", "TimeoutError"})
 
 
 class Capacity(ServiceThread):
@@ -101,7 +102,7 @@ class Publisher(ServiceThread):
 
     def __init__(self, settings: SdkSettings, capacity: Capacity, metrics: GatewayMetrics) -> None:
         super().__init__("gateway-publisher")
-        self._capacity = capacity
+        self._capacity, self._address = capacity, str(settings.redis_url)
         self._stream = RedisStream(settings, fresh_id())
         self._metrics = metrics
         self._queue: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
@@ -146,11 +147,18 @@ class Publisher(ServiceThread):
         except RedisFullError as error:
             # The script has changed nothing, so the batch may be given up.
             self._end(full("Redis is full; send this again later"))
-            raise StoreFullError from error
+            raise self._addressed(StoreFullError()) from error
         except DeliveryError as error:
-            raise StoreError(str(error)) from error
+            kind = str(error).partition(":")[0]
+            # In the words of the store, so that one outage is one line of the log.
+            text = f"Redis does not answer ({kind})" if kind in _CONNECTION else str(error)
+            raise self._addressed(StoreError(text)) from error
         self._metrics.published.inc(len(self._batch.entries))
         self._end(None)
+
+    def _addressed(self, error: StoreError) -> StoreError:
+        error.address = self._address
+        return error
 
     def _take(self) -> bool:
         """Move what waits into a batch, up to its bounds; one caller's entries are never divided."""

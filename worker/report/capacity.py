@@ -34,7 +34,10 @@ REDIS_EVALUATION: Final = Constant(110, "µs", "CPU of Redis for an evaluation",
 GATEWAY_SPAN: Final = Constant(56, "µs", "CPU of the gateway for a span in OTLP", "`python -m benchmarks gateway`")
 IN_FLIGHT: Final = Constant(1_000, "calls", "judge calls in flight in one worker process", _JUDGING)
 MONITOR: Final = Constant(
-    30_000, "verdicts/s", "verdicts that the one active monitor reads", "`python -m benchmarks monitor`"
+    30_000,
+    "verdicts/s",
+    "verdicts that the one active monitor reads, without `segments`",
+    "`python -m benchmarks monitor`",
 )
 WORKER_MEMORY: Final = Constant(0.2, "GB", "memory of a worker process with as many calls", _JUDGING)
 TRACE_FACTOR: Final = Constant(1.25, "bytes", "memory of Redis for each byte of a trace", _MEMORY)
@@ -124,7 +127,7 @@ def capacity_of(volume: Volume) -> Capacity:
     evaluations = traces * volume.rate * volume.judges
     in_flight = math.ceil(evaluations * volume.seconds_per_call)
     worker_cores = _US * (traces * ingest_us(volume.trace_bytes) + evaluations * EVALUATION.value)
-    workers = max(_LEAST_PROCESSES, math.ceil(worker_cores / BUSY), math.ceil(in_flight / IN_FLIGHT.value))
+    workers = max(_LEAST_PROCESSES, math.ceil(worker_cores / BUSY), math.ceil(in_flight / IN_FLIGHT.value) + 1)
     gateway_cores = _US * traces * volume.gateway_spans * GATEWAY_SPAN.value
     gateways = max(_LEAST_PROCESSES, math.ceil(gateway_cores / BUSY)) if volume.gateway_spans else 0
     redis_cores = _US * (traces * REDIS_TRACE.value + evaluations * REDIS_EVALUATION.value)
@@ -146,7 +149,7 @@ def capacity_of(volume: Volume) -> Capacity:
     return Capacity(
         evaluations_per_second=evaluations,
         calls_in_flight=in_flight,
-        max_in_flight=min(int(IN_FLIGHT.value), math.ceil(in_flight / (workers - 1))),
+        max_in_flight=math.ceil(in_flight / (workers - 1)),
         worker_cores=worker_cores,
         workers=workers,
         worker_memory_gb=workers * WORKER_MEMORY.value,

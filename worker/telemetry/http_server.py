@@ -7,6 +7,7 @@ logged or repeated in a reply.
 
 import asyncio
 import base64
+import errno
 import gzip
 import hmac
 import socket
@@ -189,8 +190,12 @@ def listen(host: str, port: int, setting: str, backlog: int) -> socket.socket:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(where[:2], family=family, backlog=backlog)
     except OSError as error:
-        # The address follows in brackets.
-        cause, fix = str(error.strerror).partition(" (")[0], f"set another {setting}, or 0 for any free one"
+        cause, fix = (
+            str(error.strerror).partition(" (")[0],
+            f"set another {setting}, or 0 for any free one",
+        )  # ( the address
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            fix = f"set another {setting.replace('port', 'host')}"
         raise SettingsError(f"{setting}: {host}:{port} cannot be used ({cause}); {fix}") from error
 
 

@@ -4,10 +4,10 @@
 {{- with $config.Error }}{{ fail (printf "config: is not TOML (%s)." .) }}{{ end -}}
 {{- range $name, $at := dict "redis" .Values.redis "broker" .Values.broker }}
   {{- if and $at.secret $at.url }}{{ fail (printf "%s: set secret or url, not both." $name) }}{{ end -}}
-  {{- if regexMatch "://[^/]*:[^@/]*@" $at.url }}{{ fail (printf "%s.url: holds a password, which everybody who can read the release would see; put the address into a Secret and name it in %s.secret." $name $name) }}{{ end -}}
+  {{- if regexMatch "://[^/]*:[^@/]*@|[?&][a-z_]*password=" $at.url }}{{ fail (printf "%s.url: holds a password, which everybody who can read the release would see; put the address into a Secret and name it in %s.secret." $name $name) }}{{ end -}}
 {{- end -}}
 {{- range $key, $urls := dict "redis_url" (list $config.redis_url) "broker_url" (list $config.broker_url) "shards" $config.shards }}
-  {{- range $urls }}{{ if regexMatch "://[^/]*:[^@/]*@" (toString .) }}{{ fail (printf "config: %s holds a password, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end }}{{ end -}}
+  {{- range $urls }}{{ if regexMatch "://[^/]*:[^@/]*@|[?&][a-z_]*password=" (toString .) }}{{ fail (printf "config: %s holds a password, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end }}{{ end -}}
 {{- end -}}
 {{- range $key := list "user_key" "user_keys_former" }}
   {{- if index $config $key }}{{ fail (printf "config: %s is a secret, which everybody who can read the ConfigMap would see; put it into a Secret, and name that %s." $key (ternary "in secretFiles, for user_key_file" "in env as TRACEJUDGE_USER_KEYS_FORMER" (eq $key "user_key"))) }}{{ end -}}
@@ -21,7 +21,7 @@
 {{- $envs := dict "env" .Values.env "worker.env" .Values.worker.env "gateway.env" .Values.gateway.env "board.env" .Values.board.env -}}
 {{- range $name, $given := .Values.workers }}{{ $_ := set $envs (printf "workers.%s.env" $name) (dig "env" list ($given | default dict)) }}{{ end -}}
 {{- range $where, $env := $envs }}{{ range $env }}
-  {{- if or (regexMatch "://[^/]*:[^@/]*@" (toString .value)) (and .value (has .name (list "TRACEJUDGE_USER_KEY" "TRACEJUDGE_USER_KEYS_FORMER"))) }}{{ fail (printf "%s: %s holds a password or key, which everybody who can read the release would see; put it into a Secret and name that in valueFrom." $where .name) }}{{ end -}}
+  {{- if or (regexMatch "://[^/]*:[^@/]*@|[?&][a-z_]*password=" (toString .value)) (and .value (has .name (list "TRACEJUDGE_USER_KEY" "TRACEJUDGE_USER_KEYS_FORMER"))) (and (has .name (list "TRACEJUDGE_PROXY" "TRACEJUDGE_OTLP_ENDPOINT")) (regexMatch "://[^/]*@" (toString .value))) }}{{ fail (printf "%s: %s holds a password or key, which everybody who can read the release would see; put it into a Secret and name that in valueFrom." $where .name) }}{{ end -}}
   {{- if has .name (list "TRACEJUDGE_GRACE_S" "TRACEJUDGE_METRICS_TLS_CERT") }}{{ fail (printf "%s: set %s in config in place of %s, since the chart reads there how long pods may take to stop and whether probes use TLS." $where (trimPrefix "TRACEJUDGE_" .name | lower) .name) }}{{ end -}}
 {{- end }}{{ end -}}
 {{- $elsewhere := or $config.redis_url $config.shards -}}
@@ -36,7 +36,7 @@
 {{- $shards := $config.shards | default list -}}
 {{- $roles := dict -}}
 {{- $served := dict -}}
-{{- $servesAll := false -}}
+{{- $all := until (max 1 (len $shards) | int) -}}
 {{- range $name, $given := .Values.workers -}}
   {{- $set := mergeOverwrite (deepCopy $.Values.worker) $given -}}
   {{- $runs := or $set.scaling.enabled (gt (int $set.replicas) 0) -}}
@@ -50,9 +50,10 @@
   {{- if and $set.queues (not (has "judge" $set.roles)) }}{{ fail (printf "workers.%s.queues: only the role judge has queues; add the role or leave them out." $name) }}{{ end -}}
   {{- range $set.queues -}}
     {{- if not (or (has . (keys $judgeModels)) (has . (list "code" "panel"))) }}{{ fail (printf "workers.%s.queues: the configuration has no judge model %q; there are %s, code and panel." $name . (keys $judgeModels | sortAlpha | join ", ")) }}{{ end -}}
-    {{- if $runs }}{{ $_ := set $served . true }}{{ end -}}
   {{- end -}}
-  {{- if and (has "judge" $set.roles) (not $set.queues) $runs }}{{ $servesAll = true }}{{ end -}}
+  {{- if and (has "judge" $set.roles) $runs -}}
+    {{- range $queue := $set.queues | default (list "*") }}{{ range ternary ($set.shards | default $all) $all (gt (len $shards) 0) }}{{ $_ := set $served (printf "%s on shard %d" $queue (int .)) true }}{{ end }}{{ end -}}
+  {{- end -}}
   {{- if $set.scaling.enabled -}}
     {{- if not $.Values.scaling.prometheus }}{{ fail (printf "workers.%s.scaling: KEDA needs the address of Prometheus in scaling.prometheus." $name) }}{{ end -}}
     {{- if gt (len (printf "%s-worker-%s" (include "tracejudge.fullname" $) $name)) 46 }}{{ fail (printf "workers.%s.scaling: the name of the Deployment is too long for the queries, which find its pods by it; take a shorter name." $name) }}{{ end -}}
@@ -65,7 +66,10 @@
   {{- range $number := until (len $shards) -}}
     {{- range list "ingest" "judge" "export" }}{{ if not (hasKey $roles (printf "%s on shard %d" . $number)) }}{{ fail (printf "workers: no worker runs the role %s on shard %d; add the number to the shards of one, or set partial where it runs elsewhere." . $number) }}{{ end }}{{ end -}}
   {{- end -}}
-  {{- range append (keys $judgeModels | sortAlpha) (ternary "panel" "" $panels) | compact }}{{ if not (or $servesAll (hasKey $served .)) }}{{ fail (printf "workers: no worker judges with %s; add it to the queues of one, or set partial where it is judged elsewhere." .) }}{{ end }}{{ end -}}
+  {{- range $queue := append (keys $judgeModels | sortAlpha) (ternary "panel" "" $panels) | compact }}{{ range $all }}
+    {{- $where := printf " on shard %d" . }}
+    {{- if not (or (hasKey $served (print "*" $where)) (hasKey $served (print $queue $where))) }}{{ fail (printf "workers: no worker judges with %s%s; add it to the queues of one, or set partial where it is judged elsewhere." $queue (ternary $where "" (gt (len $shards) 0))) }}{{ end -}}
+  {{- end }}{{ end -}}
 {{- end -}}
 
 {{- if and .Values.gateway.enabled (not (dig "gateway" "tokens" dict $config)) }}{{ fail "gateway: clients need a token; add [gateway.tokens.NAME] with token_env to config, and the variable to gateway.env." }}{{ end -}}
