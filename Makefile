@@ -27,7 +27,7 @@ demo: $(READY) ## Sample traffic through a real Redis and a real worker, about 3
 test: $(READY) ## Unit and integration tests and short faults, at most five minutes on two cores
 	$(PYTEST) -m "not slow and not endurance"
 
-test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, at most 20 minutes; CI runs it
+test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and promtool, about 17 minutes; CI runs it
 	$(PYTEST) -m "not endurance"
 
 retest: $(READY) ## The tests that failed in the last run, one after the other

@@ -160,8 +160,8 @@ models whose verdicts rules want for nothing else: those that `tracejudge_panel_
 asks alone raises them as ever. The alert about missing scores is raised for each, member or panel, by its own share.
 """
 _SDK: Final = """\
-The functions of the package `tracejudge`, with their signatures. [Producing traces](../publishing.md) has
-examples of each.
+The functions of the package `tracejudge`, with their signatures. [Producing traces](../publishing.md) and
+[Wrapped clients](../wrapped-clients.md) have examples.
 """
 _FUNCTIONS: Final = (
     publish,
