@@ -210,7 +210,7 @@ class LogWriter:
     def flush(self, timeout_s: float = 0.0) -> bool:
         """Wait until everything queued so far is written or dropped; `logging` calls it with 0 and must not wait."""
         if timeout_s <= 0 or self._thread is None or not self._thread.is_alive():
-            return False
+            return self._lines.empty()
         done = threading.Event()
         self._lines.put(done)
         return done.wait(timeout_s)
