@@ -15,7 +15,7 @@ from worker.embedded import EmbeddedRedis
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 NOT_RUN = {
-    "python3 -m venv venv && . venv/bin/activate": "tests run in an environment that is there",
+    "python3.11 -m venv venv && . venv/bin/activate": "tests run in an environment that is there",
     "pip install ./tracejudge/producers './tracejudge[board]'": "it needs the network; .ci/run installs the same",
     "mkdir shop && cd shop": "it is the folder of the test",
     "redis-server --appendonly yes": "the test has a Redis of its own, on a free port",

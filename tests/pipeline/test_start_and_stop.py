@@ -275,7 +275,7 @@ def test_a_worker_waits_for_redis_at_the_start(at_redis: AtRedis) -> None:
         time.sleep(2)  # several retries of each thread and of the broker
         (warned,) = (line for line in worker.program.stderr.splitlines() if '"error"' in line)
         assert json.loads(warned)["redis"] == url
-        assert json.loads(warned)["fix"] == "set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
+        assert json.loads(warned)["fix"] == "start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
         server.restart()
         pipeline.publish(make_traces(10))
         assert pipeline.settled(10).scored == 30

@@ -151,7 +151,7 @@ def redis_fix(path: str | None, settings: Settings) -> str:
     """Return how to correct the address of Redis, where ``path`` is the configuration file."""
     if settings.shards:
         return f"start it, or correct shards{f' in {path}' if path else ''} or {_PREFIX}SHARDS"
-    return f"set redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
+    return f"start it, or correct redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
 
 
 def unconfigured(settings: Settings, path: str | None) -> str | None:

@@ -233,7 +233,7 @@ def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_so
     assert ended.code == 1
     assert ended.complaint == (
         f"tracejudge: Redis does not answer (ConnectionError): redis://127.0.0.1:{port}/3;"
-        " set redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
+        " start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
     )
 
 
@@ -263,7 +263,7 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
 def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
     ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
     assert ended.code == 1
-    assert ended.complaint.endswith("; set redis_url, TRACEJUDGE_REDIS_URL or --redis-url")
+    assert ended.complaint.endswith("; start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url")
 
 
 ENDS = {
