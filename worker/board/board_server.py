@@ -13,9 +13,7 @@ from worker.board.access import Access
 from worker.board.index import VerdictIndex
 from worker.board.overview import OverviewThread
 from worker.board.pages import Board
-from worker.config.loading import config_path, redis_fix
 from worker.config.settings import Settings, SettingsError
-from worker.service import OUTAGE
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
@@ -43,7 +41,6 @@ class BoardServer:
         """
         board = settings.board
         access = Access(settings, environment)
-        OUTAGE.fix = redis_fix(config_path(environment), settings)
         self._settings, self._environment = settings, environment
         self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
         index = VerdictIndex(self._store)

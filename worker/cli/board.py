@@ -7,8 +7,9 @@ import click
 import msgspec
 
 from worker.cli.options import REDIS, note, note_unknown_variables
-from worker.config.loading import load
+from worker.config.loading import config_path, load, redis_fix
 from worker.config.settings import SettingsError
+from worker.service import OUTAGE
 from worker.telemetry import logs
 
 _NEEDED = ("starlette", "uvicorn", "jinja2")
@@ -43,6 +44,7 @@ def command(
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
     given = {name: value for name, value in options if value is not None}
     settings = msgspec.structs.replace(settings, board=msgspec.structs.replace(settings.board, **given))
+    OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there

@@ -7,8 +7,9 @@ import click
 import msgspec
 
 from worker.cli.options import REDIS, note_unknown_variables
-from worker.config.loading import load
+from worker.config.loading import config_path, load, redis_fix
 from worker.config.settings import SettingsError
+from worker.service import OUTAGE
 from worker.telemetry import logs
 
 _NEEDED = ("starlette", "uvicorn")
@@ -28,6 +29,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, **given))
+    OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.gateway.server import GatewayServer  # noqa: PLC0415 - after the check that its packages are there

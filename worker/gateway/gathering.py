@@ -66,7 +66,7 @@ class Gatherer:
     """The gathered spans in Redis. Safe to share between threads."""
 
     def __init__(self, store: Store, settings: Gateway) -> None:
-        self._store, self.shard, self.address = store, store.shard, store.address
+        self.store = store
         self._waits_ms = (
             round(settings.gather_s * 1000),
             round(min(settings.gather_max_s, _ROOTLESS * settings.gather_s) * 1000),
@@ -83,7 +83,7 @@ class Gatherer:
             RefusedError: There is no room for all.
             StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
         """
-        keys = self._store.keys
+        keys = self.store.keys
         groups = [one for one in request.traces.items() if trace_ids is None or one[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
             some = groups[start : start + _MAX_TRACES]
@@ -91,7 +91,7 @@ class Gatherer:
             for trace_id, group in some:
                 arguments += (trace_id, int(group.has_root), _part_encoder.encode(list(group.parts.values())))
             key_names = (keys.gather, keys.gather_due, *(keys.gathered(trace_id) for trace_id, _ in some))
-            found = self._store.run("gather_add", key_names, arguments)
+            found = self.store.run("gather_add", key_names, arguments)
             if found is None:
                 raise full("too many spans wait for the rest of their traces; send these again later")
             self.held_bytes, *too_large = found
@@ -99,9 +99,9 @@ class Gatherer:
 
     def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
-        keys = self._store.keys
+        keys = self.store.keys
         bounds = _LEASE_MS, min(most, _TAKEN_TRACES), _TAKEN_BYTES
-        found = self._store.run("gather_take", (keys.gather, keys.gather_due), bounds)
+        found = self.store.run("gather_take", (keys.gather, keys.gather_due), bounds)
         taken = []
         for trace_id, flat in found:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -112,9 +112,9 @@ class Gatherer:
 
     def finish(self, taken: Iterable[Taken]) -> None:
         """Remove what was published."""
-        keys = self._store.keys
+        keys = self.store.keys
         arguments = [value for one in taken for value in (one.trace_id, one.number)]
-        self.held_bytes = self._store.run("gather_done", (keys.gather, keys.gather_due), arguments)
+        self.held_bytes = self.store.run("gather_done", (keys.gather, keys.gather_due), arguments)
 
 
 class Gatherers:
@@ -273,21 +273,21 @@ class Joiner(ServiceThread):
             there, of_them = by_shards.setdefault(frozenset(map(self._stream.shard_of, entries)), ([], []))
             there.append(one)
             of_them += entries
+        own = self._gatherer.store
         failed: Exception | None = None
         for shards, (there, of_them) in by_shards.items():
-            is_own = shards <= {self._gatherer.shard}
+            is_own = shards <= {own.shard}
             try:
                 # What is not written in time is joined again when the lease ends.
                 self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else _PATIENCE_S)
             except (RefusedError, FutureTimeoutError) as error:
                 # For the sessions of another Redis, which is away, this one is no less ready.
-                failed = error if is_own else failed
+                if is_own:
+                    failed = error
             else:
                 self._gatherer.finish(there)
         if failed is not None:
-            raised = StoreError(str(failed) or "Redis does not answer")
-            raised.address = self._gatherer.address
-            raise raised from failed
+            raise StoreError(str(failed) or "Redis does not answer", own.address) from failed
 
     def _joined(self, taken: Taken) -> Iterator[Entry]:
         if not taken.parts:

@@ -147,18 +147,14 @@ class Publisher(ServiceThread):
         except RedisFullError as error:
             # The script has changed nothing, so the batch may be given up.
             self._end(full("Redis is full; send this again later"))
-            raise self._addressed(StoreFullError()) from error
+            raise StoreFullError(self._address) from error
         except DeliveryError as error:
             kind = str(error).partition(":")[0]
             # In the words of the store, so that one outage is one line of the log.
             text = f"Redis does not answer ({kind})" if kind in _CONNECTION else str(error)
-            raise self._addressed(StoreError(text)) from error
+            raise StoreError(text, self._address) from error
         self._metrics.published.inc(len(self._batch.entries))
         self._end(None)
-
-    def _addressed(self, error: StoreError) -> StoreError:
-        error.address = self._address
-        return error
 
     def _take(self) -> bool:
         """Move what waits into a batch, up to its bounds; one caller's entries are never divided."""

@@ -16,7 +16,6 @@ from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracejudge.redis_url import parse_redis_url
-from worker.config.loading import config_path, redis_fix
 from worker.config.settings import Settings, SettingsError
 from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
@@ -24,7 +23,7 @@ from worker.gateway.gathering import Gatherers, Joiner
 from worker.gateway.intake import Encoder, sdk_settings
 from worker.gateway.publishing import Capacity, Publisher, Streams
 from worker.selection.unusable import UnusableInput
-from worker.service import OUTAGE, ServiceThread
+from worker.service import ServiceThread
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
@@ -125,7 +124,6 @@ class GatewayServer:
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
-        OUTAGE.fix = redis_fix(config_path(environment), settings)
         sdk = sdk_settings(settings)
         self._stores = make_stores(settings.redis_urls, Keys(settings.prefix))
         capacities = [Capacity(settings, store) for store in self._stores]

@@ -63,14 +63,16 @@ class StoreError(Exception):
         address: Where Redis is, without user and password, for a log.
     """
 
-    address: str = ""
+    def __init__(self, text: str, address: str = "") -> None:
+        super().__init__(text)
+        self.address = address
 
 
 class StoreFullError(StoreError):
     """Redis refused a write because its memory is full."""
 
-    def __init__(self) -> None:
-        super().__init__("Redis is full: raise its maxmemory, or lower our caps")
+    def __init__(self, address: str = "") -> None:
+        super().__init__("Redis is full: raise its maxmemory, or lower our caps", address)
 
 
 class ScriptCall(NamedTuple):
@@ -274,9 +276,7 @@ class Store:
             self._redis.connection_pool.disconnect(inuse_connections=False)
         # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
         is_full = isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error))
-        translated = StoreFullError() if is_full else StoreError(_describe(error))
-        translated.address = self.address
-        return translated
+        return StoreFullError(self.address) if is_full else StoreError(_describe(error), self.address)
 
     def now_ms(self) -> int:
         """Return the time by Redis' clock, in milliseconds since the epoch."""

@@ -190,13 +190,11 @@ def listen(host: str, port: int, setting: str, backlog: int) -> socket.socket:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(where[:2], family=family, backlog=backlog)
     except OSError as error:
-        cause, fix = (
-            str(error.strerror).partition(" (")[0],
-            f"set another {setting}, or 0 for any free one",
-        )  # ( the address
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            fix = f"set another {setting.replace('port', 'host')}"
-        raise SettingsError(f"{setting}: {host}:{port} cannot be used ({cause}); {fix}") from error
+        # Python adds the address in brackets.
+        cause = str(error.strerror).partition(" (")[0]
+        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        another = setting.replace("port", "host") if is_host else f"{setting}, or 0 for any free one"
+        raise SettingsError(f"{setting}: {host}:{port} cannot be used ({cause}); set another {another}") from error
 
 
 class HttpServer:

@@ -337,9 +337,12 @@ class Metrics:
             self.traces.labels(service, outcome)
 
 
-METRICS: Final[dict[str, Metric[Any]]] = {
-    attribute: metric for attribute, metric in vars(Metrics).items() if isinstance(metric, Metric)
-}
+def _rows(table: type) -> dict[str, Metric[Any]]:
+    members = (member for one in reversed(table.__mro__) for member in vars(one).items())
+    return {attribute: metric for attribute, metric in members if isinstance(metric, Metric)}
+
+
+METRICS: Final = _rows(Metrics)
 """The table, by attribute of ``Metrics``."""
 
 
@@ -409,11 +412,6 @@ class BoardMetrics(_ServerMetrics):
     indexed = Metric(Gauge, "board_indexed_verdicts", "verdicts", (),
         "Verdicts of the outbox that the board can show")
     # fmt: on
-
-
-def _rows(table: type[_ServerMetrics]) -> dict[str, Metric[Any]]:
-    found = {**vars(_ServerMetrics), **vars(table)}
-    return {attribute: metric for attribute, metric in found.items() if isinstance(metric, Metric)}
 
 
 GATEWAY_METRICS: Final = _rows(GatewayMetrics)
