@@ -2,7 +2,7 @@
 
 Run by ``make check``. The figures keep the code readable: few files, whole ideas in a file, one-way packages, comments
 that give reasons, plain language. Only files that git tracks are counted. Two limits grow with what the product can do:
-its files and its lines (260 and 41,000 before conversations, the gateway and the monitor).
+its files and its lines (390 and 77,550 in version 0.2, and a budget of 1,000 lines for the repair of faults).
 """
 
 import ast
@@ -167,7 +167,7 @@ def figures(folders: Sequence[str] = PRODUCT) -> list[Figure]:
             sum(path.suffix == ".py" and "worker" in path.relative_to(ROOT).parts[:1] for path in lengths),
             most=174,
         ),
-        Figure("lines of the product", sum(lengths.values()), most=77_700),
+        Figure("lines of the product", sum(lengths.values()), most=78_550),
         Figure("file length, median", statistics.median(python), least=150, most=250),
         Figure(
             "files under 40 lines",
