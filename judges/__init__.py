@@ -17,6 +17,7 @@ _API: Final = (
     "evaluate_aio",
     "evaluate_all",
     "evaluate_all_aio",
+    "load_judge",
     "make_judge",
 )
 

@@ -7,6 +7,7 @@ from judges.api import (
     evaluate_aio,
     evaluate_all,
     evaluate_all_aio,
+    load_judge,
     make_judge,
 )
 
@@ -29,6 +30,7 @@ __all__ = [
     "groundedness",
     "guidelines",
     "knowledge_retention",
+    "load_judge",
     "make_judge",
     "ragbench",
     "ragbench_sources",

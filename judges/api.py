@@ -11,13 +11,15 @@ Calls work with and without a running event loop (``judges.background``).
 """
 
 import asyncio
+import dataclasses
 import re
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache
 from os import PathLike
-from typing import Any, Final, Never, Protocol, TypeAlias, TypeVar, overload
+from pathlib import Path
+from typing import Any, Final, Literal, Never, Protocol, TypeAlias, TypeVar, cast, get_args, get_origin, overload
 
 import msgspec
 from msgspec import Struct
@@ -30,11 +32,13 @@ from judges.core.judge import RESULT, Judge, has_text
 from judges.core.model import Spent
 from judges.core.verdict import Assessment, Outcome, Reason, Score, with_said
 from judges.custom import DefinitionError, define
-from judges.custom.definition import nearest
+from judges.custom.definition import Temperature, check_name, convert, nearest
+from judges.custom.label_scale import passing_of
 from judges.endpoints.client import LimitedModel
 from judges.evaluation import evaluate as evaluate_trace
 from judges.python.protocol import class_name
-from judges.rows import as_trace, cell, is_known
+from judges.registry import make_defined, read_judge
+from judges.rows import ALIASES, as_trace, cell, is_known
 from tracejudge import Trace
 
 __all__ = [
@@ -44,6 +48,7 @@ __all__ = [
     "evaluate_aio",
     "evaluate_all",
     "evaluate_all_aio",
+    "load_judge",
     "make_judge",
 ]
 # Arguments beside the fields of a trace, as MLflow names them.
@@ -56,7 +61,16 @@ _SHOWN_AS: Final = {
     "expected_facts": 'expectations["expected_facts"]',
 }
 _TEXTS: Final = frozenset(field.name for field in msgspec.structs.fields(Trace) if field.type in (str, str | None))
-_RESULTS: Final[Mapping[object, str]] = {bool: "bool", int: "integer", float: "float", str: "string"}
+_RESULTS: Final[Mapping[object, str]] = {
+    bool: "bool",
+    int: "integer",
+    float: "float",
+    str: "string",
+    list: "list",
+    dict: "object",
+}
+# The key of a judge file for an argument of MLflow's `make_judge`, or of another name in Python.
+_KEYS: Final[Mapping[str, str]] = {"feedback_value_type": "result", "description": "asks", "pass_": "pass"}
 # Evaluations begun, per call in flight: each that waits holds its whole prompt in memory.
 _BEGUN: Final = 2
 _CODE_IN_FLIGHT: Final = 64
@@ -76,10 +90,32 @@ class Table(Protocol):
 
 
 F = TypeVar("F", bound=Table)
+V = TypeVar("V")
 
 
-class JudgeVerdict(Struct, frozen=True, kw_only=True):
-    """The verdict of a judge on one row.
+class _NoTruth:
+    """A base of verdicts: ``assert groundedness(…)`` would hold for a failing verdict too, so it raises."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> Never:
+        raise TypeError("a verdict is neither true nor false; use its attribute .passed")
+
+
+class VerdictList(_NoTruth, list[V]):
+    """Verdicts, or dicts of verdicts by judge, in the order of the rows."""
+
+    __slots__ = ()
+
+
+class VerdictDict(_NoTruth, dict[str, "JudgeVerdict"]):
+    """The verdicts of one row by the name of the judge."""
+
+    __slots__ = ()
+
+
+class JudgeVerdict(Struct, _NoTruth, frozen=True, kw_only=True):
+    """The verdict of a judge on one row. It has no truth value: use ``passed``.
 
     Attributes:
         judge: Name of the judge.
@@ -118,6 +154,16 @@ class JudgeVerdict(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
     attempts: int = 0
     duration_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes as a dict of plain values, for JSON."""
+        return cast("dict[str, Any]", msgspec.to_builtins(self, str_keys=True))
+
+
+class _Sampling(Struct):
+    """What every judge that asks a model may be configured with."""
+
+    temperature: Temperature | None = None
 
 
 class JudgeFunction:
@@ -175,20 +221,23 @@ class JudgeFunction:
         return await join(self._judge(self._row(positional, (inputs, outputs, context, expectations), fields), model))
 
     def configured(self, *, model: Model | None = None, **settings: object) -> "JudgeFunction":
-        """Make the same judge with another default model, or with settings of its `[judges.NAME]`.
+        """Make the same judge with another default model, `temperature`, or settings of its `[judges.NAME]`.
 
         Raises:
             ValueError: A setting cannot be used.
         """
         definition = self.definition
+        temperature = convert(
+            {"temperature": settings.pop("temperature", definition.temperature)}, _Sampling
+        ).temperature
+        if temperature is not None and definition.run is not None:
+            raise DefinitionError("temperature", f"{self.name} asks no model; remove it")
         if settings and definition.make is None:
-            raise ValueError(f"{self.name} has no settings; remove {', '.join(settings)}")
-        try:
-            if settings:
-                definition = definition.configured({**msgspec.to_builtins(definition.settings), **settings})
-        except msgspec.ValidationError as error:
-            known = ", ".join(type(definition.settings).__struct_fields__)
-            raise ValueError(f"{self.name}: {error}; the settings of this judge are: {known}") from None
+            raise DefinitionError(next(iter(settings)), f"{self.name} has no settings; remove {', '.join(settings)}")
+        if settings and definition.make is not None:
+            values = {**msgspec.to_builtins(definition.settings), **settings}
+            definition = definition.make(convert(values, type(definition.settings)))
+        definition = dataclasses.replace(definition, temperature=temperature)
         return JudgeFunction(definition, self.model if model is None else model)
 
     def _row(self, positional: Sequence[object], given: Sequence[object], fields: Mapping[str, object]) -> Row:
@@ -215,32 +264,71 @@ class JudgeFunction:
 def make_judge(
     name: str, instructions: str, model: Model | None = None, *, result: object = "yes/no", **keys: object
 ) -> JudgeFunction:
-    """Make a judge from criteria in words.
+    """Make a judge from criteria in words. The arguments of MLflow's ``make_judge`` are understood too.
 
     Args:
         name: Its name: at most 64 small letters, digits and `_`, a letter first.
         instructions: The criteria, with variables as `{{ inputs }}`, `{{ outputs }}`, `{{ context }}`.
         model: The default model of the judge.
         result: What the model answers, as in a judge file: `"yes/no"`, `"text"`, `{"integer": [1, 5], "pass_at": 4}`,
-            `{"labels": ["formal", "casual"], "pass": ["formal"]}` and others; `bool` and `str` work as well.
-        keys: Other keys of such a file, as `temperature` or `examples`.
+            `{"labels": ["formal", "casual"], "pass": ["formal"]}` and others. `bool`, `str` and
+            `Literal["yes", "no"]` work as well; other labels in a `Literal` have no value and no pass.
+        keys: Other keys of such a file, as `temperature` or `examples`. `feedback_value_type` is a `result` that may be
+            any number too, `description` is `asks`, `inference_params` may hold a `temperature`.
 
     Raises:
         ValueError: The definition cannot be used; the message names the key and how to fix it.
     """
     if name in catalogue():
         raise DefinitionError("name", f"{name} is the name of a built-in judge; choose another")
-    result = _RESULTS.get(result, result) if isinstance(result, Hashable) else result
-    # `pass` is a keyword of Python.
-    table = {key.removesuffix("_"): value for key, value in keys.items()}
+    check_name(name, "name")
+    sampling = keys.pop("inference_params", None) or {}
+    if not isinstance(sampling, Mapping) or not sampling.keys() <= {"temperature"}:
+        raise DefinitionError("inference_params", "holds the temperature only; other options belong to the model")
+    given = {"instructions": instructions, "result": result, **sampling, **keys}
+    named = {_KEYS.get(key, key): key for key in given}
+    table = {_KEYS.get(key, key): value for key, value in given.items()}
+    table["result"] = _declared(table["result"])
+    if "feedback_value_type" in given and table["result"] in ("integer", "float"):
+        table["result"] = f"any {'integer' if table['result'] == 'integer' else 'number'}"
     try:
-        definition = define(name, {"instructions": instructions, "result": result, **table})
+        definition = define(name, table)
     except DefinitionError as error:
         # The form to write is that of a judge file; here it is an argument.
         start, sign, form = error.fix.partition(" = {")
         argument = re.sub(r"(\w+) = ", r'"\1": ', form).replace("{ ", "{").replace(" }", "}")
-        raise DefinitionError(error.key, f"{start}={{{argument.lstrip()}" if sign else error.fix) from None
+        key, dot, path = error.key.partition(".")
+        raise DefinitionError(
+            f"{named.get(key, key)}{dot}{path}", f"{start}={{{argument.lstrip()}" if sign else error.fix
+        ) from None
     return JudgeFunction(definition, model)
+
+
+def _declared(result: object) -> object:
+    """Return the declaration of a result that a Python type names; others as they are."""
+    if get_origin(result) is not Literal:
+        kind = get_origin(result) or result
+        return _RESULTS.get(kind, result) if isinstance(kind, Hashable) else result
+    values = get_args(result)
+    if {*map(type, values)} == {bool}:
+        return "bool"
+    if {*map(type, values)} == {int} and sorted(values) == [*range(min(values), max(values) + 1)]:
+        return {"integer": [min(values), max(values)]}
+    labels = [*map(str, values)]
+    return labels if passing_of(labels) else {"labels": labels, "rated": False}
+
+
+def load_judge(path: str | PathLike[str], model: Model | None = None) -> JudgeFunction:
+    """Load the judge that a file defines, as `judges.d/NAME.toml`: of any kind, also what `judges align` wrote.
+
+    Args:
+        path: The file; its name is that of the judge, and files that it names are relative to it.
+        model: The default model of the judge. A `model` in the file names a table of a configuration: it is not read.
+
+    Raises:
+        ValueError: The file cannot be read or used; the message names file and key.
+    """
+    return JudgeFunction(make_defined(read_judge(Path(path))), model)
 
 
 @overload
@@ -337,7 +425,10 @@ def _trace(row: Row, number: int | None = None) -> Trace:
         }
         return msgspec.convert({"output": "", **fields, **texts}, Trace)
     except (msgspec.ValidationError, TypeError) as error:
-        raise ValueError(f"{where}{error}; change the value, or rename a column that is no field of a trace") from None
+        field = match[1] if (match := re.search(r"`\$\.(\w+)", str(error))) else ""
+        name = next((name for name in (field, *ALIASES.get(field, ())) if name in row), f"expectations.{field}")
+        fix = "change the value, or rename a column that is no field of a trace"
+        raise ValueError(f"{where}{str(error).replace(f'$.{field}', name)}; {fix}") from None
 
 
 def _builtin(name: object, value: object) -> object:
@@ -361,7 +452,7 @@ def _plain(value: Any) -> object:
 
 async def _evaluate(
     rows: Sequence[Row], judges: Sequence[JudgeFunction], model: Model | None
-) -> list[dict[str, JudgeVerdict]]:
+) -> VerdictList[VerdictDict]:
     """Judge each row with each judge; a conversation is judged once, and its verdict is that of all its rows."""
     traces = [_trace(row, number if len(rows) > 1 else None) for number, row in enumerate(rows)]
     models = [_model_of(judge, model) for judge in judges]
@@ -371,7 +462,7 @@ async def _evaluate(
     ]
     most = sum(_CODE_IN_FLIGHT if one is None else one.settings.max_in_flight for one in set(models))
     places = asyncio.Semaphore(_BEGUN * most)
-    found: list[dict[str, JudgeVerdict]] = [{} for _ in rows]
+    found = [VerdictDict() for _ in rows]
 
     async def judge_rows(judge: Judge, model: LimitedModel | None, numbers: Sequence[int]) -> None:
         async with places:
@@ -388,7 +479,7 @@ async def _evaluate(
             for numbers in _units(judge, traces):
                 tasks.create_task(judge_rows(judge, one, numbers))
     # In the order of the judges, whichever verdict came first.
-    return [{judge.name: verdicts[judge.name] for judge in judges} for verdicts in found]
+    return VerdictList(VerdictDict({judge.name: verdicts[judge.name] for judge in judges}) for verdicts in found)
 
 
 def _model_of(judge: JudgeFunction, model: Model | None) -> LimitedModel | None:
@@ -458,7 +549,7 @@ def _rating(judge: Judge, score: Score) -> bool | float | str | None:
 
 async def _one(data: Any, judge: JudgeFunction, model: Model | None) -> Any:
     found = await _several(data, [judge], model)
-    return [verdicts[judge.name] for verdicts in found] if isinstance(found, list) else found
+    return VerdictList(verdicts[judge.name] for verdicts in found) if isinstance(found, list) else found
 
 
 async def _several(data: Any, given: JudgeFunction | Iterable[object], model: Model | None) -> Any:

@@ -1,14 +1,25 @@
-"""All judges of a configuration: the built-in ones, those of installed distributions, and the user's own."""
+"""All judges of a configuration: the built-in ones, those of installed distributions, and the user's own.
 
+A user's judge is a table of the configuration, or a file of its own. Files are read once, with the templates they name.
+Every mistake raises ``SettingsError``, which names the file and the key.
+"""
+
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from judges.catalog import CatalogueError, catalogue
-from judges.core.judge import Judge
-from judges.custom import DefinitionError, define, is_definition, kind_of
-from judges.custom.installed import installed
+from judges.core.judge import RULE, Judge, is_name
+from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
+from judges.custom.definition import SettingsError, read_text, read_toml
+from judges.custom.installed import distribution_of, installed
 
 __all__ = ["CatalogueError", "catalogue", "configured"]
+_NAMING: Final = f"a judge's name is of {RULE}"
+# A longer name is a template's text in the place of its file; no error line should repeat it.
+_MAX_FILE_CHARS: Final = 1000
 
 
 def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge]:
@@ -40,3 +51,102 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
             **{name: define(name, table) for name, table in definitions.items()},
         }
     )
+
+
+class Place(NamedTuple):
+    """Where the table of a judge stands: a file or variable, and the table in it unless the file is the table."""
+
+    file: str
+    table: str = ""
+
+    def at(self, key: str = "") -> str:
+        """Return the place of a key, with which errors begin."""
+        return ": ".join(filter(None, (self.file, ".".join(filter(None, (self.table, key))))))
+
+
+class JudgeTable(NamedTuple):
+    """The definition or the settings of one judge, with the text of a template that it names."""
+
+    name: str
+    place: Place
+    values: Mapping[str, object]
+
+
+def shown(path: Path) -> Path:
+    """Shorten a path below the working directory for error texts; others are absolute."""
+    # Links are not resolved, except where a `..` follows one.
+    follow = os.path.realpath if ".." in path.parts else os.path.abspath
+    try:
+        here, whole = Path.cwd(), Path(follow(path.parent), path.name)
+    except (OSError, ValueError):
+        return path  # the working directory is gone, or this is no path at all
+    # Relative to the root directory every path would be short, and ambiguous.
+    return whole.relative_to(here) if whole.is_relative_to(here) and here != Path(here.anchor) else whole
+
+
+def read_judge(path: Path) -> JudgeTable:
+    """Read a file that defines one judge, whose name is the file's."""
+    path, advice = shown(path), "name the file of a judge, NAME.toml"
+    _check_readable(path, f"{path}", advice)
+    values = read_toml(path, advice)
+    name = path.stem if is_toml(path) else path.name
+    if not is_name(name):
+        raise SettingsError(f"{path}: is not the name of a judge; {_NAMING}: rename it")
+    return complete(JudgeTable(name, Place(f"{path}"), values), path.parent)
+
+
+def is_toml(path: Path) -> bool:
+    """Return whether a file has the ending of a judge file."""
+    return path.suffix.casefold() == ".toml"
+
+
+def make_defined(table: JudgeTable) -> Judge:
+    """Make the judge that a table defines."""
+    name, place, values = table
+    if name in installed(frozenset(catalogue())):
+        fix = f"rename it, or uninstall {distribution_of(name)}"
+        raise SettingsError(f"{place.at()}: has the name of a judge of an installed distribution; {fix}")
+    if name in catalogue() and values.get("based_on") != name:
+        fix = f"rename it; settings of the built-in judge belong in tracejudge.toml under [judges.{name}]"
+        raise SettingsError(f"{place.at()}: has the name of a built-in judge; {fix}")
+    if not place.table and isinstance(values.get("judges"), Mapping):
+        fix = "in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
+        raise SettingsError(f"{place.at('judges')}: {fix}")
+    if not is_definition(values) and nearly_kind(values) is None:
+        what = "there is no such judge" if place.table else "does not say what the judge asks"
+        raise SettingsError(f"{place.at()}: {what}; a judge of your own has one of {', '.join(KINDS)}")
+    if not is_name(name):
+        raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
+    try:
+        return define(name, values)
+    except DefinitionError as error:
+        raise SettingsError(f"{place.at(error.key)}: {error.fix}") from error
+
+
+def complete(table: JudgeTable, base: Path) -> JudgeTable:
+    """Add what a table names: the text of a template, and the absolute place of a Python file."""
+    if "template" in table.values:
+        file, here = table.values["template"], table.place.at("template")
+        if not isinstance(file, str) or not file.strip() or len(file) > _MAX_FILE_CHARS:
+            raise SettingsError(f'{here}: must be the name of a file, as "facts.yaml"')
+        path, advice = shown(base / file), "name a template file"
+        _check_readable(path, f"{here}: {path}", advice)
+        text = read_text(path, f"{here}: {path}", advice)
+        table = table._replace(values={**table.values, "template": {"file": file, "text": text}})
+    code = table.values.get("code")
+    place, colon, name = code.rpartition(":") if isinstance(code, str) else ("", "", "")
+    if not place.endswith(".py"):
+        return table
+    path = shown(base / place)
+    _check_readable(path, f"{table.place.at('code')}: {path}", "name a file of Python")
+    return table._replace(values={**table.values, "code": f"{base / place}{colon}{name}"})
+
+
+def _check_readable(path: Path, place: str, advice: str) -> None:
+    """Refuse a pipe: reading it would block until some program writes."""
+    try:
+        is_pipe = path.is_fifo()
+    except (OSError, ValueError):
+        return  # the read that follows describes the error
+    if is_pipe:
+        raise SettingsError(f"{place}: is a pipe and no file; {advice}")

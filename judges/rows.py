@@ -19,7 +19,7 @@ _INPUTS: Final = ("question", "query", "input", "request", "prompt", "message", 
 _OUTPUTS: Final = ("response", "answer", "output", "completion", "content", "text", "message")
 _CONTEXTS: Final = ("context", "contexts", "retrieved_context", "retrieval_context", "documents")
 _TEXTS: Final = ("text", "content", "page_content")
-_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "input": ("inputs", "question", "query", "request", "prompt"),
     "output": ("outputs", "response", "answer", "completion"),
     "context": _CONTEXTS[1:],
@@ -62,7 +62,7 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
         return
     names = reader.fieldnames = [name.strip() for name in reader.fieldnames]
     repeated = [name for name, count in Counter(names).items() if name and count > 1]
-    outputs = ("output", *_ALIASES["output"])
+    outputs = ("output", *ALIASES["output"])
     if repeated:
         yield Row(reader.line_num, {}, f"has the column {repeated[0]!r} more than once")
         return
@@ -85,7 +85,7 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
 
 def is_known(column: object) -> bool:
     """Return whether a column is a field of a trace or stands for one, and is no tag."""
-    aliases = {alias for names in _ALIASES.values() for alias in names}
+    aliases = {alias for names in ALIASES.values() for alias in names}
     return column == "expectations" or column in Trace.__struct_fields__ or column in aliases
 
 
@@ -96,7 +96,7 @@ def as_trace(row: Mapping[str, object]) -> dict[str, object]:
     """
     fields = {name: value for name, value in row.items() if name in Trace.__struct_fields__ and value is not None}
     rest = {name: value for name, value in row.items() if name not in fields and value is not None}
-    for name, aliases in _ALIASES.items():
+    for name, aliases in ALIASES.items():
         given = next((alias for alias in aliases if alias in rest and name not in fields), None)
         if given is not None:
             fields |= {key: value for key, value in _values(name, rest.pop(given)).items() if key not in fields}
@@ -112,7 +112,7 @@ def as_trace(row: Mapping[str, object]) -> dict[str, object]:
     elif isinstance(context, str):
         fields["context"] = [context]
     tags = fields.get("tags", {})
-    columns = {name: value for name, value in rest.items() if not any(name in others for others in _ALIASES.values())}
+    columns = {name: value for name, value in rest.items() if not any(name in others for others in ALIASES.values())}
     # Scalars are the texts of tags.
     labels = {
         name.removeprefix("tags."): ("yes" if value else "no") if isinstance(value, bool) else str(value)

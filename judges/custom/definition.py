@@ -1,9 +1,11 @@
-"""The table that defines a judge: its kind, the check of its name, and errors for its keys."""
+"""The table that defines a judge: its file, its kind, the check of its name, and errors for its keys."""
 
 import difflib
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, inspect
@@ -15,7 +17,15 @@ _MAX_NAME_CHARS: Final = 40
 _MAX_LISTED: Final = 12
 
 
-class DefinitionError(ValueError):
+class SettingsError(ValueError):
+    """The configuration is wrong."""
+
+    def __init__(self, message: str) -> None:
+        """Keep the message on one line, whatever names it quotes."""
+        super().__init__("".join(sign if sign.isprintable() else "?" for sign in message))
+
+
+class DefinitionError(SettingsError):
     """The definition of a judge is wrong.
 
     Attributes:
@@ -27,6 +37,47 @@ class DefinitionError(ValueError):
         super().__init__(f"{key}: {fix}")
         self.key = key
         self.fix = fix
+
+
+# No file of a configuration is longer; another one was named by mistake.
+MAX_BYTES: Final = 1 << 20
+
+
+def read_text(path: Path, place: str, advice: str) -> str:
+    """Read at most a mebibyte of UTF-8; a ``SettingsError`` begins with ``place`` and ends with ``advice``."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"{place}: {unread(error, advice)}") from error
+    except ValueError as error:
+        raise SettingsError(f"{place}: is not a file name; {advice}") from error  # a zero byte
+    if len(data) > MAX_BYTES:
+        raise SettingsError(f"{place}: is longer than 1 MiB; {advice}")
+    try:
+        return data.decode("utf-8-sig")  # some editors write a byte order mark
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{place}: is not UTF-8; save it as UTF-8") from error
+
+
+def unread(error: OSError, advice: str) -> str:
+    """Describe why a file cannot be read and how to fix it: ``advice``, or the permission."""
+    fix = "let the user that runs this read it" if isinstance(error, PermissionError) else advice
+    return f"cannot be read ({error.strerror}); {fix}"
+
+
+def read_toml(path: Path, advice: str) -> dict[str, Any]:
+    """Read a TOML file; a ``SettingsError`` names it and, if it cannot be read, ends with ``advice``."""
+    text = read_text(path, f"{path}", advice)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: is not TOML: {error}; fix it there") from error
+    except ValueError as error:
+        # Python refuses numbers of more than 4,300 digits, and tomllib does not translate that error.
+        raise SettingsError(f"{path}: is not TOML: a number has too many digits; fix it there") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path}: is not TOML: it is nested too deep; fix it there") from error
 
 
 def short(text: str) -> str:

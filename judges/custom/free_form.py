@@ -1,15 +1,15 @@
-"""Results without a value: a text, a list of texts, or an object. They are stored and shown, and never averaged."""
+"""Results without a value: a text, a number, a list of texts, or an object: stored, shown and never averaged."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
 from judges.core.decision import Option
 from judges.custom.definition import DefinitionError, short
 from judges.custom.scales import Rating, Value
-from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, text_field, text_list
+from judges.parsing.answer import InvalidAnswerError, amount, encodable, object_schema, text_field, text_list
 
 FieldType: TypeAlias = Literal["text", "integer", "number", "boolean", "list"]
 _TYPES: Final[Mapping[FieldType, Mapping[str, object]]] = {
@@ -26,7 +26,7 @@ _PLACEHOLDERS: Final[Mapping[FieldType, str]] = {
     "boolean": "true|false",
     "list": '["<text>"]',
 }
-FREE_FORMS: Final = ("text", "list", "object")
+FREE_FORMS: Final = ("text", "list", "object", "integer", "number", "label")
 _FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _MAX_FIELDS: Final = 50
 # Larger whole numbers cannot be encoded; infinity and NaN are above it too.
@@ -44,13 +44,13 @@ class ObjectFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FreeForm:
-    """A text, a list of texts or an object; ``fields`` are those of an object, None for any."""
+    """A text, a number, a list of texts or an object; ``fields`` are those of an object, None for any."""
 
     pass_rule: str | None = None
     pass_value: float | None = None
     descriptive = True
 
-    def __init__(self, kind: Literal["text", "list", "object"], fields: Mapping[str, FieldType] | None = None) -> None:
+    def __init__(self, kind: FieldType | Literal["object"], fields: Mapping[str, FieldType] | None = None) -> None:
         self._kind = kind
         self._fields = fields
         self.words: str = kind
@@ -70,10 +70,14 @@ class FreeForm:
                 else "an object with exactly these keys"
             )
             return
-        self.declaration = kind
-        self.type_name = "string" if kind == "text" else "array"
+        self.declaration = f"any {kind}" if kind in {"integer", "number"} else kind
         self.schema, self.placeholder = _TYPES[kind], _PLACEHOLDERS[kind]
-        self.instruction = "write a text" if kind == "text" else "write a list of texts; [] when there is none"
+        self.type_name = str(self.schema["type"])
+        self.instruction = {
+            "text": "write a text",
+            "list": "write a list of texts; [] when there is none",
+            "integer": "write a whole number",
+        }.get(kind, f"write a {kind}")
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read the text, list or object under a key of an answer."""
@@ -84,6 +88,10 @@ class FreeForm:
         if self._kind == "list":
             return list(text_list(answer, key))
         found = answer[key]
+        if self._kind in {"integer", "number"}:
+            number = amount(answer, key, _MAX_NUMBER)
+            _typed(number, cast("FieldType", self._kind), key)
+            return number
         if not isinstance(found, dict):
             raise InvalidAnswerError(f"`{key}` is not an object")
         if self._fields is None:
@@ -105,6 +113,8 @@ class FreeForm:
         if self._kind == "object":
             empty: Mapping[FieldType, object] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": []}
             return {name: empty[kind] for name, kind in (self._fields or {}).items()}
+        if self._kind in {"integer", "number"}:
+            return 0
         return [] if self._kind == "list" else f"Share of the best by word overlap: {share:.0%}."
 
 

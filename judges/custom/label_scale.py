@@ -31,6 +31,7 @@ class LabelList(Struct, frozen=True, forbid_unknown_fields=True):
 
     labels: dict[str, float] | tuple[str, ...]  # A number for each, or a bare list.
     passing: tuple[str, ...] | None = field(name="pass", default=None)  # Needed where labels have no numbers.
+    rated: bool = True  # Whether a label is worth something; otherwise it is stored as it is.
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Labels:
     descriptive = False
 
     def __init__(self, labels: tuple[str, ...], numbers: Mapping[str, float], passing: tuple[str, ...]) -> None:
-        self._labels = labels
+        self.labels = labels
         self._numbers = numbers
         self._passing = passing
         self._by_folded = {folded(label): label for label in labels}
@@ -82,17 +83,37 @@ class Labels:
     def at(self, share: float) -> object:
         """Return the label whose value is nearest, the first of several."""
         if self._numbers:
-            return min(self._labels, key=lambda label: abs(self._value(label) - share))
+            return min(self.labels, key=lambda label: abs(self._value(label) - share))
         wanted = share >= _HALF
-        return next(label for label in self._labels if (label in self._passing) == wanted)
+        return next(label for label in self.labels if (label in self._passing) == wanted)
 
     def options(self) -> Sequence[tuple[Value, Option]]:
         """Return the labels."""
-        return [(label, Option(label, f"The right label is {label}.")) for label in self._labels]
+        return [(label, Option(label, f"The right label is {label}.")) for label in self.labels]
 
     def _value(self, label: str) -> float:
         lowest, highest = min(self._numbers.values()), max(self._numbers.values())
         return (self._numbers[label] - lowest) / (highest - lowest)
+
+
+class UnratedLabels(Labels):
+    """Labels that are stored as they are, without a value."""
+
+    def __init__(self, labels: tuple[str, ...], numbers: Mapping[str, float], passing: tuple[str, ...]) -> None:
+        super().__init__(labels, numbers, passing)
+        self.words, self.descriptive = "label", True
+
+    def rate(self, _value: Value) -> Rating | None:
+        """Return None: no label has a value."""
+        return None
+
+    def at(self, _share: float) -> object:
+        """Return the first label: the lexical model cannot choose."""
+        return self.labels[0]
+
+    def options(self) -> Sequence[tuple[Value, Option]]:
+        """Return nothing: a decision would be scored."""
+        return ()
 
 
 # Pairs of labels of which the first one passes unless the definition says otherwise.

@@ -16,8 +16,8 @@ from judges.core.judge import RESULT, Answered, DecisionForm, Metric, Reading
 from judges.core.prompt import OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
-from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
-from judges.custom.label_scale import LabelList, checked_labels, passing_of
+from judges.custom.free_form import FREE_FORMS, FreeForm, ObjectFields, checked_fields
+from judges.custom.label_scale import LabelList, UnratedLabels, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import typed_questions, yes_no
 from judges.parsing.answer import text_field
@@ -31,6 +31,8 @@ _WORDS: Final[Mapping[str, Scale]] = {
     **dict.fromkeys(("boolean", "bool"), Boolean()),
     **dict.fromkeys(("text", "string", "str"), FreeForm("text")),
     "list": FreeForm("list"),
+    "any integer": FreeForm("integer"),
+    "any number": FreeForm("number"),
     **dict.fromkeys(("object", "dict"), FreeForm("object")),
 }
 # Words for results that need more than a word.
@@ -121,7 +123,7 @@ class Result:
     def score(self, metric: str, answered: Sequence[Answered]) -> Reading:
         """Score the one answer under the name of a metric; no score where it has no value or the model cannot tell."""
         answer: ParsedAnswer = answered[0].answer
-        if isinstance(self.scale, FreeForm):
+        if self.scale.words in FREE_FORMS:
             return Reading((), answer.rationale, {RESULT: answer.value})
         rating = self.scale.rate(answer.value)
         scores = () if rating is None else (Score(metric, *rating),)
@@ -226,5 +228,9 @@ def _scale(result: Mapping[str, object]) -> Scale:
     if found[0] == "object":
         return checked_fields(convert(result, ObjectFields, "result").object)
     listed = convert(result, LabelList, "result")
+    if not listed.rated:
+        if listed.passing or isinstance(listed.labels, dict):
+            raise DefinitionError("result.rated", "is false, so no label has a number or passes; take one of them out")
+        return UnratedLabels(checked_labels(listed.labels, None, listed.labels[:1]).labels, {}, ())
     numbers = listed.labels if isinstance(listed.labels, dict) else None
     return checked_labels(tuple(listed.labels), numbers, listed.passing)

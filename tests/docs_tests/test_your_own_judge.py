@@ -19,17 +19,16 @@ from judges.core.judge import Answered
 from judges.core.prompt import Prompt
 from judges.core.verdict import REASONS
 from judges.custom import define
-from judges.custom.definition import _MAX_TEXT_CHARS
+from judges.custom.definition import _MAX_TEXT_CHARS, MAX_BYTES
 from judges.custom.label_scale import _MAX_LABEL_CHARS, _MAX_LABELS
 from judges.custom.template import _MAX_DOCUMENTS
 from judges.custom.variables import _VARIABLES
 from judges.python import protocol as frames
 from judges.python.api import judge as mark
-from judges.registry import configured
+from judges.registry import configured, read_judge
 from tracejudge import Trace
 from worker.config.checks import _MAX_MODELS
-from worker.config.errors import MAX_BYTES
-from worker.config.judge_files import check, read_judge
+from worker.config.judge_files import check
 from worker.config.loading import load
 from worker.config.settings import Settings
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +20,17 @@ from support.processes import wait_until
 from support.replies import Call, answers_json, failing, gathering, hangs, sequence, yes_no
 
 import judges
-from judges import api, evaluate, evaluate_aio, evaluate_all, evaluate_all_aio, groundedness, make_judge, safety
+from judges import (
+    api,
+    evaluate,
+    evaluate_aio,
+    evaluate_all,
+    evaluate_all_aio,
+    groundedness,
+    load_judge,
+    make_judge,
+    safety,
+)
 from judges.catalog import catalogue
 from judges.core.model import ModelSettings
 from judges.models.registry import ModelSettingsError
@@ -44,6 +54,82 @@ def at(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
 
 def says(yes: Callable[[str], bool]) -> Callable[[Call], Any]:
     return lambda call: yes_no("yes" if yes(call.text()) else "no")
+
+
+def test_a_verdict_has_no_truth_value_and_is_a_dict_for_json() -> None:
+    verdict = groundedness(**ROW, model="lexical")
+    rows = evaluate_all([ROW], [groundedness, safety], "lexical")
+    for value in (verdict, evaluate([ROW], groundedness, "lexical"), rows, rows[0], evaluate([], safety, "lexical")):
+        with pytest.raises(TypeError, match=r"use its attribute \.passed"):
+            bool(value)
+    plain = verdict.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert (plain["passed"], plain["metrics"]["groundedness"]["value"], plain["judge"]) == (True, 1.0, "groundedness")
+
+
+def test_the_result_may_be_a_type_as_in_mlflow(endpoint: ChatEndpoint) -> None:
+    # Type, what the model answers, then value, passed and result of the verdict.
+    cases: list[tuple[object, object, float | None, bool | None, object]] = [
+        (Literal["yes", "no"], "yes", 1.0, True, "yes"),
+        (Literal["No", "Yes"], "No", 0.0, False, "No"),
+        (Literal["good", "fair", "poor"], "fair", None, None, "fair"),
+        (Literal[1, 2, 3, 4, 5], 2, 0.25, None, 2),
+        (Literal[True, False], False, 0.0, False, False),
+        (bool, True, 1.0, True, True),
+        (str, "Well said.", None, None, "Well said."),
+        (int, 7, None, None, 7),
+        (float, "0.8", None, None, 0.8),
+        (list[str], ["a"], None, None, ["a"]),
+        (dict[str, int], {"a": 1}, None, None, {"a": 1}),
+    ]
+    for number, (kind, answer, *expected) in enumerate(cases):
+        endpoint.behaviour = answers_json({"rationale": "It is so.", "result": answer})
+        judge = make_judge(
+            f"tone_{number}",
+            "Rate {{ outputs }}.",
+            at(endpoint),
+            feedback_value_type=kind,
+            description="Is it polite?",
+            inference_params={"temperature": 0.5},
+        )
+        verdict = judge(outputs="Well.")
+        assert [verdict.outcome, verdict.value, verdict.passed, verdict.result] == ["scored", *expected], kind
+        assert endpoint.calls[-1].body["temperature"] == 0.5, kind
+    declared = make_judge("tone", "Is {{ outputs }} polite?", result=Literal["no", "yes"]).definition
+    assert [metric.pass_rule for metric in declared.metrics] == ["yes"]
+
+
+FILES: Mapping[str, str] = {
+    "words.toml": 'instructions = "Is {{ outputs }} polite?"\nmodel = "strong"\ntemperature = 0.2',
+    "choices.toml": 'custom_prompt = "Is {{ outputs }} [[polite]] or [[rude]]?"\npass = ["polite"]',
+    "file.toml": 'template = "file.yaml"\nresult = "yes/no"',
+    "file.yaml": "prompt: {template: 'Is {{answer}} polite?', template_variables: [answer]}",
+    "code.toml": 'code = "code.py:polite"',
+    "code.py": 'from judges.code import judge\n\n@judge\ndef polite(trace) -> bool:\n    "Is it?"\n    return True\n',
+    "safety.toml": '# As align writes it.\nbased_on = "safety"\nguidance = ["Insults are harmful."]',
+}
+
+
+def test_a_judge_file_of_every_kind_can_be_loaded(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    for name in FILES:
+        if name.endswith(".toml"):
+            judge = load_judge(tmp_path / name, "lexical")
+            verdict = judge(inputs="Who?", outputs="Ada, kindly.")
+            assert (judge.name, verdict.outcome) == (name.removesuffix(".toml"), "scored"), (name, verdict)
+    mistakes = {
+        "words.toml": ("instructions = 3", "words.toml: instructions: must be a string"),
+        "groundedness.toml": ('instructions = "Is {{ outputs }}?"', "groundedness.toml: has the name of a built-in"),
+        "empty.toml": ("", "empty.toml: does not say what the judge asks"),
+        "absent.toml": (None, "absent.toml: cannot be read"),
+        "file.toml": ('template = "none.yaml"', "file.toml: template: "),
+    }
+    for name, (text, expected) in mistakes.items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            load_judge(str(tmp_path / name))
 
 
 def test_a_call_gives_a_frozen_verdict_with_scores_and_cost(endpoint: ChatEndpoint) -> None:
@@ -245,7 +331,15 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (lambda: evaluate_any(["text"], groundedness, "lexical"), TypeError, "must be a dict with inputs"),
         (lambda: evaluate_any([ROW], [groundedness], "lexical"), TypeError, "evaluate_all several"),
         (lambda: evaluate_all([ROW], [safety, safety], "lexical"), ValueError, "the same name"),
-        (lambda: safety.configured(part=["input"]), ValueError, "settings of this judge are: parts"),
+        (lambda: safety.configured(part=["input"]), ValueError, "part: unknown key; did you mean parts?"),
+        (lambda: safety.configured(temperature=3), ValueError, "temperature: must be a number"),
+        (lambda: groundedness(**{**ROW, "context": None}, contexts=[3]), TypeError, "no argument 'contexts'"),
+        (lambda: evaluate([{"response": "x", "contexts": [3]}], safety, "lexical"), ValueError, "`contexts[0]`"),
+        (lambda: safety(**ROW, expectations={"guidelines": 3}), ValueError, "`expectations.guidelines`"),
+        (lambda: make_judge("a b", "Is {{ outputs }}?"), ValueError, "name: a judge cannot be called a b"),
+        (lambda: make_judge("a", "Is {{ outputs }}?", feedback_value_type=set), ValueError, "feedback_value_type: "),
+        (lambda: make_judge("a", "Is {{ outputs }}?", pass_=["x"]), ValueError, "pass_: "),
+        (lambda: make_judge("a", "{{ outputs }}?", inference_params={"top_p": 1}), ValueError, "inference_params: "),
         (lambda: judges.correctness.configured(pass_at=3), ValueError, "has no settings; remove pass_at"),
         (lambda: make_judge("tone", "Is it polite?"), ValueError, "instructions: names no variable"),
         (

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.cases import each_case
 
-from judges.registry import catalogue, configured
-from worker.config import errors as files
+from judges.custom import definition as files
+from judges.registry import catalogue, configured, read_judge
 from worker.config import loading as configuration
-from worker.config.judge_files import check, read_judge
+from worker.config.judge_files import check
 from worker.config.loading import load
 from worker.config.settings import Settings, SettingsError
 

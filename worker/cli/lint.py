@@ -14,11 +14,11 @@ from typing import Any, Final, Literal, NamedTuple
 import click
 from msgspec import Struct
 
+from judges.custom.definition import MAX_BYTES
 from worker.cli.doctor import budgets, canary
 from worker.cli.doctor.judge_models import calibrations
 from worker.cli.options import CONFIG, JSON, NOTES, amount, print_json
 from worker.config.checks import models_of_judge
-from worker.config.errors import MAX_BYTES
 from worker.config.loading import Given, build, named_variables, read, unconfigured, unknown_variables
 from worker.config.settings import Rule, Settings, SettingsError
 

@@ -23,10 +23,10 @@ from judges.core.prompt import neutralise
 from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
-from judges.registry import configured
+from judges.registry import configured, read_judge, shown
 from judges.rows import as_trace, csv_rows, is_csv
 from worker.config.errors import nearest
-from worker.config.judge_files import checked, file_of, read_judge, shown
+from worker.config.judge_files import checked, file_of
 from worker.config.loading import config_path, load, place_of, redis_fix, unknown_variables
 from worker.config.settings import Settings, SettingsError
 from worker.lookup import TraceNotFoundError

@@ -1,10 +1,8 @@
-"""Error texts of the configuration, and its files: where a value is wrong and what belongs there, never the value."""
+"""Error texts of the configuration: where a value is wrong and what belongs there, never the value."""
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -122,44 +120,3 @@ def _held(wanted: inspect.Type) -> inspect.Type:
         return wanted
     kinds = tuple(kind for kind in wanted.types if not isinstance(kind, inspect.NoneType))
     return kinds[0] if len(kinds) == 1 else inspect.UnionType(kinds)
-
-
-# No file of a configuration is longer; another one was named by mistake.
-MAX_BYTES: Final = 1 << 20
-
-
-def read_text(path: Path, place: str, advice: str) -> str:
-    """Read at most a mebibyte of UTF-8; a ``SettingsError`` begins with ``place`` and ends with ``advice``."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise SettingsError(f"{place}: {unread(error, advice)}") from error
-    except ValueError as error:
-        raise SettingsError(f"{place}: is not a file name; {advice}") from error  # a zero byte
-    if len(data) > MAX_BYTES:
-        raise SettingsError(f"{place}: is longer than 1 MiB; {advice}")
-    try:
-        return data.decode("utf-8-sig")  # some editors write a byte order mark
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{place}: is not UTF-8; save it as UTF-8") from error
-
-
-def unread(error: OSError, advice: str) -> str:
-    """Describe why a file cannot be read and how to fix it: ``advice``, or the permission."""
-    fix = "let the user that runs this read it" if isinstance(error, PermissionError) else advice
-    return f"cannot be read ({error.strerror}); {fix}"
-
-
-def read_toml(path: Path, advice: str) -> dict[str, Any]:
-    """Read a TOML file; a ``SettingsError`` names it and, if it cannot be read, ends with ``advice``."""
-    text = read_text(path, f"{path}", advice)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: is not TOML: {error}; fix it there") from error
-    except ValueError as error:
-        # Python refuses numbers of more than 4,300 digits, and tomllib does not translate that error.
-        raise SettingsError(f"{path}: is not TOML: a number has too many digits; fix it there") from error
-    except RecursionError as error:
-        raise SettingsError(f"{path}: is not TOML: it is nested too deep; fix it there") from error

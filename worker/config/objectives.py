@@ -10,8 +10,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from judges.custom.definition import read_toml
 from judges.registry import catalogue
-from worker.config.errors import describe_error, read_toml
+from worker.config.errors import describe_error
 from worker.config.settings import SettingsError
 
 FILE_NAME: Final = "objectives.toml"

@@ -18,10 +18,10 @@ from typing import Final, Self
 
 import msgspec
 
+from judges.custom.definition import read_text
 from judges.python.protocol import withhold
 from tracejudge import Trace
 from tracejudge.content.redact import redact_record, redact_secrets
-from worker.config.errors import read_text
 from worker.config.settings import MAX_KEY_BYTES, Redact, Settings, SettingsError
 from worker.storage.client import Store, StoreError
 

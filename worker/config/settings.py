@@ -15,6 +15,7 @@ from judges.agreement.combine import Combine
 from judges.core.decision import Calibration
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
+from judges.custom.definition import SettingsError as SettingsError  # noqa: PLC0414 - exported here
 from worker.config.receivers import HttpUrl, OtlpSettings, Receiver
 from worker.storage.client import address
 
@@ -45,14 +46,6 @@ NANO: Final = 10**9
 """Costs in USD are counted in whole parts of this size."""
 # The longest key that BLAKE2b takes.
 HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
-
-
-class SettingsError(ValueError):
-    """The configuration is wrong."""
-
-    def __init__(self, message: str) -> None:
-        """Keep the message on one line, whatever names it quotes."""
-        super().__init__("".join(sign if sign.isprintable() else "?" for sign in message))
 
 
 class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

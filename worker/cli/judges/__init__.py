@@ -17,7 +17,7 @@ from judges.custom.installed import distribution_of, installed
 from judges.custom.template import metadata_of
 from judges.evaluation import prepared
 from judges.python import runner
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, configured, shown
 from tracejudge import Trace
 from worker.cli import SuggestingGroup
 from worker.cli.evaluate.trace_files import Conversations
@@ -104,7 +104,7 @@ def _origin(name: str, settings: Settings) -> str:
     if name in installed(frozenset(catalogue())):
         return f"distribution {distribution_of(name)}"
     file = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
-    return "configuration" if file is None else str(judge_files.shown(file))
+    return "configuration" if file is None else str(shown(file))
 
 
 def _template(name: str, settings: Settings) -> Mapping[str, object] | None:
@@ -147,7 +147,7 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
     document: dict[str, Any] = {
         "name": judge.name,
         "version": judge.version,
-        "origin": _origin(judge.name, settings) if given == judge.name else str(judge_files.shown(Path(given))),
+        "origin": _origin(judge.name, settings) if given == judge.name else str(shown(Path(given))),
         "unit": judge.unit,
         "forms": judge.forms,
         "settings": _settings_of(judge),
