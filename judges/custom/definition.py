@@ -118,10 +118,10 @@ _MAX_ASKS_CHARS: Final = 300
 _MAX_SHOWN_CHARS: Final = 100
 # High, because any key may be there: `model` is not meant as `code`.
 _MEANT_AS_KIND: Final = 0.75
-_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
-_MISSING: Final = re.compile(r"missing required field `([^`]*)`")
-_PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
-_STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
+MISSING: Final = re.compile(r"missing required field `([^`]*)`")
+PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")
+_STEP: Final = re.compile(r"\[\d+\]|[^.\[\]]+")
 
 
 def is_definition(table: Mapping[str, object]) -> bool:
@@ -192,60 +192,107 @@ def convert(table: Mapping[str, object], kind: type[S], path: str = "") -> S:
 
 def _described(text: str, kind: type[Struct], path: str) -> DefinitionError:
     """Translate an error of msgspec."""
-    found = _PATH.search(text)
-    steps = [step for step in _STEP.findall(found[1] if found else "") if not step.startswith("[")]
+    match = PATH.search(text)
+    steps = [step for step in _STEP.findall(match[1] if match else "") if not step.startswith("[")]
     here = ".".join(filter(None, (path, *steps)))
-    wanted: inspect.Type = inspect.type_info(kind)
-    for step in steps:
-        # Places in lists and tables keep the type of the whole.
-        wanted = _fields(wanted).get(step, wanted)
-    if name := _UNKNOWN.search(text):
-        fields = _fields(wanted)
+    # A place in a list is named by its key, so the type of the whole list is described.
+    wanted = type_at(inspect.type_info(kind), ".".join(steps))
+    fields = fields_of(wanted)
+    if name := UNKNOWN.search(text):
         place = here or next((kind for kind in KINDS if kind in fields), "")
         fix = _BY_PLACE.get(place, {}).get(name[1]) or f"unknown key{nearest(name[1], fields)}"
         return DefinitionError(_below(here, short(name[1])), fix)
-    if name := _MISSING.search(text):
-        return DefinitionError(_below(here, name[1]), f"is missing; it must be {_expected(_fields(wanted)[name[1]])}")
-    return DefinitionError(here or "the table", f"must be {_expected(wanted)}")
+    if name := MISSING.search(text):
+        return DefinitionError(_below(here, name[1]), f"is missing; it {expected(fields[name[1]])}")
+    return DefinitionError(here or "the table", expected(wanted))
 
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _fields(wanted: inspect.Type) -> dict[str, inspect.Type]:
-    kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
-    structs = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
-    return {field.encode_name: field.type for struct in structs for field in struct.fields}
-
-
-def _expected(wanted: inspect.Type) -> str:
+def expected(wanted: inspect.Type) -> str:
     """Describe the values of a type."""
-    words = "a string"
     match wanted:
         case inspect.UnionType():
             kinds = [kind for kind in wanted.types if not isinstance(kind, inspect.NoneType)]
-            said = [*map(_expected, kinds)]
-            words = (", or " if any("," in one for one in said) else " or ").join(said)
-        case inspect.StrType(min_length=int(least), max_length=int(most)):
-            words = f"a string of {least} to {most} characters"
+            parts = [expected(kind).removeprefix("must be ") for kind in kinds]
+            words = (", or " if any(part.startswith("a table,") for part in parts) else " or ").join(parts)
         case inspect.LiteralType():
             words = f"one of {', '.join(map(str, wanted.values))}"
         case inspect.BoolType():
             words = "true or false"
         case inspect.IntType() | inspect.FloatType():
-            bounds = [("of at least", wanted.ge), ("above", wanted.gt), ("of at most", wanted.le)]
-            limits = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
-            words = f"{'a whole number' if isinstance(wanted, inspect.IntType) else 'a number'} {limits}".strip()
+            words = _number(wanted)
+        case inspect.StrType():
+            words = _string(wanted)
         case inspect.TupleType():
-            words = f"a list of {len(wanted.item_types)}, each {_expected(wanted.item_types[0])}"
+            words = (
+                f"a list of {len(wanted.item_types)}, each {expected(wanted.item_types[0]).removeprefix('must be ')}"
+            )
         case inspect.VarTupleType() | inspect.ListType():
-            words = f"a list, each {_expected(wanted.item_type)}"
+            is_of_pairs = isinstance(wanted.item_type, inspect.TupleType)
+            words = "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]" if is_of_pairs else 'a list, as ["…"]'
         case inspect.DictType():
-            words = f"a table, each value {_expected(wanted.value_type)}"
+            words = f"a table, each value {expected(wanted.value_type).removeprefix('must be ')}"
         case inspect.StructType():
-            words = f"a table with some of {', '.join(_fields(wanted))}"
-    return words
+            words = f"a table with some of {', '.join(fields_of(wanted))}"
+        case _:
+            words = "a string"
+    return f"must be {words}"
+
+
+def _string(wanted: inspect.StrType) -> str:
+    if wanted.max_length is not None:
+        least = f"{wanted.min_length} to" if wanted.min_length else "at most"
+        return f"a string of {least} {wanted.max_length} characters"
+    if wanted.pattern == r"\S":
+        return "a string that is not blank"
+    if wanted.pattern is not None and "prompt_version" in wanted.pattern:
+        return "one of name, model, release, prompt_version, or tags.NAME"
+    if wanted.pattern is not None and "tags" in wanted.pattern:
+        return "the name of a field of a trace, or tags.NAME"
+    return "a string" if wanted.pattern is None else "a string of letters, digits, '_', '-' and '.'"
+
+
+def _number(wanted: inspect.IntType | inspect.FloatType) -> str:
+    words = "a whole number" if isinstance(wanted, inspect.IntType) else "a number"
+    least = f"above {wanted.gt}" if wanted.gt is not None else f"{wanted.ge}" if wanted.ge is not None else ""
+    if wanted.lt is not None:
+        return f"{words} {least} and below {wanted.lt}"
+    if wanted.le is None:
+        return f"{words} of at least {least}" if wanted.ge is not None else f"{words} {least}".rstrip()
+    percent = "; write 5 % as 0.05" if 0 in {wanted.ge, wanted.gt} and wanted.le == 1 else ""
+    bounds = f"{least} and at most {wanted.le}" if wanted.gt is not None else f"from {least} to {wanted.le}"
+    return f"{words} {bounds}{percent}"
+
+
+def fields_of(wanted: inspect.Type) -> dict[str, inspect.Type]:
+    """Return the types of a table's keys; of several tables the keys of all."""
+    return {field.encode_name: field.type for field in wanted.fields} if isinstance(wanted, inspect.StructType) else {}
+
+
+def type_at(wanted: inspect.Type, path: str) -> inspect.Type:
+    """Return the type at a path such as `where.has[0]`."""
+    wanted = _held(wanted)
+    for step in _STEP.findall(path):
+        kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+        if step.startswith("["):
+            lists = [kind for kind in kinds if isinstance(kind, inspect.VarTupleType | inspect.TupleType)]
+            item = lists[0].item_type if isinstance(lists[0], inspect.VarTupleType) else lists[0].item_types[0]
+            wanted = _held(item)
+        else:
+            wanted = _held(next(fields_of(kind)[step] for kind in kinds if step in fields_of(kind)))
+    # The path hides the keys of mappings.
+    return _held(wanted.value_type) if path.endswith("[...]") and isinstance(wanted, inspect.DictType) else wanted
+
+
+def _held(wanted: inspect.Type) -> inspect.Type:
+    """Return the type inside an optional type."""
+    if not isinstance(wanted, inspect.UnionType):
+        return wanted
+    kinds = tuple(kind for kind in wanted.types if not isinstance(kind, inspect.NoneType))
+    return kinds[0] if len(kinds) == 1 else inspect.UnionType(kinds)
 
 
 RESULT_EXAMPLES: Final[Mapping[str, str]] = {

@@ -208,12 +208,12 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
     "numbers as labels": (
         {"labels": [1, 2]},
         "result.labels",
-        "must be a table, each value a number, or a list, each a string",
+        'must be a table, each value a number, or a list, as ["…"]',
     ),
     "texts as numbers": (
         {"labels": {"a": "1", "b": "0"}},
         "result.labels",
-        "must be a table, each value a number, or a list, each a string",
+        'must be a table, each value a number, or a list, as ["…"]',
     ),
     "equal numbers": (
         {"labels": {"a": 1, "b": 1}},
@@ -232,7 +232,7 @@ RESULTS: Mapping[str, tuple[object, str, str]] = {
         "result.pass",
         "is empty; name at least one label, or take it out where labels have numbers",
     ),
-    "a pass set that is a text": ({"labels": ["a", "b"], "pass": "a"}, "result.pass", "must be a list, each a string"),
+    "a pass set that is a text": ({"labels": ["a", "b"], "pass": "a"}, "result.pass", 'must be a list, as ["…"]'),
     "a pass set of all": (
         {"labels": {"a": 1, "b": 0}, "pass": ["a", "b"]},
         "result.pass",
@@ -297,12 +297,12 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
     "no round": (
         {"instructions": "{{ trace }}", "max_rounds": 0},
         "max_rounds",
-        "must be a whole number of at least 1 and of at most 1000",
+        "must be a whole number from 1 to 1000",
     ),
     "no token": (
         {"instructions": "{{ trace }}", "max_tokens": 0},
         "max_tokens",
-        "must be a whole number of at least 1 and of at most 1000000000000",
+        "must be a whole number from 1 to 1000000000000",
     ),
     "no money": ({"instructions": "{{ trace }}", "max_usd": 0}, "max_usd", "must be a number above 0"),
     "endless money": (

@@ -364,7 +364,7 @@ MISTAKES: Mapping[str, tuple[Sequence[str], Mapping[str, Any], str]] = {
     "a pass mark off the scale": (
         ["answer"],
         {"answer": {"as": "graded", "pass_at": 6}},
-        "answer.pass_at: must be a whole number of at least 1 and of at most 5",
+        "answer.pass_at: must be a whole number from 1 to 5",
     ),
     "a pass mark that nothing fails": (
         ["answer"],
