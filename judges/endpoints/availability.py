@@ -15,6 +15,7 @@ log = structlog.get_logger("tracejudge.judging")
 _MAX_FAILURES: Final = 10
 # Different evaluations: one request that is always refused says nothing about the others.
 _MAX_REFUSED: Final = 5
+_REFUSED_KEY: Final = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.PROXY_AUTHENTICATION_REQUIRED})
 _FIRST_INTERVAL_S: Final = 1.0
 _MAX_INTERVAL_S: Final = 15.0
 # Jitter, so that many workers do not probe together.
@@ -35,6 +36,7 @@ class Circuit:
         self._draw = draw
         self._failures = 0
         self._refused: set[str] = set()
+        self._has_answered = False
         self._interval_s = 0.0
         self._valid_from = 0
         self.cause: ModelError | None = None
@@ -52,14 +54,15 @@ class Circuit:
         """Record, while closed, an outcome that shows a working endpoint."""
         self._failures = 0
         self._refused.clear()
+        self._has_answered = True
 
     def record_failure(
         self, error: ModelError, number: int, next_number: int, older: int, now: float, *, evaluation: str = ""
     ) -> bool:
         """Record a failure while closed; return whether it opened the circuit.
 
-        The circuit opens at once when the key is refused (401), after other rejections of five different evaluations
-        with no answer in between, and after ten failures in a row.
+        The circuit opens when a key (401, 407) is refused before anything was answered, after rejections of five
+        different evaluations with no answer in between, and after ten failures in a row.
 
         Args:
             error: A rejection or a transient failure.
@@ -74,7 +77,9 @@ class Circuit:
         # Failures are often quicker than answers: the older calls may still be answered, so wait for as many failures.
         if isinstance(error, ModelRejectedError):
             self._refused.add(evaluation or str(number))
-            if error.status != httpx.codes.UNAUTHORIZED and len(self._refused) < max(_MAX_REFUSED, older):
+            # Some gateways refuse a key now and then: among answers this says nothing about the key.
+            is_first = error.status in _REFUSED_KEY and not self._has_answered
+            if len(self._refused) < max(1 if is_first else _MAX_REFUSED, older):
                 return False
         else:
             self._failures += 1
@@ -94,6 +99,7 @@ class Circuit:
         """Let calls through again."""
         self.cause = None
         self.record_answer()
+        self._has_answered = False
         self._valid_from = next_number
 
     def _keep_open(self, error: ModelError, next_number: int, now: float) -> None:

@@ -6,6 +6,8 @@ throughput as N / W. A larger limit is kept when a good part of the growth becom
 any throughput is lost.
 """
 
+import math
+from collections import OrderedDict
 from typing import Final, Literal, NamedTuple
 
 Phase = Literal["ramp", "double", "settle", "steady"]
@@ -31,6 +33,58 @@ _MIN_LATENCY_S: Final = 1e-6
 _FIRST_REST: Final = 5
 _MAX_REST: Final = 80
 _REST_LOWERED: Final = 3
+# A call hangs when calls that began so many usual latencies after it are answered.
+_OVERTAKEN: Final = 3.0
+_PROGRESS_WEIGHT: Final = 0.3
+_USUAL_WEIGHT: Final = 0.1
+_MIN_SILENCE_S: Final = 1.0
+
+
+class InFlight:
+    """The calls in flight, and those of them that hang. Pure: times and call numbers are passed in.
+
+    A call hangs when calls that began much later are answered. Overload is different: it delays later calls as well.
+    """
+
+    def __init__(self) -> None:
+        self._usual_s = math.inf
+        # When the calls that are answered now began: a mean, because one early answer proves nothing.
+        self._began = 0.0
+        self._running: OrderedDict[int, float] = OrderedDict()
+        self.hanging = set[int]()
+        """Numbers of the calls that hang: these say nothing about the load that the endpoint bears."""
+
+    @property
+    def silence_s(self) -> float:
+        """For how long no answer is unusual; infinite before the first one."""
+        return max(_MIN_SILENCE_S, _OVERTAKEN * self._usual_s)
+
+    def hangs(self, began: float) -> bool:
+        """Return whether a call that began then is overtaken by far."""
+        return began < self._began - _OVERTAKEN * self._usual_s
+
+    def begin(self, number: int, now: float) -> None:
+        """Add a call."""
+        self._running[number] = now
+
+    def end(self, number: int) -> None:
+        """Remove a call."""
+        if self._running.pop(number, None) is None:
+            self.hanging.discard(number)
+
+    def record_answer(self, began: float, now: float) -> None:
+        """Record an answer to a call that began then, and find the calls that it overtakes."""
+        if self._usual_s == math.inf:
+            self._usual_s, self._began = now - began, began
+        self._usual_s += _USUAL_WEIGHT * (now - began - self._usual_s)
+        self._began += _PROGRESS_WEIGHT * (began - self._began)
+        while self._running and self.hangs(next(iter(self._running.values()))):
+            self.give_up_oldest()
+
+    def give_up_oldest(self) -> None:
+        """Count the oldest call as one that hangs."""
+        if self._running:
+            self.hanging.add(self._running.popitem(last=False)[0])
 
 
 class Trial(NamedTuple):
@@ -115,6 +169,8 @@ class AdaptiveLimit:
         self._usual_share = 0.0
         self._quiet_since: float | None = None
         self._lowered_at = 0
+        # The last call that failed in a later round than it began in.
+        self._hung = 0
         # The state before failures lowered the limit, until it is known whether that helped.
         self._lowered: Trial | None = None
         self._was_refused = False
@@ -170,6 +226,10 @@ class AdaptiveLimit:
         self._quiet_since = now if wanted else None
         measured = self._round
         if number >= self._lowered_at:
+            if number < measured.first:
+                # The calls that began between two that hang have been answered, before this round.
+                measured.calls += min(measured.size, max(0, number - self._hung - 1))
+                self._hung = max(self._hung, number)
             measured.calls += 1
             measured.failed += 1
             # Not at the end of the round: with timeouts of a minute that would be long after. Older calls in flight
