@@ -1,5 +1,6 @@
 """When calls to a failing endpoint are held back (circuit breaker), and how its return is detected."""
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -172,16 +173,16 @@ class LimiterEvents:
         """Handle an error that delays calls for ``seconds``."""
 
     def endpoint_error(self, error: ModelError) -> None:
-        """Handle an error that carries a message of the endpoint."""
+        """Handle an HTTP error of the endpoint."""
 
 
 class CircuitLog(LimiterEvents):
-    """Logs the changes of a circuit, and the endpoint's own error messages once a minute."""
+    """Logs the changes of a circuit, and the endpoint's errors, each reason once a minute."""
 
     def __init__(self, judge_model: str, steady: Callable[[], float] = time.monotonic) -> None:
         self._judge_model = judge_model
         self._steady = steady
-        self._logged_at: float | None = None
+        self._logged_at: dict[str, float] = {}
 
     def circuit_opened(self, error: ModelError, seconds: float) -> None:
         """Log the cause; the text of a ModelError is ours and quotes nothing."""
@@ -193,9 +194,9 @@ class CircuitLog(LimiterEvents):
         log.info("circuit closed", judge_model=self._judge_model, seconds=round(seconds, 1))
 
     def endpoint_error(self, error: ModelError) -> None:
-        """Log the endpoint's message, once a minute."""
+        """Log status and message, once a minute for each reason."""
         now = self._steady()
-        if self._logged_at is None or now >= self._logged_at + _ERROR_LOG_INTERVAL_S:
-            self._logged_at = now
-            fields = {"reason": error.reason, "status": error.status, "said": error.said}
+        if now >= self._logged_at.get(error.reason, -math.inf) + _ERROR_LOG_INTERVAL_S:
+            self._logged_at[error.reason] = now
+            fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.said}
             log.warning("endpoint error", judge_model=self._judge_model, **fields)
