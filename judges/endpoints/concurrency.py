@@ -41,35 +41,27 @@ _MIN_SILENCE_S: Final = 1.0
 
 
 class InFlight:
-    """The calls in flight, and those of them that hang. Pure: times and call numbers are passed in.
+    """The calls in flight by number, and those that hang: calls that began much later are answered. Pure.
 
-    A call hangs when calls that began much later are answered. Overload is different: it delays later calls as well.
+    Overload is different: it delays later calls as well.
     """
 
     def __init__(self) -> None:
+        self.running: OrderedDict[int, float] = OrderedDict()
+        self.hanging = set[int]()
+        self.silence_s = math.inf
+        """For how long no answer is unusual; infinite before the first one."""
         self._usual_s = math.inf
         # When the calls that are answered now began: a mean, because one early answer proves nothing.
         self._began = 0.0
-        self._running: OrderedDict[int, float] = OrderedDict()
-        self.hanging = set[int]()
-        """Numbers of the calls that hang: these say nothing about the load that the endpoint bears."""
-
-    @property
-    def silence_s(self) -> float:
-        """For how long no answer is unusual; infinite before the first one."""
-        return max(_MIN_SILENCE_S, _OVERTAKEN * self._usual_s)
 
     def hangs(self, began: float) -> bool:
         """Return whether a call that began then is overtaken by far."""
         return began < self._began - _OVERTAKEN * self._usual_s
 
-    def begin(self, number: int, now: float) -> None:
-        """Add a call."""
-        self._running[number] = now
-
     def end(self, number: int) -> None:
         """Remove a call."""
-        if self._running.pop(number, None) is None:
+        if self.running.pop(number, None) is None:
             self.hanging.discard(number)
 
     def record_answer(self, began: float, now: float) -> None:
@@ -78,13 +70,14 @@ class InFlight:
             self._usual_s, self._began = now - began, began
         self._usual_s += _USUAL_WEIGHT * (now - began - self._usual_s)
         self._began += _PROGRESS_WEIGHT * (began - self._began)
-        while self._running and self.hangs(next(iter(self._running.values()))):
+        self.silence_s = max(_MIN_SILENCE_S, _OVERTAKEN * self._usual_s)
+        while self.running and self.hangs(next(iter(self.running.values()))):
             self.give_up_oldest()
 
     def give_up_oldest(self) -> None:
         """Count the oldest call as one that hangs."""
-        if self._running:
-            self.hanging.add(self._running.popitem(last=False)[0])
+        if self.running:
+            self.hanging.add(self.running.popitem(last=False)[0])
 
 
 class Trial(NamedTuple):

@@ -200,13 +200,8 @@ class EndpointLimiter:
     @property
     def _is_wanted(self) -> bool:
         """Whether a caller waits because of the limit, or of the short hold after a refusal, and nothing else."""
-        is_limited = self._live + 1 >= self._limit.limit or self._rate_limits.refused_in_row > 0
+        is_limited = len(self._calls.running) + 1 >= self._limit.limit or self._rate_limits.refused_in_row > 0
         return bool(self._waiters) and is_limited
-
-    @property
-    def _live(self) -> int:
-        """Calls in flight whose answers may still come."""
-        return self.in_flight - len(self._calls.hanging)
 
     def _record_working(self, permit: Permit, now: float) -> None:
         """Record that the endpoint works; a probe that shows it makes the endpoint available again."""
@@ -226,7 +221,7 @@ class EndpointLimiter:
         """Pause all calls, unless the endpoint refused only this request while it answers others."""
         limits = self._rate_limits
         means_all = limits.is_paused or permit.is_probe
-        if not means_all and not limits.record_refusal(self._live, now):
+        if not means_all and not limits.record_refusal(len(self._calls.running), now):
             return
         before = limits.resumes_at
         limits.pause(error.retry_after_s, permit.number, self._next, now)
@@ -249,7 +244,7 @@ class EndpointLimiter:
         if self._calls.hangs(permit.began):
             # Later calls were answered: it says nothing about the endpoint.
             return
-        older = self._live - (self._next - permit.number - 1)
+        older = len(self._calls.running) - (self._next - permit.number - 1)
         if circuit.record_failure(error, permit.number, self._next, older, now, evaluation=permit.evaluation):
             self.events.circuit_opened(error, circuit.probe_at - now)
 
@@ -262,7 +257,7 @@ class EndpointLimiter:
             return False
         if self._availability.needs_probe:
             return now >= self._next_probe_at
-        if self.in_flight >= self.limit or self._rate_limits.holds(self._live, now):
+        if self.in_flight >= self.limit or self._rate_limits.holds(len(self._calls.running), now):
             return False
         return self._rate_limits.exhausted_until(self._next, now) is None
 
@@ -273,7 +268,7 @@ class EndpointLimiter:
             self._silence_s = self._calls.silence_s if self._probe is None else 2 * self._silence_s
             self._probe = permit
         else:
-            self._calls.begin(self._next, now)
+            self._calls.running[self._next] = now
             self._beside_at = now + self._silence_s
         self._next += 1
         self.in_flight += 1
@@ -309,7 +304,7 @@ class EndpointLimiter:
                 at = self._next_probe_at
             elif (refilled_at := self._rate_limits.exhausted_until(self._next, now)) is not None:
                 at = refilled_at
-            elif self._rate_limits.holds(self._live, now):
+            elif self._rate_limits.holds(len(self._calls.running), now):
                 at = self._rate_limits.held_until
             else:
                 self._limit.record_demand(now)

@@ -7,6 +7,7 @@ resolved for new connections only, and guarded addresses are refused there.
 """
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from judges.core.model import (
     ToolsRefusedError,
 )
 from judges.models.connections import BrokenReplyError, Connections
-from judges.models.credentials import AddressRefusedError, GuardedResolver
+from judges.models.credentials import AddressRefusedError, GuardedResolver, check_pem
 from judges.models.output_bound import OutputRefusedError, is_about_bound
 from judges.models.replies import read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
@@ -179,6 +180,7 @@ def below(base_url: str, path: str) -> str:
 def tls_context(*urls: str | None) -> ssl.SSLContext:
     """Make a context that trusts what the environment names; one that trusts nobody if no address is https."""
     if any(url is not None and httpx.URL(url).scheme == "https" for url in urls):
+        check_pem("SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE"))
         return httpx.create_ssl_context()
     # Loading the certificates takes 20 ms of CPU.
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple, get_args, get_type_hints
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES
 
@@ -18,12 +18,12 @@ from judges.core.judge import Judge
 from judges.core.model import DECIDING
 from judges.custom.installed import installed
 from judges.custom.variables import has_value
-from judges.models.credentials import NO_PROXY, ProxyRefusedError, proxy_for
+from judges.models.credentials import NO_PROXY, ProxyRefusedError, check_pem, proxy_for
 from judges.models.http import is_endpoint
 from judges.models.registry import ModelSettingsError, check
 from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
-from tracejudge.redis_url import has_misplaced_login, parse_redis_url
+from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
 from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
@@ -42,6 +42,7 @@ _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_
 _WAYS: Final = ", ".join(get_args(Combine))
 # Schemes that the worker translates for kombu.
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
+_TLS_FILES: Final = ("ca_certs", "certfile", "keyfile")
 _QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
 
 
@@ -114,6 +115,16 @@ def _check_servers(settings: Settings, origin: Mapping[str, str]) -> None:
         if number > last:
             here = f"{origin['served_shards']}: served_shards"
             raise SettingsError(f"{here}: there is no shard {number}; the last one is {last}")
+
+
+def check_files(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Open the files that are named for TLS with Redis and the broker."""
+    for url in (*settings.redis_urls, *each(settings.broker_url or "")):
+        for name, path in parse_qsl(urlsplit(url).query):
+            if name.removeprefix("ssl_") in _TLS_FILES:
+                check_pem(f"{mask_url(url)}: {name}", path, SettingsError)
+        if url.startswith(("rediss", "amqps")) and "ca_certs" not in url:
+            check_pem("SSL_CERT_FILE", environment.get("SSL_CERT_FILE"), SettingsError)
 
 
 def _check_receivers(settings: Settings, origin: Mapping[str, str]) -> None:

@@ -115,7 +115,7 @@ _KNOWN: Final[Sequence[tuple[type[BaseException], str, str]]] = (
     ),
     (socket.gaierror, "the name of {where} cannot be resolved", "correct the host, or fix the name service"),
     (ConnectionRefusedError, "nothing listens at {where}", "start {what} there, or correct the address"),
-    (FileNotFoundError, "there is no socket at {where}", "start {what}, or correct the path"),
+    (FileNotFoundError, "{where} or a file for its TLS does not exist", "start {what}, or correct the path"),
     (ConnectionError, "{where} closes the connection", "perhaps it speaks TLS: use rediss:// or https://"),
     (TimeoutError, "{where} does not answer in time", "check whether a firewall is between, or it is overloaded"),
 )
