@@ -1,6 +1,5 @@
 """When calls to a failing endpoint are held back (circuit breaker), and how its return is detected."""
 
-import math
 import random
 import time
 from collections.abc import Callable
@@ -196,7 +195,7 @@ class CircuitLog(LimiterEvents):
     def endpoint_error(self, error: ModelError) -> None:
         """Log status and message, once a minute for each reason."""
         now = self._steady()
-        if now >= self._logged_at.get(error.reason, -math.inf) + _ERROR_LOG_INTERVAL_S:
+        if now >= self._logged_at.get(error.reason, now - _ERROR_LOG_INTERVAL_S) + _ERROR_LOG_INTERVAL_S:
             self._logged_at[error.reason] = now
             fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.said}
             log.warning("endpoint error", judge_model=self._judge_model, **fields)

@@ -35,16 +35,10 @@ _MAX_REST: Final = 80
 _REST_LOWERED: Final = 3
 # A call hangs when calls that began so many usual latencies after it are answered.
 _OVERTAKEN: Final = 3.0
-_PROGRESS_WEIGHT: Final = 0.3
-_USUAL_WEIGHT: Final = 0.1
-_MIN_SILENCE_S: Final = 1.0
 
 
 class InFlight:
-    """The calls in flight by number, and those that hang: calls that began much later are answered. Pure.
-
-    Overload is different: it delays later calls as well.
-    """
+    """The calls in flight, and those that hang: calls that began much later are answered, unlike in overload. Pure."""
 
     def __init__(self) -> None:
         self.running: OrderedDict[int, float] = OrderedDict()
@@ -68,9 +62,9 @@ class InFlight:
         """Record an answer to a call that began then, and find the calls that it overtakes."""
         if self._usual_s == math.inf:
             self._usual_s, self._began = now - began, began
-        self._usual_s += _USUAL_WEIGHT * (now - began - self._usual_s)
-        self._began += _PROGRESS_WEIGHT * (began - self._began)
-        self.silence_s = max(_MIN_SILENCE_S, _OVERTAKEN * self._usual_s)
+        self._usual_s += 0.1 * (now - began - self._usual_s)
+        self._began += 0.3 * (began - self._began)
+        self.silence_s = max(1.0, _OVERTAKEN * self._usual_s)
         while self.running and self.hangs(next(iter(self.running.values()))):
             self.give_up_oldest()
 
@@ -162,8 +156,6 @@ class AdaptiveLimit:
         self._usual_share = 0.0
         self._quiet_since: float | None = None
         self._lowered_at = 0
-        # The last call that failed in a later round than it began in.
-        self._hung = 0
         # The state before failures lowered the limit, until it is known whether that helped.
         self._lowered: Trial | None = None
         self._was_refused = False
@@ -219,10 +211,6 @@ class AdaptiveLimit:
         self._quiet_since = now if wanted else None
         measured = self._round
         if number >= self._lowered_at:
-            if number < measured.first:
-                # The calls that began between two that hang have been answered, before this round.
-                measured.calls += min(measured.size, max(0, number - self._hung - 1))
-                self._hung = max(self._hung, number)
             measured.calls += 1
             measured.failed += 1
             # Not at the end of the round: with timeouts of a minute that would be long after. Older calls in flight

@@ -65,7 +65,8 @@ def _from_file(name: str) -> str:
 def check_pem(where: str, path: str | None, kind: type[Exception] = KeyRefusedError) -> None:
     """Open the file of certificates or of a key that ``where`` names, if any, or raise an error of this kind."""
     try:
-        if path and b"PRIVATE KEY-----" not in Path(path).read_bytes():
+        is_key = "key" in where.rpartition(" ")[2].lower()
+        if path and not (b"PRIVATE KEY-----" in Path(path).read_bytes() and is_key):
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__

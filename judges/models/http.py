@@ -32,7 +32,7 @@ from judges.core.model import (
     ToolsRefusedError,
 )
 from judges.models.connections import BrokenReplyError, Connections
-from judges.models.credentials import AddressRefusedError, GuardedResolver, check_pem
+from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, check_pem
 from judges.models.output_bound import OutputRefusedError, is_about_bound
 from judges.models.replies import read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
@@ -177,10 +177,10 @@ def below(base_url: str, path: str) -> str:
     return str(url.copy_with(path=f"{url.path.rstrip('/')}{path}"))
 
 
-def tls_context(*urls: str | None) -> ssl.SSLContext:
+def tls_context(*urls: str | None, kind: type[Exception] = KeyRefusedError) -> ssl.SSLContext:
     """Make a context that trusts what the environment names; one that trusts nobody if no address is https."""
     if any(url is not None and httpx.URL(url).scheme == "https" for url in urls):
-        check_pem("SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE"))
+        check_pem("SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE"), kind)
         return httpx.create_ssl_context()
     # Loading the certificates takes 20 ms of CPU.
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -42,7 +42,6 @@ _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_
 _WAYS: Final = ", ".join(get_args(Combine))
 # Schemes that the worker translates for kombu.
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
-_TLS_FILES: Final = ("ca_certs", "certfile", "keyfile")
 _QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
 
 
@@ -117,14 +116,15 @@ def _check_servers(settings: Settings, origin: Mapping[str, str]) -> None:
             raise SettingsError(f"{here}: there is no shard {number}; the last one is {last}")
 
 
-def check_files(settings: Settings, environment: Mapping[str, str]) -> None:
-    """Open the files that are named for TLS with Redis and the broker."""
+def with_files(settings: Settings, environment: Mapping[str, str]) -> Settings:
+    """Open the files that are named for TLS with Redis and the broker, and return the settings."""
     for url in (*settings.redis_urls, *each(settings.broker_url or "")):
         for name, path in parse_qsl(urlsplit(url).query):
-            if name.removeprefix("ssl_") in _TLS_FILES:
+            if name.removeprefix("ssl_") in {"ca_certs", "certfile", "keyfile"}:
                 check_pem(f"{mask_url(url)}: {name}", path, SettingsError)
         if url.startswith(("rediss", "amqps")) and "ca_certs" not in url:
             check_pem("SSL_CERT_FILE", environment.get("SSL_CERT_FILE"), SettingsError)
+    return settings
 
 
 def _check_receivers(settings: Settings, origin: Mapping[str, str]) -> None:

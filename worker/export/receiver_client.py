@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 import httpx
 
-from judges.models.credentials import KeyRefusedError, proxy_for
+from judges.models.credentials import proxy_for
 from judges.models.http import tls_context
 from worker.config.settings import SettingsError
 
@@ -106,15 +106,13 @@ class ReceiverClient:
         self._runner = asyncio.Runner()
         # The proxy is found as for judge endpoints; certificates are those that the environment names.
         found = proxy_for(destination.url, destination.proxy)
+        context = tls_context(destination.url, found, kind=SettingsError)
         try:
-            context = tls_context(destination.url, found)
             if destination.ca_file is not None:
                 context.load_verify_locations(destination.ca_file)
             if destination.client_cert is not None:
                 # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
                 context.load_cert_chain(destination.client_cert, destination.client_key, password=b"")
-        except KeyRefusedError as error:
-            raise SettingsError(str(error)) from None
         except OSError as error:
             cause = error.reason if isinstance(error, ssl.SSLError) else error.strerror
             files = filter(None, (destination.ca_file, destination.client_cert, destination.client_key))
