@@ -204,7 +204,6 @@ def _unavailable(error: Exception, address: str) -> ModelError:
     if isinstance(error, BrokenReplyError):
         return ModelUnavailableError(str(error))
     if isinstance(error, aiohttp.ClientHttpProxyError) and error.status in _REJECTED:
-        # The answer of a proxy to CONNECT: it wants other credentials, or forbids the address.
         rejected = ModelRejectedError(f"the proxy rejects the connection to {address}: HTTP {error.status}")
         rejected.status = error.status
         return rejected

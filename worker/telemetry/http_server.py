@@ -94,10 +94,11 @@ def server_tls(setting: str, cert: str | None, key: str | None) -> ssl.SSLContex
     try:
         # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
         context.load_cert_chain(cert, key, password=b"")
+    except ssl.SSLError as error:
+        fix = f"{cert} and {key} must be PEM, the key without a passphrase and of this certificate"
+        raise SettingsError(f"{setting}: certificate and key cannot be used ({error.reason}); {fix}") from None
     except OSError as error:
-        why = getattr(error, "reason", None) or error.strerror
-        fix = "both must be readable PEM files, the key without a passphrase and of this certificate"
-        raise SettingsError(f"{setting}: {cert} or {key} cannot be used ({why}); {fix}") from None
+        raise SettingsError(f"{setting}: certificate or key cannot be read ({error.strerror}): {cert}, {key}") from None
     return context
 
 

@@ -230,7 +230,6 @@ def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:
         raise SettingsError(f"metrics: {_METRICS_ENDPOINT if given else _ENDPOINT} must be http://host:port")
     url = given or f"{base.rstrip('/')}/v1/metrics"
     for name in _TLS_FILES if url.startswith("https") else ():
-        # The library takes a folder of certificates too.
-        if not Path(environment.get(name, "")).is_dir():
+        if not Path(environment.get(name, "")).is_dir():  # The library takes a folder too.
             check_pem(name, environment.get(name), SettingsError)
     return url
