@@ -3,9 +3,9 @@
 ModelError                       root; ``reason`` is the verdict's reason
 ├── RateLimitedError             429
 ├── ModelTimeoutError            no answer in time
-├── ModelUnavailableError        no connection, 408, 5xx, an invalid reply
-├── ModelRejectedError           401, 402, 403, 404, quota or credit exhausted: the operator must act
-├── BadModelRequestError         another 4xx: this request will never be accepted
+├── ModelUnavailableError        no connection, 408, 409, 425, 499, 5xx, an invalid reply
+├── ModelRejectedError           401 to 405, 407, 410, 421, 451, quota or credit exhausted: the operator must act
+├── BadModelRequestError         400, 422 and the like: this request will never be accepted
 │   └── ToolsRefusedError        the endpoint does not support tools
 ├── OverBudgetError              a budget refuses the request
 ├── InputTooLongError            the endpoint says that the context is full

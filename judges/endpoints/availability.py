@@ -15,6 +15,7 @@ log = structlog.get_logger("tracejudge.judging")
 _MAX_FAILURES: Final = 10
 # Different evaluations: one request that is always refused says nothing about the others.
 _MAX_REFUSED: Final = 5
+_REFUSED_KEY: Final = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.PROXY_AUTHENTICATION_REQUIRED})
 _FIRST_INTERVAL_S: Final = 1.0
 _MAX_INTERVAL_S: Final = 15.0
 # Jitter, so that many workers do not probe together.
@@ -35,6 +36,7 @@ class Circuit:
         self._draw = draw
         self._failures = 0
         self._refused: set[str] = set()
+        self._has_answered = False
         self._interval_s = 0.0
         self._valid_from = 0
         self.cause: ModelError | None = None
@@ -52,14 +54,15 @@ class Circuit:
         """Record, while closed, an outcome that shows a working endpoint."""
         self._failures = 0
         self._refused.clear()
+        self._has_answered = True
 
     def record_failure(
         self, error: ModelError, number: int, next_number: int, older: int, now: float, *, evaluation: str = ""
     ) -> bool:
         """Record a failure while closed; return whether it opened the circuit.
 
-        The circuit opens at once when the key is refused (401), after other rejections of five different evaluations
-        with no answer in between, and after ten failures in a row.
+        The circuit opens when a key (401, 407) is refused before anything was answered, after rejections of five
+        different evaluations with no answer in between, and after ten failures in a row.
 
         Args:
             error: A rejection or a transient failure.
@@ -74,7 +77,9 @@ class Circuit:
         # Failures are often quicker than answers: the older calls may still be answered, so wait for as many failures.
         if isinstance(error, ModelRejectedError):
             self._refused.add(evaluation or str(number))
-            if error.status != httpx.codes.UNAUTHORIZED and len(self._refused) < max(_MAX_REFUSED, older):
+            # Some gateways refuse a key now and then: among answers this says nothing about the key.
+            is_first = error.status in _REFUSED_KEY and not self._has_answered
+            if len(self._refused) < max(1 if is_first else _MAX_REFUSED, older):
                 return False
         else:
             self._failures += 1
@@ -94,6 +99,7 @@ class Circuit:
         """Let calls through again."""
         self.cause = None
         self.record_answer()
+        self._has_answered = False
         self._valid_from = next_number
 
     def _keep_open(self, error: ModelError, next_number: int, now: float) -> None:
@@ -166,16 +172,16 @@ class LimiterEvents:
         """Handle an error that delays calls for ``seconds``."""
 
     def endpoint_error(self, error: ModelError) -> None:
-        """Handle an error that carries a message of the endpoint."""
+        """Handle an HTTP error of the endpoint."""
 
 
 class CircuitLog(LimiterEvents):
-    """Logs the changes of a circuit, and the endpoint's own error messages once a minute."""
+    """Logs the changes of a circuit, and the endpoint's errors, each reason once a minute."""
 
     def __init__(self, judge_model: str, steady: Callable[[], float] = time.monotonic) -> None:
         self._judge_model = judge_model
         self._steady = steady
-        self._logged_at: float | None = None
+        self._logged_at: dict[str, float] = {}
 
     def circuit_opened(self, error: ModelError, seconds: float) -> None:
         """Log the cause; the text of a ModelError is ours and quotes nothing."""
@@ -187,9 +193,9 @@ class CircuitLog(LimiterEvents):
         log.info("circuit closed", judge_model=self._judge_model, seconds=round(seconds, 1))
 
     def endpoint_error(self, error: ModelError) -> None:
-        """Log the endpoint's message, once a minute."""
+        """Log status and message, once a minute for each reason."""
         now = self._steady()
-        if self._logged_at is None or now >= self._logged_at + _ERROR_LOG_INTERVAL_S:
-            self._logged_at = now
-            fields = {"reason": error.reason, "status": error.status, "said": error.said}
+        if now >= self._logged_at.get(error.reason, now - _ERROR_LOG_INTERVAL_S) + _ERROR_LOG_INTERVAL_S:
+            self._logged_at[error.reason] = now
+            fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.said}
             log.warning("endpoint error", judge_model=self._judge_model, **fields)

@@ -239,7 +239,7 @@ class LimitedModel:
             return
         result.took_s = took_s
         result.refusals = self.limiter.count_refusal(result, request.refusals)
-        if result.said:
+        if result.status is not None:
             self.limiter.events.endpoint_error(result)
 
     def _record_tokens(self, judge: str, direction: Direction, tokens: int) -> None:
@@ -281,7 +281,7 @@ class DelayNotes(LimiterEvents):
 
     def endpoint_error(self, error: ModelError) -> None:
         """Report the endpoint's message, once for each reason."""
-        if error.reason not in self._reported_errors:
+        if error.said and error.reason not in self._reported_errors:
             self._reported_errors.add(error.reason)
             self._report(f"{self._where}: {with_said(str(error), error.said)}", None)
 

@@ -6,6 +6,8 @@ throughput as N / W. A larger limit is kept when a good part of the growth becom
 any throughput is lost.
 """
 
+import math
+from collections import OrderedDict
 from typing import Final, Literal, NamedTuple
 
 Phase = Literal["ramp", "double", "settle", "steady"]
@@ -31,6 +33,45 @@ _MIN_LATENCY_S: Final = 1e-6
 _FIRST_REST: Final = 5
 _MAX_REST: Final = 80
 _REST_LOWERED: Final = 3
+# A call hangs when calls that began so many usual latencies after it are answered.
+_OVERTAKEN: Final = 3.0
+
+
+class InFlight:
+    """The calls in flight, and those that hang: calls that began much later are answered, unlike in overload. Pure."""
+
+    def __init__(self) -> None:
+        self.running: OrderedDict[int, float] = OrderedDict()
+        self.hanging = set[int]()
+        self.silence_s = math.inf
+        """For how long no answer is unusual; infinite before the first one."""
+        self._usual_s = math.inf
+        # When the calls that are answered now began: a mean, because one early answer proves nothing.
+        self._began = 0.0
+
+    def hangs(self, began: float) -> bool:
+        """Return whether a call that began then is overtaken by far."""
+        return began < self._began - _OVERTAKEN * self._usual_s
+
+    def end(self, number: int) -> None:
+        """Remove a call."""
+        if self.running.pop(number, None) is None:
+            self.hanging.discard(number)
+
+    def record_answer(self, began: float, now: float) -> None:
+        """Record an answer to a call that began then, and find the calls that it overtakes."""
+        if self._usual_s == math.inf:
+            self._usual_s, self._began = now - began, began
+        self._usual_s += 0.1 * (now - began - self._usual_s)
+        self._began += 0.3 * (began - self._began)
+        self.silence_s = max(1.0, _OVERTAKEN * self._usual_s)
+        while self.running and self.hangs(next(iter(self.running.values()))):
+            self.give_up_oldest()
+
+    def give_up_oldest(self) -> None:
+        """Count the oldest call as one that hangs."""
+        if self.running:
+            self.hanging.add(self.running.popitem(last=False)[0])
 
 
 class Trial(NamedTuple):

@@ -5,6 +5,7 @@ It combines three pure parts: the adaptive limit on calls in flight (``concurren
 """
 
 import asyncio
+import math
 import random
 import time
 from collections import OrderedDict
@@ -21,7 +22,7 @@ from judges.core.model import (
 )
 from judges.core.verdict import Refusals
 from judges.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents
-from judges.endpoints.concurrency import AdaptiveLimit
+from judges.endpoints.concurrency import AdaptiveLimit, InFlight
 from judges.endpoints.rate_limits import RateLimitState
 
 _FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
@@ -72,7 +73,11 @@ class EndpointLimiter:
         self.answered_at = 0.0
         """Unix time of the last answer."""
         self._clock = clock
+        self._most = max_in_flight
         self._limit = AdaptiveLimit(max_in_flight)
+        self._calls = InFlight()
+        # After so long a silence one call goes beside the others, which may all hang; then after twice as long.
+        self._silence_s = self._beside_at = math.inf
         self._circuit = Circuit(clock.draw)
         self._rate_limits = RateLimitState(clock.draw)
         self._availability = Availability(self._circuit, self._rate_limits, patience_s)
@@ -86,8 +91,10 @@ class EndpointLimiter:
 
     @property
     def limit(self) -> int:
-        """How many calls may be in flight: one, the probe, while the endpoint is unavailable."""
-        return 1 if self._availability.needs_probe else self._limit.limit
+        """How many calls may be in flight; of an unavailable endpoint, those that are and a probe that is due."""
+        if self._availability.needs_probe:
+            return max(1, self.in_flight + (self._clock.steady() >= self._next_probe_at))
+        return min(self._most, self._limit.limit + len(self._calls.hanging))
 
     @property
     def circuit_open(self) -> bool:
@@ -156,6 +163,7 @@ class EndpointLimiter:
         """Return a permit with the result of its call; None where it is unknown, as after a cancellation."""
         now = self._clock.steady()
         self.in_flight -= 1
+        self._calls.end(permit.number)
         if permit is self._probe:
             self._probe = None
         if result is not None:
@@ -169,6 +177,9 @@ class EndpointLimiter:
             self._rate_limits.record_quota(result.quota, permit.number, now, self._clock.now())
         if isinstance(result, ChatResponse):
             self._rate_limits.record_usage(result.input_tokens + result.output_tokens)
+            self._calls.record_answer(permit.began, now)
+            self._silence_s = self._calls.silence_s
+            self._beside_at = now + self._silence_s
             # Before the circuit closes below, which changes who waits for what.
             wanted = self._is_wanted
             self._record_working(permit, now)
@@ -189,7 +200,7 @@ class EndpointLimiter:
     @property
     def _is_wanted(self) -> bool:
         """Whether a caller waits because of the limit, or of the short hold after a refusal, and nothing else."""
-        is_limited = self.in_flight + 1 >= self._limit.limit or self._rate_limits.refused_in_row > 0
+        is_limited = len(self._calls.running) + 1 >= self._limit.limit or self._rate_limits.refused_in_row > 0
         return bool(self._waiters) and is_limited
 
     def _record_working(self, permit: Permit, now: float) -> None:
@@ -210,7 +221,7 @@ class EndpointLimiter:
         """Pause all calls, unless the endpoint refused only this request while it answers others."""
         limits = self._rate_limits
         means_all = limits.is_paused or permit.is_probe
-        if not means_all and not limits.record_refusal(self.in_flight, now):
+        if not means_all and not limits.record_refusal(len(self._calls.running), now):
             return
         before = limits.resumes_at
         limits.pause(error.retry_after_s, permit.number, self._next, now)
@@ -230,7 +241,10 @@ class EndpointLimiter:
             return
         if isinstance(error, _FAILURES) and not permit.is_probe:
             self._limit.record_failure(permit.number, self._next, now, wanted=wanted)
-        older = self.in_flight - (self._next - permit.number - 1)
+        if self._calls.hangs(permit.began):
+            # Later calls were answered: it says nothing about the endpoint.
+            return
+        older = len(self._calls.running) - (self._next - permit.number - 1)
         if circuit.record_failure(error, permit.number, self._next, older, now, evaluation=permit.evaluation):
             self.events.circuit_opened(error, circuit.probe_at - now)
 
@@ -243,7 +257,7 @@ class EndpointLimiter:
             return False
         if self._availability.needs_probe:
             return now >= self._next_probe_at
-        if self.in_flight >= self._limit.limit or self._rate_limits.holds(self.in_flight, now):
+        if self.in_flight >= self.limit or self._rate_limits.holds(len(self._calls.running), now):
             return False
         return self._rate_limits.exhausted_until(self._next, now) is None
 
@@ -251,7 +265,11 @@ class EndpointLimiter:
         is_probe = self._availability.needs_probe
         permit = Permit(self._next, now, is_probe, evaluation)
         if is_probe:
+            self._silence_s = self._calls.silence_s if self._probe is None else 2 * self._silence_s
             self._probe = permit
+        else:
+            self._calls.running[self._next] = now
+            self._beside_at = now + self._silence_s
         self._next += 1
         self.in_flight += 1
         return permit
@@ -259,7 +277,8 @@ class EndpointLimiter:
     @property
     def _next_probe_at(self) -> float:
         # A probe that hangs must not hide for long that the endpoint is back.
-        hung_at = 0.0 if self._probe is None else self._probe.began + _PROBE_PATIENCE_S
+        probe = self._probe
+        hung_at = 0.0 if probe is None else probe.began + min(_PROBE_PATIENCE_S, self._silence_s)
         return max(self._availability.probe_at, hung_at)
 
     def _admit(self, now: float) -> None:
@@ -279,23 +298,24 @@ class EndpointLimiter:
             self._set_timer(now)
 
     def _set_timer(self, now: float) -> None:
-        at: float | None = None
+        at = math.inf
         if self._waiters:
             if self._availability.needs_probe:
                 at = self._next_probe_at
             elif (refilled_at := self._rate_limits.exhausted_until(self._next, now)) is not None:
                 at = refilled_at
-            elif self._rate_limits.holds(self.in_flight, now):
+            elif self._rate_limits.holds(len(self._calls.running), now):
                 at = self._rate_limits.held_until
             else:
                 self._limit.record_demand(now)
-                at = self._limit.next_tick_at
+                beside_at = self._beside_at if self.in_flight < self._most else math.inf
+                at = min(self._limit.next_tick_at or math.inf, beside_at)
         if self._timer is not None:
-            if at is not None and self._timer_at <= at:
+            if self._timer_at <= at < math.inf:
                 return
             self._timer.cancel()
             self._timer = None
-        if at is not None:
+        if at < math.inf:
             self._timer_at = at
             self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._wake)
 
@@ -304,4 +324,8 @@ class EndpointLimiter:
         now = self._clock.steady()
         if self._waiters and not self._availability.needs_probe:
             self._limit.tick(self._next, now)
+            if now >= self._beside_at:
+                self._calls.give_up_oldest()
+                self._silence_s *= 2
+                self._beside_at = now + self._silence_s
         self._admit(now)

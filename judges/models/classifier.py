@@ -194,16 +194,11 @@ class HttpClassifier:
     def _error(self, reply: Reply, body: Mapping[str, object]) -> ModelError:
         fault = read_fault(reply.body)
         error = translated(reply, fault, body, self._endpoint)
-        chosen: ModelError | None = None
-        if reply.status == httpx.codes.FAILED_DEPENDENCY:
-            # So text-embeddings-inference reports that the model failed, or that it is no classifier.
-            chosen = ModelUnavailableError("the endpoint's model fails: HTTP 424")
-        elif _TOO_MANY_TOKENS in fault.message and httpx.codes.is_client_error(reply.status):
-            chosen = InputTooLongError(
-                f"the endpoint finds the request too long: HTTP {reply.status}; lower max_tokens in judge.toml"
-            )
-        if chosen is None:
+        if _TOO_MANY_TOKENS not in fault.message or not httpx.codes.is_client_error(reply.status):
             return error
+        chosen = InputTooLongError(
+            f"the endpoint finds the request too long: HTTP {reply.status}; lower max_tokens in judge.toml"
+        )
         chosen.status, chosen.said, chosen.quota = error.status, error.said, error.quota
         chosen.retry_after_s = error.retry_after_s
         return chosen

@@ -5,6 +5,7 @@ A key is read from a variable or a file and never appears in a log line or an er
 
 import logging
 import socket
+import ssl
 import stat
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -59,6 +60,17 @@ def _from_file(name: str) -> str:
         log.warning("key file %s is readable by other users; restrict it with chmod 600", name)
     # Editors end the last line.
     return raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+
+
+def check_pem(where: str, path: str | None, kind: type[Exception] = KeyRefusedError) -> None:
+    """Open the file of certificates or of a key that ``where`` names, if any, or raise an error of this kind."""
+    try:
+        is_key = "key" in where.rpartition(" ")[2].lower()
+        if path and not (b"PRIVATE KEY-----" in Path(path).read_bytes() and is_key):
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        raise kind(f"{where}: the file {path} cannot be used ({why}); name a readable PEM file") from None
 
 
 _GUARDED: Final = tuple(

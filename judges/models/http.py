@@ -7,6 +7,7 @@ resolved for new connections only, and guarded addresses are refused there.
 """
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from judges.core.model import (
     ToolsRefusedError,
 )
 from judges.models.connections import BrokenReplyError, Connections
-from judges.models.credentials import AddressRefusedError, GuardedResolver
+from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, check_pem
 from judges.models.output_bound import OutputRefusedError, is_about_bound
 from judges.models.replies import read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
@@ -176,9 +177,10 @@ def below(base_url: str, path: str) -> str:
     return str(url.copy_with(path=f"{url.path.rstrip('/')}{path}"))
 
 
-def tls_context(*urls: str | None) -> ssl.SSLContext:
+def tls_context(*urls: str | None, kind: type[Exception] = KeyRefusedError) -> ssl.SSLContext:
     """Make a context that trusts what the environment names; one that trusts nobody if no address is https."""
     if any(url is not None and httpx.URL(url).scheme == "https" for url in urls):
+        check_pem("SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE"), kind)
         return httpx.create_ssl_context()
     # Loading the certificates takes 20 ms of CPU.
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -201,6 +203,10 @@ def _unavailable(error: Exception, address: str) -> ModelError:
         return _refused_address()
     if isinstance(error, BrokenReplyError):
         return ModelUnavailableError(str(error))
+    if isinstance(error, aiohttp.ClientHttpProxyError) and error.status in _REJECTED:
+        rejected = ModelRejectedError(f"the proxy rejects the connection to {address}: HTTP {error.status}")
+        rejected.status = error.status
+        return rejected
     return ModelUnavailableError(f"no connection to {address} ({type(error).__name__})")
 
 
@@ -318,7 +324,11 @@ def _without_quotes(text: str, quotable: Sequence[str]) -> str:
     return "".join("[...]" if is_hidden else "".join(sign for _, sign in part) for is_hidden, part in marked)
 
 
-_REJECTED: Final = frozenset({401, 402, 403, 404})
+# Each 4xx: these stop the model until an operator acts, the next ones are final for their request. The rest comes from
+# proxies and gateways, and passes: 408, 409, 423, 424, 425, 498, 499 and so on.
+_REJECTED: Final = frozenset({401, 402, 403, 404, 405, 407, 410, 421, 451})
+_ABSENT: Final = frozenset({404, 405, 410})
+_BAD: Final = frozenset({400, 406, 411, 413, 414, 415, 416, 417, 422, 431, 494})
 _REJECTED_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
 _REJECTED_WORDS: Final = ("credit balance is too low", "your specified api usage limits")
 _FILTERED_CODES: Final = frozenset(
@@ -413,9 +423,8 @@ def _chosen(reply: Reply, fault: Fault, address: str) -> ModelError:
         return ContentFilteredError(f"the endpoint's filter refuses the request: HTTP {status}")
     is_rejected = status in _REJECTED or code in _REJECTED_CODES
     if is_rejected or (is_client_error and _opens_with(fault, _REJECTED_WORDS)):
-        is_absent = status == httpx.codes.NOT_FOUND
-        absent = f"HTTP 404 from {address}; check base_url and model"
-        return ModelRejectedError(absent if is_absent else f"the endpoint rejects the request: HTTP {status}")
+        absent = f"HTTP {status} from {address}; check base_url and model"
+        return ModelRejectedError(absent if status in _ABSENT else f"the endpoint rejects the request: HTTP {status}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         found = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
         # Waiting does not help a request that needs more tokens than the endpoint grants in a whole minute.
@@ -425,12 +434,12 @@ def _chosen(reply: Reply, fault: Fault, address: str) -> ModelError:
             if is_oversized
             else RateLimitedError("the endpoint asks for fewer requests: HTTP 429")
         )
-    if status == httpx.codes.REQUEST_TIMEOUT or not is_client_error:
-        return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
     too_long = code in _TOO_LONG_CODES or any(words in fault.message.lower() for words in _TOO_LONG_WORDS)
-    if too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+    if is_client_error and (too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE):
         return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
-    return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
+    if status in _BAD:
+        return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
+    return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
 
 
 def _tools_refused(reply: Reply, fault: Fault) -> ModelError | None:

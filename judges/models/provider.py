@@ -12,7 +12,7 @@ import httpx
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_guarded, proxy_for, read_key
-from judges.models.http import is_endpoint
+from judges.models.http import is_endpoint, tls_context
 
 # Settings of the providers whose endpoints bound an answer.
 OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens"})
@@ -87,8 +87,10 @@ def bearer(api_key: str | None) -> dict[str, str]:
 def access(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str) -> Access:
     """Read the key of an endpoint and find the proxy for its address, or raise ``ModelSettingsError``."""
     try:
-        return Access(read_key(settings, environment), proxy_for(url, proxy))
+        key, found = read_key(settings, environment), proxy_for(url, proxy)
+        tls_context(url, found)  # A file that cannot be used is an error now, and not of each request.
     except KeyRefusedError as error:
         raise ModelSettingsError(str(error)) from None
     except ProxyRefusedError as error:
         raise ModelSettingsError(f"base_url: {error}") from error
+    return Access(key, found)

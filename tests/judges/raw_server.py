@@ -24,11 +24,13 @@ class RawServer:
                             return
 
             def _read_request(self) -> bool:
-                length = 0
+                length, is_there = 0, False
                 while line := self.rfile.readline().strip().lower():
+                    is_there = True
                     if line.startswith(b"content-length:"):
                         length = int(line.partition(b":")[2])
-                return bool(self.rfile.read(length))
+                self.rfile.read(length)
+                return is_there
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self._scheme = "http"

@@ -175,7 +175,7 @@ FAILING: dict[str, Failing] = {
     "overload": Failing(529, "overloaded_error", WORDS, ModelUnavailableError, FAILS),
     "fault that speaks of credit": Failing(500, "api_error", CREDIT, ModelUnavailableError, FAILS),
     "form": Failing(400, "invalid_request_error", WORDS, BadModelRequestError, BAD),
-    "conflict": Failing(409, "invalid_request_error", WORDS, BadModelRequestError, BAD),
+    "conflict": Failing(409, "invalid_request_error", WORDS, ModelUnavailableError, FAILS),
 }
 
 

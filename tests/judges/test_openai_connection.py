@@ -16,16 +16,23 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_client import REQUEST, WORDS
+from model_client import REQUEST, WORDS, Client
 from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import Behaviour, answers, cuts, failing, gathering, hangs, not_json, slow, yes_no
 
-from judges.core.model import ModelSettings, ModelTimeoutError, ModelUnavailableError, RateLimitedError
+from judges.core.model import (
+    ModelRejectedError,
+    ModelSettings,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RateLimitedError,
+)
 from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, tls_context
+from judges.models.registry import build
 from judges.models.replies import retry_after_s
 
 COMPLETION = {"choices": [{"message": {"content": "yes"}}]}
@@ -251,6 +258,17 @@ class TestCertificates:
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
         with RawServer(packed(msgspec.json.encode(COMPLETION)), tls=certificate.tls) as server:
             assert client(server.base_url).ask().text == "yes"
+
+
+class TestProxies:
+    def test_that_refuse_the_connection_stop_the_model_as_an_endpoint_does(self) -> None:
+        for status, kind in ((407, ModelRejectedError), (403, ModelRejectedError), (502, ModelUnavailableError)):
+            with RawServer(b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n" % status) as proxy:
+                for scheme in ("http", "https"):
+                    settings = ModelSettings(base_url=f"{scheme}://judge.example/v1", model="m")
+                    failure = Client(build(settings, {}, proxy.base_url.removesuffix("/v1"))).fails()
+                    assert type(failure) is kind, (status, scheme)
+                    assert kind is ModelUnavailableError or failure.status == status, (status, scheme)
 
 
 class TestConcurrency:

@@ -260,12 +260,21 @@ class TestOptionsOfTheEndpoint:
         assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
 
 
+BAD_STATUS = {400, 406, 411, 414, 415, 416, 417, 422, 431, 494}
+OWN_STATUS = {401, 402, 403, 404, 405, 407, 410, 413, 421, 429, 451}
 FAILING: dict[str, tuple[Reply, type[ModelError], str]] = {
     **{
         str(status): (failing(status, WORDS), ModelRejectedError, f"the endpoint rejects the request: HTTP {status}")
-        for status in (401, 402, 403)
+        for status in (401, 402, 403, 407, 421, 451)
     },
-    "404": (failing(404, WORDS), ModelRejectedError, "HTTP 404 from {}/chat/completions; check base_url and model"),
+    **{
+        str(status): (
+            failing(status, WORDS),
+            ModelRejectedError,
+            f"HTTP {status} from {{}}/chat/completions; check base_url and model",
+        )
+        for status in (404, 405, 410)
+    },
     "quota used up": (
         failing(429, WORDS, kind="insufficient_quota", code="insufficient_quota", retry_after=1),
         ModelRejectedError,
@@ -288,7 +297,7 @@ FAILING: dict[str, tuple[Reply, type[ModelError], str]] = {
     ),
     **{
         str(status): (failing(status, WORDS), ModelUnavailableError, f"the endpoint fails: HTTP {status}")
-        for status in (408, 500, 502, 503, 504, 529)
+        for status in (*sorted({*range(400, 500)} - OWN_STATUS - BAD_STATUS), 500, 502, 503, 504, 529)
     },
     "html with 502": (
         not_json(f"<html>{WORDS}</html>", status=502),
@@ -302,7 +311,7 @@ FAILING: dict[str, tuple[Reply, type[ModelError], str]] = {
             BadModelRequestError,
             f"the endpoint does not take this request: HTTP {status}",
         )
-        for status in (400, 405, 409, 422, 451)
+        for status in sorted(BAD_STATUS)
     },
     "400 without json": (
         not_json(WORDS, status=400),

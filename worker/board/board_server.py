@@ -17,7 +17,7 @@ from worker.config.settings import Settings, SettingsError
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer, listen, tls_context
+from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
 from worker.telemetry.metrics import BoardMetrics, push
 
 log = structlog.get_logger("tracejudge.board")
@@ -53,6 +53,7 @@ class BoardServer:
             self._readiness.watch(thread.name, thread.role, thread)
         auth, tls = HttpAuth.of(settings, environment), tls_context(settings)
         self._pages = HttpServer(metrics.registry, self._readiness, auth, tls)
+        server_tls("board.tls_cert", board.tls_cert, board.tls_key)
         self._listener = listen(board.host, board.port, "board.port", _BACKLOG)
         host = f"[{board.host}]" if ":" in board.host else board.host
         self.url = f"{'https' if board.tls_cert else 'http'}://{host}:{self._listener.getsockname()[1]}"
@@ -69,11 +70,7 @@ class BoardServer:
             ssl_certfile=board.tls_cert,
             ssl_keyfile=board.tls_key,
         )
-        try:
-            config.load()
-        except OSError as error:
-            self._listener.close()
-            raise SettingsError(f"board.tls_cert: certificate or key cannot be used ({error.strerror})") from None
+        config.load()
         self._server = _Server(config, self._readiness)
         if board.metrics_port is not None:
             try:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple, get_args, get_type_hints
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES
 
@@ -18,12 +18,12 @@ from judges.core.judge import Judge
 from judges.core.model import DECIDING
 from judges.custom.installed import installed
 from judges.custom.variables import has_value
-from judges.models.credentials import NO_PROXY, ProxyRefusedError, proxy_for
+from judges.models.credentials import NO_PROXY, ProxyRefusedError, check_pem, proxy_for
 from judges.models.http import is_endpoint
 from judges.models.registry import ModelSettingsError, check
 from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
-from tracejudge.redis_url import has_misplaced_login, parse_redis_url
+from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
 from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
@@ -114,6 +114,17 @@ def _check_servers(settings: Settings, origin: Mapping[str, str]) -> None:
         if number > last:
             here = f"{origin['served_shards']}: served_shards"
             raise SettingsError(f"{here}: there is no shard {number}; the last one is {last}")
+
+
+def with_files(settings: Settings, environment: Mapping[str, str]) -> Settings:
+    """Open the files that are named for TLS with Redis and the broker, and return the settings."""
+    for url in (*settings.redis_urls, *each(settings.broker_url or "")):
+        for name, path in parse_qsl(urlsplit(url).query):
+            if name.removeprefix("ssl_") in {"ca_certs", "certfile", "keyfile"}:
+                check_pem(f"{mask_url(url)}: {name}", path, SettingsError)
+        if url.startswith(("rediss", "amqps")) and "ca_certs" not in url:
+            check_pem("SSL_CERT_FILE", environment.get("SSL_CERT_FILE"), SettingsError)
+    return settings
 
 
 def _check_receivers(settings: Settings, origin: Mapping[str, str]) -> None:

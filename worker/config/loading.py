@@ -22,7 +22,7 @@ from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
 from worker.config import judge_files
 from worker.config.canary_file import Canary
-from worker.config.checks import check_settings
+from worker.config.checks import check_settings, with_files
 from worker.config.errors import describe_error, nearest, with_rule_name
 from worker.config.objectives import FILE_NAME, read_objectives
 from worker.config.receivers import KINDS
@@ -69,7 +69,7 @@ def load(
         if value is not None:
             # `--shards` of the worker chooses, as `served_shards` does.
             given.values[key], given.origin[key] = value, f"--{key.removeprefix('served_').replace('_', '-')}"
-    return build(given, needs_rules=needs_rules)
+    return with_files(build(given, needs_rules=needs_rules), environment)
 
 
 class Given(NamedTuple):

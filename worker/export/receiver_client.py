@@ -106,7 +106,7 @@ class ReceiverClient:
         self._runner = asyncio.Runner()
         # The proxy is found as for judge endpoints; certificates are those that the environment names.
         found = proxy_for(destination.url, destination.proxy)
-        context = tls_context(destination.url, found)
+        context = tls_context(destination.url, found, kind=SettingsError)
         try:
             if destination.ca_file is not None:
                 context.load_verify_locations(destination.ca_file)

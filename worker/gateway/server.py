@@ -16,7 +16,7 @@ from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracejudge.redis_url import parse_redis_url
-from worker.config.settings import Settings, SettingsError
+from worker.config.settings import Settings
 from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
 from worker.gateway.gathering import Gatherers, Joiner
@@ -27,7 +27,7 @@ from worker.service import ServiceThread
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer, listen, tls_context
+from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
 from worker.telemetry.metrics import GatewayMetrics, push
 
 log = structlog.get_logger("tracejudge.gateway")
@@ -187,10 +187,8 @@ class GatewayServer:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         listener = listen(gateway.host, gateway.port, "gateway.port", _BACKLOG)
-        try:
-            server = self._server()
-        except OSError as error:
-            raise SettingsError(f"gateway.tls_cert: certificate or key cannot be used ({error.strerror})") from None
+        server_tls("gateway.tls_cert", gateway.tls_cert, gateway.tls_key)
+        server = self._server()
         page = self._pages.start(self._settings.metrics_host, gateway.metrics_port, "gateway.metrics_port")
         pushing = push(self._settings, self._metrics.registry, self._environment)
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.

@@ -115,7 +115,7 @@ _KNOWN: Final[Sequence[tuple[type[BaseException], str, str]]] = (
     ),
     (socket.gaierror, "the name of {where} cannot be resolved", "correct the host, or fix the name service"),
     (ConnectionRefusedError, "nothing listens at {where}", "start {what} there, or correct the address"),
-    (FileNotFoundError, "there is no socket at {where}", "start {what}, or correct the path"),
+    (FileNotFoundError, "there is no {file} {where}", "start {what}, or correct the path"),
     (ConnectionError, "{where} closes the connection", "perhaps it speaks TLS: use rediss:// or https://"),
     (TimeoutError, "{where} does not answer in time", "check whether a firewall is between, or it is overloaded"),
 )
@@ -135,5 +135,6 @@ def cause_of(error: BaseException, where: str, what: str) -> Cause:
         for kind, problem, fix in _KNOWN:
             if isinstance(each, kind):
                 reason = getattr(each, "verify_message", None) or getattr(each, "reason", None) or "no handshake"
-                return Cause(problem.format(where=where, reason=reason), fix.format(what=what))
+                file = "socket at" if where.startswith("unix") else "certificate file for"
+                return Cause(problem.format(where=where, reason=reason, file=file), fix.format(what=what))
     return Cause(f"no connection to {where} ({type(error).__name__})", f"check whether {what} runs there")

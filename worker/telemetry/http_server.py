@@ -77,23 +77,28 @@ class HttpAuth:
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Load certificate and key; None where the page is served without TLS.
+    """Load certificate and key of the metrics page."""
+    return server_tls("metrics_tls_cert", settings.metrics_tls_cert, settings.metrics_tls_key)
+
+
+def server_tls(setting: str, cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Load the certificate that a setting names, and its key; None where nothing is served over TLS.
 
     Raises:
         SettingsError: They cannot be read or do not belong together.
     """
-    if settings.metrics_tls_cert is None:
+    if cert is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
-        context.load_cert_chain(settings.metrics_tls_cert, settings.metrics_tls_key, password=b"")
+        context.load_cert_chain(cert, key, password=b"")
     except ssl.SSLError as error:
-        fix = "both must be PEM, the key without a passphrase and of this certificate"
-        raise SettingsError(f"metrics_tls_cert: certificate and key cannot be used ({error.reason}); {fix}") from None
+        fix = f"{cert} and {key} must be PEM, the key without a passphrase and of this certificate"
+        raise SettingsError(f"{setting}: certificate and key cannot be used ({error.reason}); {fix}") from None
     except OSError as error:
-        raise SettingsError(f"metrics_tls_cert: certificate or key cannot be read ({error.strerror})") from None
+        raise SettingsError(f"{setting}: certificate or key cannot be read ({error.strerror}): {cert}, {key}") from None
     return context
 
 

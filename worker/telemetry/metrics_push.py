@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import requests
@@ -43,7 +44,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.samples import Exemplar as PageExemplar
 from prometheus_client.samples import Sample
 
-from judges.models.credentials import NO_PROXY
+from judges.models.credentials import NO_PROXY, check_pem
 from judges.models.http import is_endpoint
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import address
@@ -51,6 +52,10 @@ from worker.storage.client import address
 log = structlog.get_logger("tracejudge.metrics")
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+_TLS_FILES: Final = (
+    *(f"OTEL_EXPORTER_OTLP_{of}{part}" for of in ("", "METRICS_") for part in ("CERTIFICATE", "CLIENT_CERTIFICATE")),
+    *("OTEL_EXPORTER_OTLP_CLIENT_KEY", "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+)
 _SCOPE: Final = InstrumentationScope("tracejudge", version("tracejudge-worker"))
 _STOP_MS: Final = 3_000.0
 _MAX_REASON_CHARS: Final = 60
@@ -215,7 +220,7 @@ def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:
     """Return where metrics are pushed: the variable for metrics, `otlp_endpoint`, or the variable for all signals.
 
     Raises:
-        SettingsError: No receiver is named, or its address is wrong.
+        SettingsError: No receiver is named, its address is wrong, or a file for its TLS cannot be used.
     """
     given = environment.get(_METRICS_ENDPOINT, "").strip()
     base = settings.otlp_endpoint or environment.get(_ENDPOINT, "").strip()
@@ -223,4 +228,8 @@ def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:
         raise SettingsError(f"metrics: otlp needs a receiver; set otlp_endpoint, {_ENDPOINT} or {_METRICS_ENDPOINT}")
     if not is_endpoint(given or base):
         raise SettingsError(f"metrics: {_METRICS_ENDPOINT if given else _ENDPOINT} must be http://host:port")
-    return given or f"{base.rstrip('/')}/v1/metrics"
+    url = given or f"{base.rstrip('/')}/v1/metrics"
+    for name in _TLS_FILES if url.startswith("https") else ():
+        if not Path(environment.get(name, "")).is_dir():  # The library takes a folder too.
+            check_pem(name, environment.get(name), SettingsError)
+    return url

@@ -35,6 +35,15 @@ def test_a_refused_key_opens_it_at_once() -> None:
     assert (one.is_open, one.opened_at, one.probe_at) == (True, 5.0, 6.0)
 
 
+def test_a_key_that_was_accepted_is_refused_for_all_before_it_opens() -> None:
+    for status in (401, 407):
+        one = circuit()
+        assert not one.record_failure(rejection(status), 2, 3, 2, 5.0), "two older calls may be answered"
+        one.record_answer()
+        alone = [one.record_failure(rejection(status), number, number + 1, 0, 5.0) for number in range(3, 8)]
+        assert alone == [False] * 4 + [True], status
+
+
 @pytest.mark.parametrize("error", [AWAY, ModelTimeoutError("slow")])
 def test_ten_failures_in_a_row_open_it(error: ModelError) -> None:
     one = circuit()
@@ -99,7 +108,7 @@ def test_failures_by_chance_practically_never_open_it() -> None:
 
 
 def test_other_rejections_open_it_once_five_different_evaluations_were_refused() -> None:
-    for status in (402, 403, 404):
+    for status in (402, 403, 404, 405):
         one = circuit()
         alone = [
             one.record_failure(rejection(status), number, number + 1, 0, 1.0, evaluation="a") for number in range(100)

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from judges.core.model import ModelRejectedError
+from judges.core.model import ModelRejectedError, ModelUnavailableError
 from judges.endpoints.availability import CircuitLog
 
 
@@ -25,12 +25,19 @@ def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:
     ]
 
 
-def test_what_an_endpoint_says_is_logged_once_a_minute() -> None:
+def test_what_an_endpoint_says_is_logged_once_a_minute_for_each_reason() -> None:
     now, error = 0.0, ModelRejectedError("the endpoint rejects the request: HTTP 403")
     error.status, error.said = 403, "You may not."
+    other = ModelUnavailableError("the endpoint fails: HTTP 425")
+    other.status = 425
     with capture_logs() as lines:
         events = CircuitLog("gpt", lambda: now)
         for now in (0.0, 1.0, 59.0, 61.0):  # noqa: B007 - read by the clock
             events.endpoint_error(error)
-    line = {"event": "endpoint error", "log_level": "warning", "judge_model": "gpt", "reason": "judge_rejected"}
-    assert lines == [line | {"status": 403, "said": "You may not."}] * 2
+            events.endpoint_error(other)
+    line = {"event": "endpoint error", "log_level": "warning", "judge_model": "gpt"}
+    expected = [
+        line | {"reason": each.reason, "note": str(each), "status": each.status, "said": each.said}
+        for each in (error, other)
+    ]
+    assert lines == expected * 2

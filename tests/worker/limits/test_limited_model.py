@@ -378,7 +378,7 @@ class Refusing(ScriptedModel):
     refused = 0
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        if request.evaluation == "a":
+        if request.evaluation.startswith("a"):
             self.refused += 1
             error = ModelRejectedError("no")
             error.status, error.said = self.status, "You may not."
@@ -426,9 +426,12 @@ def test_a_request_that_was_refused_alone_before_opens_no_circuit(earlier: int) 
         await asyncio.sleep(1)
         await limited.model.complete(REQUEST)
         refusals = Refusals(earlier, 0.5 if earlier else 0.0)
-        with pytest.raises(BadModelRequestError if earlier == 2 else ModelRejectedError) as caught:
-            await limited.model.complete(structs.replace(REQUEST, evaluation="a", refusals=refusals))
-        assert (caught.value.refusals.times, limited.limiter.circuit_open) == (earlier + 1, earlier == 0)
+        for evaluation in ("a1", "a2", "a3", "a4", "a5"):
+            assert not limited.limiter.circuit_open, "an answer came before: one refused key says nothing of the others"
+            with pytest.raises(BadModelRequestError if earlier == 2 else ModelRejectedError) as caught:
+                await limited.model.complete(structs.replace(REQUEST, evaluation=evaluation, refusals=refusals))
+            assert caught.value.refusals.times == earlier + 1
+        assert limited.limiter.circuit_open == (earlier == 0)
 
     run_virtually(run())
 

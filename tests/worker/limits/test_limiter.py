@@ -224,8 +224,11 @@ def test_for_how_long_it_has_been_open_is_known_once_a_call_has_ended() -> None:
         assert one.open_for_s is None, "what was broken off says nothing"
         await call(one)
         assert one.open_for_s == 0.0
+        for _ in range(4):
+            await call(one, NO)
+        assert not one.circuit_open, "its key was accepted before: a refusal says nothing of the others"
         await call(one, NO)
-        assert one.open_for_s == 0.0
+        assert (one.open_for_s, one.circuit_open) == (0.0, True)
         await asyncio.sleep(0.5)
         assert one.open_for_s == 0.5
         await asyncio.sleep(2.5)
@@ -329,7 +332,10 @@ def test_what_began_before_it_opened_does_not_matter_after_it_closed() -> None:
         one = limiter(64)
         slow = [asyncio.ensure_future(call(one, ModelTimeoutError("slow"), 20.0)) for _ in range(30)]
         await asyncio.sleep(0)
-        await call(one, NO, 0.0)
+        for _ in range(30):
+            assert not one.circuit_open, "the older calls may be answered"
+            await call(one, NO, 0.0)
+        assert one.circuit_open
         await asyncio.sleep(1)
         await call(one)
         assert not one.circuit_open

@@ -28,6 +28,7 @@ from judges.models.credentials import (
     read_key,
 )
 from judges.models.http import Reply, content_type, read_fault, shown
+from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import address
@@ -79,12 +80,11 @@ def endpoint(
         provider = PROVIDERS[settings.provider]
         key = read_key(settings, environment)
         probe = provider.probe and provider.probe(settings, key)
-        if probe is None or settings.path is not None:
-            build(settings, environment, proxy)  # It reads the files that the settings name.
+        through = probe and proxy_for(probe.url, proxy)
+        build(settings, environment, proxy)  # It opens the files that settings and environment name.
         if probe is None:
             return [ok(part, f"{settings.provider}, sends no requests")]
         url, headers = probe
-        through = proxy_for(url, proxy)
     except ProxyRefusedError as error:
         return [broken(part, "the environment names a proxy that cannot be used", f"{error}")]
     except (ModelSettingsError, KeyRefusedError) as error:
@@ -125,7 +125,7 @@ def metrics_receiver(settings: Settings, environment: Mapping[str, str]) -> Sequ
 
 async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
     # Not the client of a model: that one sends chat requests only, and those cost money.
-    connector = aiohttp.TCPConnector(ssl=httpx.create_ssl_context(), resolver=GuardedResolver() if guarded else None)
+    connector = aiohttp.TCPConnector(ssl=trust(url, proxy), resolver=GuardedResolver() if guarded else None)
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,

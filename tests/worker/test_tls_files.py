@@ -1,0 +1,142 @@
+"""Files for TLS that settings or variables name: opened at the start, and named with their path where they fail."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.cases import each_case
+
+from judges.core.model import ModelSettings
+from judges.models.registry import ModelSettingsError, build
+from worker.cli.doctor.http_endpoints import endpoint, metrics_receiver
+from worker.config.loading import build as build_settings
+from worker.config.loading import load, read
+from worker.config.settings import Settings, SettingsError
+from worker.export.receiver_client import Destination, ReceiverClient
+from worker.telemetry.finding import cause_of
+from worker.telemetry.http_server import server_tls
+from worker.telemetry.metrics_push import receiver_url
+
+MODEL = ModelSettings(base_url="https://127.0.0.1:1/v1", model="m")
+PUSH = Settings(metrics="otlp", otlp_endpoint="https://127.0.0.1:1")
+
+
+class Pair(NamedTuple):
+    cert: str
+    key: str
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("openssl makes the certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "c.pem"), str(folder / "k.pem")
+    command = (openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x", "-keyout", key, "-out", cert)
+    subprocess.run(command, check=True, capture_output=True)
+    return Pair(cert, key)
+
+
+def by_redis(option: str) -> Callable[[str], object]:
+    return lambda path: load({}, None, {"redis_url": f"rediss://:secret@host/0?{option}={path}"}, needs_rules=False)
+
+
+def by_broker(option: str, scheme: str = "amqps") -> Callable[[str], object]:
+    return lambda path: load(
+        {"TRACEJUDGE_BROKER_URL": f"{scheme}://u:secret@host/0?{option}={path}"}, None, needs_rules=False
+    )
+
+
+def by_variable(name: str, use: Callable[[], object]) -> Callable[[str], object]:
+    def used(path: str) -> object:
+        os.environ[name] = path  # restored by the fixture
+        return use()
+
+    return used
+
+
+def push() -> object:
+    return receiver_url(PUSH, os.environ)
+
+
+def receiver() -> None:
+    ReceiverClient(Destination("https://127.0.0.1:1", "receivers.x", "a receiver")).close()
+
+
+USES: dict[str, tuple[str, Callable[[str], object]]] = {
+    **{option: (option, by_redis(option)) for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")},
+    "a broker's": ("ssl_ca_certs", by_broker("ssl_ca_certs")),
+    "a broker's in short": ("keyfile", by_broker("keyfile")),
+    "a Redis broker's": ("ssl_ca_certs", by_broker("ssl_ca_certs", "rediss")),
+    "Redis without options": (
+        "SSL_CERT_FILE",
+        lambda path: load({"SSL_CERT_FILE": path}, None, {"redis_url": "rediss://host"}, needs_rules=False),
+    ),
+    "a model": ("SSL_CERT_FILE", by_variable("SSL_CERT_FILE", lambda: build(MODEL, {}))),
+    "a receiver": ("SSL_CERT_FILE", by_variable("SSL_CERT_FILE", receiver)),
+    **{
+        name: (name, by_variable(name, push))
+        for name in (
+            "REQUESTS_CA_BUNDLE",
+            "CURL_CA_BUNDLE",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY",
+        )
+    },
+}
+
+
+@each_case(("name", "use"), USES.values(), ids=USES)
+def test_a_file_that_cannot_be_used_stops_the_start(
+    name: str, use: Callable[[str], object], tmp_path: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Restores what a case sets.
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    for file, content in {"empty": "", "text": "no PEM", "cut": Path(pair.cert).read_text()[:400]}.items():
+        (tmp_path / file).write_text(content)
+    paths = ["/nowhere/ca.pem", *(str(tmp_path / file) for file in ("empty", "text", "cut"))]
+    if "BUNDLE" not in name and not name.startswith("OTEL"):
+        paths.append(str(tmp_path))
+    for path in paths:
+        with pytest.raises((SettingsError, ModelSettingsError)) as caught:
+            use(path)
+        said = str(caught.value)
+        assert f"{name}: the file {path} cannot be used (" in said
+        assert "secret" not in said
+    use(pair.key if "key" in name.lower() else pair.cert)
+
+
+def test_files_that_nothing_uses_are_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.setenv(name, "/nowhere/ca.pem")
+    build(ModelSettings(base_url="http://127.0.0.1:1/v1", model="m"), {})
+    load({"SSL_CERT_FILE": "/nowhere/ca.pem"}, None, needs_rules=False)
+    receiver_url(Settings(metrics="otlp", otlp_endpoint="http://127.0.0.1:1"), os.environ)
+    # `tracejudge lint` runs where the files need not be.
+    named = {"TRACEJUDGE_REDIS_URL": "rediss://host?ssl_ca_certs=/nowhere/ca.pem"}
+    build_settings(read(named), needs_rules=False)
+
+
+def test_the_doctor_names_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/bundle.pem")
+    said = [endpoint("m", MODEL, {})[0].what, metrics_receiver(PUSH, os.environ)[0].what]
+    assert ["/nowhere/ca.pem" in said[0], "/nowhere/bundle.pem" in said[1]] == [True, True], said
+
+
+def test_certificates_of_our_own_servers_are_named(pair: Pair) -> None:
+    assert server_tls("gateway.tls_cert", pair.cert, pair.key) is not None
+    for cert, key in (("/nowhere/c.pem", pair.key), (pair.cert, "/nowhere/k.pem"), (pair.cert, pair.cert)):
+        with pytest.raises(SettingsError, match=r"^gateway.tls_cert: certificate ") as caught:
+            server_tls("gateway.tls_cert", cert, key)
+        assert [path in str(caught.value) for path in (cert, key)] == [True, True]
+
+
+def test_a_file_that_does_not_exist_is_not_always_a_socket() -> None:
+    missing = FileNotFoundError(2, "No such file or directory")
+    assert cause_of(missing, "unix:///run/redis.sock", "Redis").what == "there is no socket at unix:///run/redis.sock"
+    assert cause_of(missing, "rediss://host", "Redis").what == "there is no certificate file for rediss://host"
