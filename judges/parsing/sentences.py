@@ -1,25 +1,33 @@
 """Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, product
-from string import ascii_lowercase
+from string import ascii_lowercase, digits
 from typing import Final, NamedTuple
 
 from judges.parsing import prose, structure
 from judges.parsing.answer import decode_json
 
 # Part of the version of every judge that divides texts: another release may divide them differently.
-SPLITTER: Final = f"units/1, {prose.LIBRARY}"
+SPLITTER: Final = f"units/2, {prose.LIBRARY}"
 _STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
 _VALUE: Final = rf"(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)"
 _MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*+{_VALUE}\s*+,?)*+)\s*\])")
 _ELEMENT: Final = re.compile(_VALUE)
 _CHECKBOX: Final = re.compile(r"\[[ xX]\]\s+")
+_LITERAL: Final = re.compile(r'(?<!\\)"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+# A sign that a sentence ends within a line, or a line within a string of JSON. Most lines have none.
+_INNER_END: Final = re.compile(
+    # The pattern begins with one set of characters, which is searched for fast.
+    r"[.!?\u2026\u3002\uff01\uff1f\uff61\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u17d4;\u037e\u0e00-\u0e7f\\]"
+    r"(?:(?<=[.!?\u2026])(?:[^\w\s]{0,4}\s+\S|[A-Z])|(?<=[^\x00-\x7f\u0e00-\u0e7f\u2026]).|(?<=[\u0370-\u1fff];)\s|(?<=[\u0e00-\u0e7f]) |(?<=\\)n)"
+)
 
 
 class Unit(NamedTuple):
-    """A sentence, or a row, record, line, heading, list item or block of code.
+    """A sentence; or a row, record, line, heading, list item or block of code with a single sentence or none.
 
     Attributes:
         text: The unit on one line with single blanks.
@@ -36,12 +44,56 @@ def units(text: str) -> tuple[Unit, ...]:
     Header and separator rows, fences, underlines of headings, HTML tags and comments are in no unit.
     """
     found: list[Unit] = []
+    has_end = _INNER_END.search
     for part in structure.parts(text):
+        line = part.text
         if part.is_prose:
-            found += [Unit(sentence, sentence) for sentence in prose.sentences(part.text)]
-        elif not part.is_header:
-            found.append(Unit(part.text, _shown(part)))
+            found += [Unit(sentence, sentence) for sentence in prose.sentences(line)]
+        elif part.is_header:
+            continue
+        # The full stop of a number such as `700.` ends no sentence.
+        elif part.is_whole or not has_end(line, len("700.") if line[0] in digits else 0):
+            found.append(Unit(line, _shown(part) if part.header else line))
+        else:
+            found += _divided(part)
     return tuple(found)
+
+
+def _divided(part: structure.Part) -> Iterator[Unit]:
+    """Divide an item, row, record or line where sentences end in its fields: an item without its marker, a cell."""
+    text, marker = part.text, structure.MARKER.match(part.text)
+    is_json = text[0] in '{["' and text[-1] in '",}]'
+    # Quotation marks are doubled within the fields of a record.
+    fields: Iterable[str] = part.cells or (
+        _LITERAL.findall(text) if is_json else (text[marker.end() :] if marker else text,)
+    )
+    divided = [
+        (field, parts)
+        for field in fields
+        if len(parts := split(_decoded(field)) if is_json else prose.sentences(field)) > 1
+    ]
+    texts = _cut(text, divided)
+    shown = _cut(_shown(part), divided) if part.header else texts
+    yield from map(Unit, texts, shown if len(shown) == len(texts) else texts)
+
+
+def _cut(text: str, divided: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    pieces, position = [""], 0
+    for field, (first, *others) in divided:
+        start = text.find(field, position)
+        if start >= 0:
+            pieces[-1] += text[position:start] + first
+            pieces += others
+            position = start + len(field)
+    pieces[-1] += text[position:]
+    return pieces
+
+
+def _decoded(literal: str) -> str:
+    try:
+        return str(json.loads(f'"{literal}"', strict=False))
+    except ValueError:
+        return literal
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -52,14 +104,17 @@ def split(text: str) -> tuple[str, ...]:
 def statements(text: str) -> Iterator[str]:
     """Yield what is a whole statement, however short.
 
-    These are units, also without list markers and checkboxes, and rows, also without the signs between their cells;
-    header rows; members of JSON, and the elements of their arrays.
+    These are units, also without list markers and checkboxes; items, and rows, also without the signs between their
+    cells; header rows; lines of code; members of JSON, and the elements of their arrays.
     """
     yield text
     for part in structure.parts(text):
-        yield from prose.sentences(part.text) if part.is_prose else (part.text,)
-        if part.cells:
-            yield " ".join(part.cells)
+        if part.is_prose:
+            yield from prose.sentences(part.text)
+            continue
+        yield part.text
+        yield from part.cells if part.is_whole else (unit.text for unit in _divided(part))
+        yield " ".join(part.cells)
         marker = structure.MARKER.match(part.text)
         if marker:
             item = part.text[marker.end() :]
@@ -83,8 +138,6 @@ def cells(text: str) -> Iterator[str]:
 
 
 def _shown(part: structure.Part) -> str:
-    if not part.header:
-        return part.text
     if len(part.header) != len(part.cells):
         return " ".join(f"{' | '.join(part.header)}: {part.text}".split())
     named = (f"{name}: {cell}" if name else cell for name, cell in zip(part.header, part.cells, strict=True))
