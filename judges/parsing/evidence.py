@@ -1,167 +1,232 @@
-"""Check that an excerpt quoted by a judge occurs in what it was shown, exactly and in linear time.
+"""Check that an excerpt quoted by a judge occurs in what it was shown, in one piece or in pieces with visible seams.
 
-Texts are compared in their plain form, word by word, including the punctuation between the words. A word is delimited
-by blanks, brackets, dashes and punctuation: `12.5`, `-5` and `state-of-the-art` are one word each. In scripts without
-blanks (Han, kana, Thai, Lao, Burmese, Khmer) every character is a word.
+Texts are compared in their plain form, word by word. A word is delimited by blanks, brackets, dashes and punctuation:
+`12.5`, `-5` and `state-of-the-art` are one word each. In scripts without blanks (Han, kana, Thai, Lao, Burmese, Khmer)
+every character is a word. Punctuation between words may differ after four words in which it is the same.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
-from judges.parsing.plain import has_line_hyphen, plain
-from judges.parsing.sentences import cells, statements, table_rows
+from judges.parsing.plain import SEAM, line_forms, plain
+from judges.parsing.sentences import other_forms, other_statements, rows, statements
 
 _MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole statement of the source.
-# Longer pieces are not searched for: they divide into pieces of at least the minimum length.
+# Longer pieces of a text that may be divided anywhere are not looked for: they divide into pieces of the minimum.
 _MAX_WORDS: Final = 2 * _MIN_WORDS - 1
-# Budget of plain searches for one source, 500 times 20 kB; after that an index is built.
+# Budgets for one source, each about a second: 500 searches of 20 kB, after them comparisons of words.
 _SEARCHED_CHARS: Final = 10_000_000
-_MAX_SEAMS: Final = 20
-_BETWEEN: Final = " \0 "  # Separator of the texts of a source. No excerpt contains it, so no piece spans two texts.
-_ALPHANUMERIC: Final = re.compile(r"[^\W_]")
-_SEAM: Final = re.compile(r"[\[(]?(?:\.\.+|\u2026)[\])]?|\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
+_COMPARED_WORDS: Final = 2_000_000
+_BETWEEN: Final = f" {SEAM} "  # Between the texts of a source. No excerpt contains it, so no piece spans two texts.
+_WORD: Final = re.compile("[^\\W_]|[%\u2030\xb0$\u20ac\xa3\xa5+=<>\xb1\xd7\xf7\u2264\u2265\u2260]")
+_NOTE: Final = re.compile(r"\[ \^?\d[\d,-]*(?: [,&] \d[\d,-]*)* \]")  # A mark such as `[3]`, which models seldom copy.
+_STOP: Final = re.compile("[.!?\u3002\uff01\uff1f\u061f\u06d4\u0964]")
+
+# What shows that passages were joined: dots or a line break.
+_BROKEN: Final = r"[\[(<]?(?:\.(?:\s?\.)+|\u2026)[\])>]?|(?<![-\u2010])\n"
+_BREAK: Final = re.compile(_BROKEN)
+_MEMBER_END: Final = re.compile(r',\s*(?=")|[{}]')
+_QUOTE: Final = "[\"'`\xab\xbb\u2018-\u201f\u2039\u203a\u300c-\u300f]"
+_AND: Final = r"(?:and|or|und|et|y|en|i|\u0438)\b"
+_NUMBERS: Final = r"\^?\d{1,4}(?:\s*(?:[,;&\u2013-]|and)\s*\d{1,4})*"
+_KIND: Final = r"\b(?:document|doc|source|passage|chunk|context|snippet|excerpt|reference|ref|result|kb)s?"
+_KINDS: Final = rf"(?:{_KIND}[\s_#:.\[-]*){{1,2}}"
+
+
+def _marked(names: Iterable[str]) -> re.Pattern[str]:
+    """Build the pattern of seams with the marks of documents and lists; ``names`` are those of documents."""
+    name = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
+    mark = rf"(?:{_KINDS}(?:{_NUMBERS}|(?<=[\s_#:.\[-])[a-z]\b)\]?|(?:{_KINDS})?(?:{name}))"
+    bracket = rf"(?:[\[(<\u3010]{{1,2}}{mark}(?: [0-9a-f]{{12}})?[\])>\u3011]{{1,2}}|[\[\u3010]{_NUMBERS}[\]\u3011])"
+    lead = rf"{bracket}|{mark}(?=\s*[:\n\u2013\u2014-])|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.)](?=\s)"
+    # A mark is before or after a passage, not within it: `for [24] months`.
+    before = rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))\s*(?:(?:{lead})[:\s\u2013\u2014-]*)+"
+    after = rf"\s*(?:{bracket}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)"
+    between = rf"{_QUOTE}(?:[\s.,;:/+&|]|{_AND}|{bracket}|{mark})*+{_QUOTE}"
+    return re.compile(rf"{before}|{after}|\\+[nrt]|{between}|{_BROKEN}", re.IGNORECASE)
+
+
+_QUOTED: Final = re.compile(rf"{_BROKEN}|{_QUOTE}[.,;]?\s*[,;/+&|]?\s*(?:{_AND}\s+)?{_QUOTE}", re.IGNORECASE)
 
 
 class Source:
-    """The texts that excerpts may come from; processed when the first excerpt is looked up."""
+    """The texts that excerpts may come from; processed when the first excerpt is looked up.
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    Args:
+        texts: The texts, one a document.
+        names: Names of documents that an excerpt may be marked with.
+    """
+
+    def __init__(self, texts: Sequence[str], names: Iterable[str] = ()) -> None:
+        self._names = names
         self._texts = texts
-        self._runs_by_size: dict[int, frozenset[str]] = {}
         self._chars_left = _SEARCHED_CHARS
+        self._words_left = _COMPARED_WORDS
 
     def holds(self, excerpt: str) -> bool:
         """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do.
 
-        A piece starts and ends with a word; punctuation between pieces does not count. Each piece has at least four
-        words or is a whole statement of a text: a sentence, row, record, line, list item or JSON member. A cell of a
-        table is one only if it is the whole excerpt. An excerpt without words is never found.
+        Each piece has at least four words or is a whole statement of a text: a sentence, row, record, line or item.
+        Between two pieces the excerpt shows a seam, or both come from one text, where the first ends a statement and
+        the second begins one; after a full stop one of these is enough. Cells of one row and members of one record are
+        found in any number and order. An excerpt without words is never found.
         """
         words = _Words(plain(excerpt))
-        if not words.count:
+        if not any(map(str.isalnum, words.run)):
             return False
-        if words.count >= _MIN_WORDS and self._occurs(words, 0, words.count):
+        if self._is_piece(words) or self._has_row([excerpt]):
             return True
-        if not all(token in self._vocabulary or not _is_word(token) for token in words.text.split(" ")):
-            return False
-        # Passages joined in the usual ways are found faster than by ``_divides``.
-        pieces = (_Words(plain(piece)) for piece in _SEAM.split(excerpt, _MAX_SEAMS))
-        passages = [piece for piece in pieces if piece.count]
-        if all(piece.count >= _MIN_WORDS and self._occurs(piece, 0, piece.count) for piece in passages):
-            return True
-        return (
-            self._divides(words, self._run_sizes)
-            or (words.count < _MIN_WORDS and words.run(0, words.count) in self._cells)
-            or (bool(self._statements) and self._divides(words, self._piece_sizes))
-        )
+        if '":' in excerpt:  # The quotation marks of JSON show no seam.
+            return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, _BREAK))
+        return any(self._is_joined(plain(excerpt, seam)) for seam in (_QUOTED, self._marked))
 
     def says(self, text: str) -> bool:
-        """Return the same for a text that is no evidence: in one piece it may be of any length."""
+        """Return whether a text that is no evidence occurs, or divides into pieces at any places."""
         words = _Words(plain(text))
-        return words.count > 0 and (self._occurs(words, 0, words.count) or self.holds(text))
+        return bool(words.words) and (self._occurs(words) or self._divides(words, is_free=True))
 
-    def _occurs(self, words: "_Words", start: int, size: int) -> bool:
-        """Return whether a run of words occurs in one of the texts."""
-        run = words.run(start, size)
-        self._chars_left -= len(self._words.text) + len(run)
-        if self._chars_left >= 0:
-            return f" {run} " in self._words.text
-        # Longer runs are left to ``_divides``: indexes of every length would take quadratic space.
-        if size > _MAX_WORDS:
+    def _is_joined(self, text: str) -> bool:
+        """Return whether an excerpt in its plain form with seams divides into pieces."""
+        passages = [words for part in text.split(SEAM) if (words := _Words(part)).words]
+        if all(map(self._is_piece, passages)):
+            return bool(passages)
+        return self._has_row(text.split(SEAM)) or self._divides(_Words(text))
+
+    def _has_row(self, texts: Iterable[str]) -> bool:
+        """Return whether all texts with words are cells of one row, or members of one record."""
+        runs = _runs(texts)
+        return self._vocabulary.issuperset(" ".join(runs).split()) and any(runs <= row for row in self._rows)
+
+    def _is_piece(self, words: "_Words") -> bool:
+        return self._occurs(words) if len(words.words) >= _MIN_WORDS else self._divides(words, is_one=True)
+
+    def _occurs(self, words: "_Words") -> bool:
+        """Return whether words occur in one of the texts in a row."""
+        self._chars_left -= len(self._plain) + len(words.run)
+        return f" {words.run} " in self._plain if self._chars_left >= 0 else self._divides(words, is_one=True)
+
+    def _divides(self, words: "_Words", *, is_free: bool = False, is_one: bool = False) -> bool:
+        """Return whether words divide into pieces at seams, or at any places, or are one piece."""
+        total = len(words.words)
+        if self._words_left < 0 or not self._vocabulary.issuperset(words.words):
             return False
-        if size not in self._runs_by_size:
-            self._runs_by_size[size] = frozenset(self._words.runs(size))
-        return run in self._runs_by_size[size]
-
-    def _divides(self, words: "_Words", sizes_from: "Callable[[_Words, int], Iterable[int]]") -> bool:
-        """Try every division: ``reached[n]`` tells whether the first n words divide into pieces."""
-        reached = [True] + [False] * words.count
-        for start in range(words.count):
-            if reached[start]:
-                for size in sizes_from(words, start):
-                    reached[start + size] = True
-        return reached[-1]
-
-    def _run_sizes(self, words: "_Words", start: int) -> Iterable[int]:
-        """Return the sizes of the indivisible runs that start at a word and occur in a text."""
-        most = min(_MAX_WORDS, words.count - start)
-        if most < _MIN_WORDS or not self._occurs(words, start, _MIN_WORDS):
-            return ()
-        # The beginnings of a run that occurs in a text occur there too.
-        longest = next((size for size in range(most, _MIN_WORDS, -1) if self._occurs(words, start, size)), _MIN_WORDS)
-        return range(_MIN_WORDS, longest + 1)
-
-    def _piece_sizes(self, words: "_Words", start: int) -> Iterable[int]:
-        """Yield the sizes of runs and of short whole statements that start at a word."""
-        yield from self._run_sizes(words, start)
-        for size in range(1, min(_MIN_WORDS - 1, words.count - start) + 1):
-            if words.run(start, size) in self._statements:
-                yield size
+        index, everywhere = self._index, set(range(len(self._texts)))
+        # The documents with pieces up to a place, where the next piece may begin anywhere, or begins a statement.
+        anywhere, beginning = defaultdict[int, set[int]](set, {0: everywhere}), defaultdict[int, set[int]](set)
+        for start in range(1 if is_one else total):
+            free, begun = anywhere[start], beginning[start]
+            word, following = [*words.words[start : start + 2], ""][:2]
+            places = index.places[word, following] + index.places[word, SEAM] if free or begun else ()
+            self._words_left -= len(places)
+            # The place of the last word of each run, with the number of its words since punctuation was different.
+            runs = {
+                place: 1
+                for place in (places if self._words_left >= 0 else ())
+                if index.documents[place] in free or (index.begins[place] and index.documents[place] in begun)
+            }
+            for end in range(start + 1, total + 1):
+                self._words_left -= len(runs)
+                if not runs or self._words_left < 0 or (is_free and end - start > _MAX_WORDS):
+                    break
+                first, is_stop = start - end + 1, _STOP.search(words.gaps[end]) is not None
+                for place, same in runs.items():
+                    is_end = index.begins[place + 1]
+                    if same < _MIN_WORDS and not (is_end and same == end - start and index.begins[place + first]):
+                        continue
+                    if end == total:
+                        return True
+                    if is_free or SEAM in words.gaps[end]:
+                        anywhere[end] = everywhere
+                    elif is_end or is_stop:
+                        (anywhere if is_end and is_stop else beginning)[end].add(index.documents[place])
+                if end < total:
+                    gap = words.gaps[end].replace(SEAM, "").strip()
+                    runs = {
+                        place + 1: same + 1 if index.gaps[place + 1] == gap else 1
+                        for place, same in runs.items()
+                        if index.words[place + 1] == words.words[end]
+                        and (same >= _MIN_WORDS or index.gaps[place + 1] == gap)
+                    }
+        return False
 
     @cached_property
-    def _words(self) -> "_Words":
-        texts = [plain(text) for text in self._texts]
-        # A hyphen at the end of a line may divide a word or belong to it.
-        texts += (plain(text, line_hyphen="-") for text in self._texts if has_line_hyphen(text))
-        # Models quote a row without its signs.
-        texts += (plain(row) for text in self._texts for row in table_rows(text))
-        return _Words(f" {_BETWEEN.join(texts)} ")
+    def _marked(self) -> re.Pattern[str]:
+        return _marked(self._names)
+
+    @cached_property
+    def _forms(self) -> list[list[str]]:
+        """The texts, each in the forms in which models quote it."""
+        return [[*line_forms(text), *other_forms(text)] for text in self._texts]
+
+    @cached_property
+    def _plain(self) -> str:
+        return f" {_BETWEEN.join(_bare(plain(form)) for forms in self._forms for form in forms)} "
 
     @cached_property
     def _vocabulary(self) -> frozenset[str]:
-        return frozenset(self._words.text.split(" "))
+        return frozenset(self._plain.split())
 
     @cached_property
-    def _statements(self) -> frozenset[str]:
-        """The whole statements of few words."""
-        return _short(each for text in self._texts for each in statements(text))
+    def _rows(self) -> list[frozenset[str]]:
+        return [_runs(row) for text in self._texts for row in rows(text)]
 
     @cached_property
-    def _cells(self) -> frozenset[str]:
-        return _short(each for text in self._texts for each in cells(text))
+    def _index(self) -> "_Index":
+        return _Index(self._forms)
 
 
-def _short(texts: Iterable[str]) -> frozenset[str]:
-    # A text has at least as many words as parts between blanks, which are cheap to count.
-    found = (_Words(plain(text)) for text in texts if sum(map(_is_word, text.split())) < _MIN_WORDS)
-    return frozenset(words.run(0, words.count) for words in found if 0 < words.count < _MIN_WORDS)
+def _runs(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(words.run for words in (_Words(plain(text)) for text in texts) if words.words)
+
+
+def _bare(text: str) -> str:
+    """Remove the marks of notes from a plain text that has other words."""
+    bare = " ".join(_NOTE.sub("", text).split()) if "[ " in text else text
+    return bare if _WORD.search(bare) else text
 
 
 class _Words:
-    """A plain text with the positions of its words."""
+    """The words of a plain text, and the punctuation in the gaps before, between and after them."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-
-    @cached_property
-    def count(self) -> int:
-        return len(self._starts)
-
-    def run(self, start: int, size: int) -> str:
-        """Return some consecutive words with the punctuation between them."""
-        return self.text[self._starts[start] : self._ends[start + size - 1]]
-
-    def runs(self, size: int) -> Iterator[str]:
-        """Yield all runs of this many words."""
-        for start, end in zip(self._starts, self._ends[size - 1 :], strict=False):
-            yield self.text[start:end]
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        starts, position = [], 0
-        for token in self.text.split(" "):
-            if _is_word(token):
-                starts.append(position)
-            position += len(token) + 1
-        return starts
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        ends = (self.text.find(" ", start) for start in self._starts)
-        return [end if end >= 0 else len(self.text) for end in ends]
+        tokens = _bare(text).split()
+        places = [place for place, token in enumerate(tokens) if token.isalnum() or _WORD.search(token)]
+        self.words = [tokens[place] for place in places]
+        bounds = zip([-1, *places], [*places, len(tokens)], strict=True)
+        self.gaps = [" ".join(tokens[last + 1 : place]) for last, place in bounds]
+        self.run = " ".join(tokens[places[0] : places[-1] + 1]) if places else ""
 
 
-def _is_word(token: str) -> bool:
-    return token.isalnum() or _ALPHANUMERIC.search(token) is not None
+class _Index:
+    """The words of some documents, each with the punctuation before it, and the beginnings of their statements."""
+
+    def __init__(self, documents: Sequence[Sequence[str]]) -> None:
+        self.words: list[str] = []
+        self.gaps: list[str] = []
+        self.begins: list[bool] = []  # Whether a statement begins with a word; one ends before each beginning.
+        self.documents: list[int] = []  # The document of each word.
+        # The places of each word before another, and those of words that are whole statements, before `SEAM`.
+        self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for number, forms in enumerate(documents):
+            for form in forms:
+                for texts in (statements(form), *((text,) for text in other_statements(form))):
+                    gap = SEAM
+                    for text in texts:
+                        words = _Words(plain(text))
+                        self._add(number, words.words, [f"{gap} {words.gaps[0]}".strip(), *words.gaps[1:-1]])
+                        gap = f"{gap} {words.gaps[-1]}" if not words.words else words.gaps[-1]
+                    self._add(-1, [SEAM], [""])
+        for place, pair in enumerate(pairwise(self.words)):
+            self.places[pair].append(place)
+            if self.begins[place] and self.begins[place + 1] and pair[1] != SEAM:
+                self.places[pair[0], SEAM].append(place)
+
+    def _add(self, document: int, words: Sequence[str], gaps: Sequence[str]) -> None:
+        self.words += words
+        self.gaps += gaps[: len(words)]
+        self.begins += [place == 0 for place in range(len(words))]
+        self.documents += [document] * len(words)

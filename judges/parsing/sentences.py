@@ -14,7 +14,7 @@ from judges.parsing.answer import decode_json
 SPLITTER: Final = f"units/2, {prose.LIBRARY}"
 _STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
 _VALUE: Final = rf"(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)"
-_MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*+{_VALUE}\s*+,?)*+)\s*\])")
+MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*+{_VALUE}\s*+,?)*+)\s*\])")
 _ELEMENT: Final = re.compile(_VALUE)
 _CHECKBOX: Final = re.compile(r"\[[ xX]\]\s+")
 _LITERAL: Final = re.compile(r'(?<!\\)"((?:[^"\\]|\\.)*+)"', re.DOTALL)
@@ -64,7 +64,7 @@ def _divided(part: structure.Part) -> Iterator[Unit]:
     text, marker = part.text, structure.MARKER.match(part.text)
     is_json = text[0] in '{["' and text[-1] in '",}]'
     # Quotation marks are doubled within the fields of a record.
-    fields: Iterable[str] = part.cells or (
+    fields: Iterable[str] = [cell if cell in text else cell.replace('"', '""') for cell in part.cells] or (
         _LITERAL.findall(text) if is_json else (text[marker.end() :] if marker else text,)
     )
     divided = [
@@ -102,39 +102,51 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def statements(text: str) -> Iterator[str]:
-    """Yield what is a whole statement, however short.
-
-    These are units, also without list markers and checkboxes; items, and rows, also without the signs between their
-    cells; header rows; lines of code; members of JSON, and the elements of their arrays.
-    """
-    yield text
+    """Yield all that a text states, in order: the units, header rows, and lines of code in place of their block."""
     for part in structure.parts(text):
         if part.is_prose:
             yield from prose.sentences(part.text)
-            continue
-        yield part.text
-        yield from part.cells if part.is_whole else (unit.text for unit in _divided(part))
-        yield " ".join(part.cells)
+        else:
+            yield from (part.cells or (part.text,)) if part.is_whole else (unit.text for unit in _divided(part))
+
+
+def other_statements(text: str) -> Iterator[str]:
+    """Yield further forms of whole statements.
+
+    These are the text; items without their markers and checkboxes; headings; rows, also without the signs between their
+    cells.
+    """
+    yield text
+    for part in structure.parts(text):
         marker = structure.MARKER.match(part.text)
         if marker:
-            item = part.text[marker.end() :]
+            item = _CHECKBOX.sub("", part.text[marker.end() :], count=1)
             yield item
-            yield _CHECKBOX.sub("", item, count=1)
-    if '"' in text and ":" in text:
-        for member in _MEMBER.finditer(text):
-            yield member[0]
-            yield from _ELEMENT.findall(member["elements"] or "")
+            yield from prose.sentences(item)[:1]
+        if part.cells:
+            yield part.text
+            yield " ".join(part.cells)
+        elif part.is_whole:
+            yield part.text.strip("#").strip()
 
 
-def table_rows(text: str) -> Iterator[str]:
-    """Yield the rows of Markdown tables without the signs between their cells."""
+def other_forms(text: str) -> Iterator[str]:
+    """Yield what models quote in another form: rows of Markdown tables without signs, texts without the escapes of JSON."""
     if "|" in text:
         yield from (" ".join(part.cells) for part in structure.parts(text) if part.cells and "|" in part.text)
+    if "\\" in text:
+        yield from (_decoded(literal) for literal in _LITERAL.findall(text) if "\\" in literal)
+        yield text.replace("\\n", "\n")
 
 
-def cells(text: str) -> Iterator[str]:
-    """Yield the cells of all tables and records."""
-    return (cell for part in structure.parts(text) for cell in part.cells)
+def rows(text: str) -> Iterator[Sequence[str]]:
+    """Yield the cells of each row and record, the lines of each block of code, and the members of each record of JSON."""
+    for part in structure.parts(text):
+        if part.cells:
+            yield part.cells
+        if '":' in part.text:
+            members = list(MEMBER.finditer(part.text))
+            yield [each for member in members for each in (member[0], *_ELEMENT.findall(member["elements"] or ""))]
 
 
 def _shown(part: structure.Part) -> str:

@@ -34,7 +34,7 @@ _INLINE: Final = frozenset(_INLINE_TEXT.split())
 _WHOLE: Final = frozenset(_WHOLE_TEXT.split())
 _BLOCKS: Final = frozenset(_BLOCKS_TEXT.split()) | _WHOLE
 
-_QUOTED: Final = re.compile(r"^[ \t]*>(?:[ \t]*>)*(?:[ \t]+|$)", re.MULTILINE)
+QUOTED: Final = re.compile(r"^[ \t]*>(?:[ \t]*>)*(?:[ \t]+|$)", re.MULTILINE)
 _HEADING: Final = re.compile(r"#{1,6}\s|(\*\*|__)[^*_]+\1:?\Z")
 _UNDERLINE: Final = re.compile(r"=+|-{2,}")
 # A line between others without letters or digits: a rule, the border of a table, brackets of JSON.
@@ -142,13 +142,16 @@ def _outside(text: str) -> Iterator[Part]:
 
 
 def without_tags(text: str, *, is_excerpt: bool = False) -> str:
-    """Remove the tags, comments, scripts and styles of HTML; an excerpt need not contain a closing tag."""
+    """Remove the tags of HTML, and replace those of blocks, comments, scripts and styles by line breaks.
+
+    An excerpt need not contain a closing tag.
+    """
 
     def replaced(tag: re.Match[str]) -> str:
         name = (tag[3] or "").lower()
         if name in _INLINE:
             return ""
-        return tag[0] if tag[0].startswith("`") or (name and name not in _BLOCKS) else " "
+        return tag[0] if tag[0].startswith("`") or (name and name not in _BLOCKS) else "\n"
 
     return _TAG.sub(replaced, text) if is_excerpt or _IS_HTML.search(text) else text
 
@@ -232,7 +235,7 @@ class _Html:
 def _lines(text: str) -> Iterator[Part]:
     """Yield the parts of a text by the form of its lines."""
     if ">" in text:
-        text = _QUOTED.sub("", text)
+        text = QUOTED.sub("", text)
     lines = [line.rstrip() for line in text.splitlines()]
     if len(lines) == 1:
         yield from _part(text) if MARKER.match(text) else _prose(lines, 0)
