@@ -13,14 +13,12 @@ from itertools import pairwise
 from typing import Final
 
 from judges.parsing.plain import SEAM, line_forms, plain
-from judges.parsing.sentences import other_forms, other_statements, rows, statements
+from judges.parsing.sentences import other_forms, rows, statements
 
 _MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole statement of the source.
-# Longer pieces of a text that may be divided anywhere are not looked for: they divide into pieces of the minimum.
-_MAX_WORDS: Final = 2 * _MIN_WORDS - 1
-# Budgets for one source, each about a second: 500 searches of 20 kB, after them comparisons of words.
-_SEARCHED_CHARS: Final = 10_000_000
-_COMPARED_WORDS: Final = 2_000_000
+_MAX_WORDS: Final = 2 * _MIN_WORDS - 1  # Longer pieces divide, where any place may be a seam.
+_SEARCHED_CHARS: Final = 10_000_000  # Budget of plain searches for one source, 500 times 20 kB.
+_COMPARED_WORDS: Final = 2_000_000  # Budget of comparisons of words, about a second; after it nothing is found.
 _BETWEEN: Final = f" {SEAM} "  # Between the texts of a source. No excerpt contains it, so no piece spans two texts.
 _WORD: Final = re.compile("[^\\W_]|[%\u2030\xb0$\u20ac\xa3\xa5+=<>\xb1\xd7\xf7\u2264\u2265\u2260]")
 _NOTE: Final = re.compile(r"\[ \^?\d[\d,-]*(?: [,&] \d[\d,-]*)* \]")  # A mark such as `[3]`, which models seldom copy.
@@ -34,51 +32,32 @@ _QUOTE: Final = "[\"'`\xab\xbb\u2018-\u201f\u2039\u203a\u300c-\u300f]"
 _AND: Final = r"(?:and|or|und|et|y|en|i|\u0438)\b"
 _NUMBERS: Final = r"\^?\d{1,4}(?:\s*(?:[,;&\u2013-]|and)\s*\d{1,4})*"
 _KIND: Final = r"\b(?:document|doc|source|passage|chunk|context|snippet|excerpt|reference|ref|result|kb)s?"
-_KINDS: Final = rf"(?:{_KIND}[\s_#:.\[-]*){{1,2}}"
-
-
-def _marked(names: Iterable[str]) -> re.Pattern[str]:
-    """Build the pattern of seams with the marks of documents and lists; ``names`` are those of documents."""
-    name = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
-    mark = rf"(?:{_KINDS}(?:{_NUMBERS}|(?<=[\s_#:.\[-])[a-z]\b)\]?|(?:{_KINDS})?(?:{name}))"
-    bracket = rf"(?:[\[(<\u3010]{{1,2}}{mark}(?: [0-9a-f]{{12}})?[\])>\u3011]{{1,2}}|[\[\u3010]{_NUMBERS}[\]\u3011])"
-    lead = rf"{bracket}|{mark}(?=\s*[:\n\u2013\u2014-])|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.)](?=\s)"
-    # A mark is before or after a passage, not within it: `for [24] months`.
-    before = rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))\s*(?:(?:{lead})[:\s\u2013\u2014-]*)+"
-    after = rf"\s*(?:{bracket}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)"
-    between = rf"{_QUOTE}(?:[\s.,;:/+&|]|{_AND}|{bracket}|{mark})*+{_QUOTE}"
-    return re.compile(rf"{before}|{after}|\\+[nrt]|{between}|{_BROKEN}", re.IGNORECASE)
 
 
 _QUOTED: Final = re.compile(rf"{_BROKEN}|{_QUOTE}[.,;]?\s*[,;/+&|]?\s*(?:{_AND}\s+)?{_QUOTE}", re.IGNORECASE)
 
 
 class Source:
-    """The texts that excerpts may come from; processed when the first excerpt is looked up.
-
-    Args:
-        texts: The texts, one a document.
-        names: Names of documents that an excerpt may be marked with.
-    """
+    """The documents that excerpts may come from, with their names; processed when the first excerpt is looked up."""
 
     def __init__(self, texts: Sequence[str], names: Iterable[str] = ()) -> None:
-        self._names = names
         self._texts = texts
+        self._names = names
         self._chars_left = _SEARCHED_CHARS
         self._words_left = _COMPARED_WORDS
 
     def holds(self, excerpt: str) -> bool:
         """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do.
 
-        Each piece has at least four words or is a whole statement of a text: a sentence, row, record, line or item.
-        Between two pieces the excerpt shows a seam, or both come from one text, where the first ends a statement and
-        the second begins one; after a full stop one of these is enough. Cells of one row and members of one record are
-        found in any number and order. An excerpt without words is never found.
+        Each piece has at least four words or is a whole statement: a sentence, row, record, line or item. Between two
+        pieces the excerpt shows a seam, or both come from one text, where the first ends a statement and the second
+        begins one; after a full stop one of these is enough. All cells of an excerpt must come from one row.
         """
         words = _Words(plain(excerpt))
         if not any(map(str.isalnum, words.run)):
             return False
-        if self._is_piece(words) or self._has_row([excerpt]):
+        is_piece = self._occurs if len(words.words) >= _MIN_WORDS else self._divides
+        if is_piece(words) or self._has_row([excerpt]):
             return True
         if '":' in excerpt:  # The quotation marks of JSON show no seam.
             return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, _BREAK))
@@ -92,74 +71,78 @@ class Source:
     def _is_joined(self, text: str) -> bool:
         """Return whether an excerpt in its plain form with seams divides into pieces."""
         passages = [words for part in text.split(SEAM) if (words := _Words(part)).words]
-        if all(map(self._is_piece, passages)):
+        if all(len(words.words) >= _MIN_WORDS and self._occurs(words) for words in passages):
             return bool(passages)
         return self._has_row(text.split(SEAM)) or self._divides(_Words(text))
 
     def _has_row(self, texts: Iterable[str]) -> bool:
         """Return whether all texts with words are cells of one row, or members of one record."""
         runs = _runs(texts)
-        return self._vocabulary.issuperset(" ".join(runs).split()) and any(runs <= row for row in self._rows)
-
-    def _is_piece(self, words: "_Words") -> bool:
-        return self._occurs(words) if len(words.words) >= _MIN_WORDS else self._divides(words, is_one=True)
+        return self._vocabulary.issuperset(" ".join(runs).split()) and any(map(runs.issubset, self._rows))
 
     def _occurs(self, words: "_Words") -> bool:
-        """Return whether words occur in one of the texts in a row."""
         self._chars_left -= len(self._plain) + len(words.run)
-        return f" {words.run} " in self._plain if self._chars_left >= 0 else self._divides(words, is_one=True)
+        return f" {words.run} " in self._plain if self._chars_left >= 0 else self._divides(words)
 
-    def _divides(self, words: "_Words", *, is_free: bool = False, is_one: bool = False) -> bool:
-        """Return whether words divide into pieces at seams, or at any places, or are one piece."""
-        total = len(words.words)
-        if self._words_left < 0 or not self._vocabulary.issuperset(words.words):
+    def _divides(self, words: "_Words", *, is_free: bool = False) -> bool:
+        """Return whether words divide into pieces where a seam counts, or at any places."""
+        if not self._vocabulary.issuperset(words.words):
             return False
-        index, everywhere = self._index, set(range(len(self._texts)))
+        index, everywhere, total = self._index, set(range(len(self._texts))), len(words.words)
         # The documents with pieces up to a place, where the next piece may begin anywhere, or begins a statement.
         anywhere, beginning = defaultdict[int, set[int]](set, {0: everywhere}), defaultdict[int, set[int]](set)
-        for start in range(1 if is_one else total):
-            free, begun = anywhere[start], beginning[start]
-            word, following = [*words.words[start : start + 2], ""][:2]
-            places = index.places[word, following] + index.places[word, SEAM] if free or begun else ()
-            self._words_left -= len(places)
+        for start in (place for place in range(total) if anywhere[place] or beginning[place]):
+            word, following = [*words.words, SEAM][start : start + 2]
+            places = index.places[word, following] + index.places[word, SEAM] if self._words_left >= 0 else []
             # The place of the last word of each run, with the number of its words since punctuation was different.
             runs = {
                 place: 1
-                for place in (places if self._words_left >= 0 else ())
-                if index.documents[place] in free or (index.begins[place] and index.documents[place] in begun)
+                for place in places
+                if index.documents[place] in anywhere[start]
+                or (index.seams[place] and index.documents[place] in beginning[start])
             }
+            self._words_left -= len(places)
             for end in range(start + 1, total + 1):
-                self._words_left -= len(runs)
-                if not runs or self._words_left < 0 or (is_free and end - start > _MAX_WORDS):
-                    break
-                first, is_stop = start - end + 1, _STOP.search(words.gaps[end]) is not None
+                is_shown, is_stop = is_free or words.seams[end], _STOP.search(words.gaps[end]) is not None
                 for place, same in runs.items():
-                    is_end = index.begins[place + 1]
-                    if same < _MIN_WORDS and not (is_end and same == end - start and index.begins[place + first]):
+                    is_end, size = index.seams[place + 1], end - start
+                    if same < _MIN_WORDS and not (is_end and same == size and index.seams[place - size + 1]):
                         continue
                     if end == total:
                         return True
-                    if is_free or SEAM in words.gaps[end]:
+                    if is_shown:
                         anywhere[end] = everywhere
                     elif is_end or is_stop:
                         (anywhere if is_end and is_stop else beginning)[end].add(index.documents[place])
-                if end < total:
-                    gap = words.gaps[end].replace(SEAM, "").strip()
-                    runs = {
-                        place + 1: same + 1 if index.gaps[place + 1] == gap else 1
-                        for place, same in runs.items()
-                        if index.words[place + 1] == words.words[end]
-                        and (same >= _MIN_WORDS or index.gaps[place + 1] == gap)
-                    }
+                self._words_left -= len(runs)
+                if not runs or end == total or self._words_left < 0 or (is_free and end - start == _MAX_WORDS):
+                    break
+                runs = {
+                    place + 1: same * is_same + 1
+                    for place, same in runs.items()
+                    if index.words[place + 1] == words.words[end]
+                    and ((is_same := index.gaps[place + 1] == words.gaps[end]) or same >= _MIN_WORDS)
+                }
         return False
 
     @cached_property
     def _marked(self) -> re.Pattern[str]:
-        return _marked(self._names)
+        """The seams with the marks of documents and lists."""
+        kinds = rf"(?:{_KIND}[\s_#:.\[-]*){{1,2}}"
+        name = "|".join(map(re.escape, sorted(self._names, key=len, reverse=True))) or "(?!)"
+        mark = rf"(?:{kinds}(?:{_NUMBERS}|(?<=[\s_#:.\[-])[a-z]\b)\]?|(?:{kinds})?(?:{name}))"
+        bracket = (
+            rf"(?:[\[(<\u3010]{{1,2}}{mark}(?: [0-9a-f]{{12}})?[\])>\u3011]{{1,2}}|[\[\u3010]{_NUMBERS}[\]\u3011])"
+        )
+        lead = rf"{bracket}|{mark}(?=\s*[:\n\u2013\u2014-])|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.)](?=\s)"
+        # A mark is before or after a passage, not within it: `for [24] months`.
+        before = rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))\s*(?:(?:{lead})[:\s\u2013\u2014-]*)+"
+        after = rf"\s*(?:{bracket}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)"
+        between = rf"{_QUOTE}(?:[\s.,;:/+&|]|{_AND}|{bracket}|{mark})*+{_QUOTE}"
+        return re.compile(rf"{before}|{after}|\\+[nrt]|{between}|{_BROKEN}", re.IGNORECASE)
 
     @cached_property
     def _forms(self) -> list[list[str]]:
-        """The texts, each in the forms in which models quote it."""
         return [[*line_forms(text), *other_forms(text)] for text in self._texts]
 
     @cached_property
@@ -179,54 +162,48 @@ class Source:
         return _Index(self._forms)
 
 
-def _runs(texts: Iterable[str]) -> frozenset[str]:
-    return frozenset(words.run for words in (_Words(plain(text)) for text in texts) if words.words)
-
-
 def _bare(text: str) -> str:
-    """Remove the marks of notes from a plain text that has other words."""
+    # A text may consist of such marks.
     bare = " ".join(_NOTE.sub("", text).split()) if "[ " in text else text
     return bare if _WORD.search(bare) else text
 
 
 class _Words:
-    """The words of a plain text, and the punctuation in the gaps before, between and after them."""
+    """The words of a plain text, and the gaps before, between and after them, with punctuation and perhaps a seam."""
 
     def __init__(self, text: str) -> None:
         tokens = _bare(text).split()
         places = [place for place, token in enumerate(tokens) if token.isalnum() or _WORD.search(token)]
+        gaps = [tokens[last + 1 : place] for last, place in pairwise((-1, *places, len(tokens)))]
         self.words = [tokens[place] for place in places]
-        bounds = zip([-1, *places], [*places, len(tokens)], strict=True)
-        self.gaps = [" ".join(tokens[last + 1 : place]) for last, place in bounds]
+        self.seams = [SEAM in gap for gap in gaps]
+        self.gaps = [" ".join(token for token in gap if token != SEAM) if gap else "" for gap in gaps]
         self.run = " ".join(tokens[places[0] : places[-1] + 1]) if places else ""
 
 
 class _Index:
-    """The words of some documents, each with the punctuation before it, and the beginnings of their statements."""
+    """The words of some documents, with a seam before each statement; the word `SEAM` ends a series of statements."""
 
     def __init__(self, documents: Sequence[Sequence[str]]) -> None:
         self.words: list[str] = []
+        self.seams: list[bool] = []
         self.gaps: list[str] = []
-        self.begins: list[bool] = []  # Whether a statement begins with a word; one ends before each beginning.
         self.documents: list[int] = []  # The document of each word.
-        # The places of each word before another, and those of words that are whole statements, before `SEAM`.
-        self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, forms in enumerate(documents):
             for form in forms:
-                for texts in (statements(form), *((text,) for text in other_statements(form))):
-                    gap = SEAM
-                    for text in texts:
-                        words = _Words(plain(text))
-                        self._add(number, words.words, [f"{gap} {words.gaps[0]}".strip(), *words.gaps[1:-1]])
-                        gap = f"{gap} {words.gaps[-1]}" if not words.words else words.gaps[-1]
-                    self._add(-1, [SEAM], [""])
+                for series in statements(form):
+                    words = _Words(_BETWEEN.join(("", *map(plain, series), "")))
+                    self.words += [*words.words, SEAM]
+                    self.seams += words.seams
+                    self.gaps += words.gaps
+                    self.documents += [number] * len(words.gaps)
+        # The places of each word before another, and before `SEAM` those of words that are whole statements.
+        self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
         for place, pair in enumerate(pairwise(self.words)):
             self.places[pair].append(place)
-            if self.begins[place] and self.begins[place + 1] and pair[1] != SEAM:
+            if self.seams[place] and self.seams[place + 1] and pair[1] != SEAM:
                 self.places[pair[0], SEAM].append(place)
 
-    def _add(self, document: int, words: Sequence[str], gaps: Sequence[str]) -> None:
-        self.words += words
-        self.gaps += gaps[: len(words)]
-        self.begins += [place == 0 for place in range(len(words))]
-        self.documents += [document] * len(words)
+
+def _runs(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(words.run for words in (_Words(plain(text)) for text in texts) if words.words)

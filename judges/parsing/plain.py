@@ -21,7 +21,9 @@ _BLANKLESS: Final = (
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 _PUNCTUATION: Final = ";!?()\\[\\]{}.,:|%$\u2026"
-_FOREIGN_PUNCTUATION: Final = "\xa1\xa3\xa5\xb0\xb7\xbf\u20ac\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u2022\u3001\u3002\u3008-\u300b\u3010\u3011"
+_FOREIGN_PUNCTUATION: Final = (
+    "\xa1\xa3\xa5\xb0\xb7\xbf\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u20ac\u2022\u3001\u3002\u3008-\u3011"
+)
 # Full stop, comma and colon belong to a word only before a digit and not after a letter: 12.5, 10:30.
 _OUTSIDE_NUMBERS: Final = r"(?:(?<![.,:])|(?!\d)|(?<=[^\W\d_].))"
 _APART_ASCII: Final = re.compile(f"([{_PUNCTUATION}]{_OUTSIDE_NUMBERS})")
@@ -55,10 +57,7 @@ _VOWEL_SIGNS: Final = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u
 
 
 def plain(text: str, seam: re.Pattern[str] | None = None) -> str:
-    """Return the words and punctuation of a text with one blank between them.
-
-    `SEAM` follows each seam, and replaces one with letters or digits.
-    """
+    """Return the words and punctuation of a text with one blank between them, and `SEAM` after or for each seam."""
     if "[U+" in text or "[u+" in text:
         text = _SIGN.sub(_unsigned, text)
     is_ascii = text.isascii()
@@ -66,6 +65,7 @@ def plain(text: str, seam: re.Pattern[str] | None = None) -> str:
         text = INVISIBLE.sub(lambda found: " " if found[0] == "\r" else _blank_or_nothing(found[0]), text)
     text = undecorated(text)
     if seam is not None:
+        # A seam with letters or digits is a mark, which is no part of the quotation.
         text = seam.sub(lambda sign: f" {'' if any(map(str.isalnum, sign[0])) else sign[0]} {SEAM} ", text)
     # Plain ASCII, the usual case, needs no regular expressions for characters.
     if text.isascii():

@@ -1,8 +1,7 @@
 """Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count, product
 from string import ascii_lowercase, digits
 from typing import Final, NamedTuple
@@ -14,7 +13,7 @@ from judges.parsing.answer import decode_json
 SPLITTER: Final = f"units/2, {prose.LIBRARY}"
 _STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
 _VALUE: Final = rf"(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)"
-MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*+{_VALUE}\s*+,?)*+)\s*\])")
+_MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*+{_VALUE}\s*+,?)*+)\s*\])")
 _ELEMENT: Final = re.compile(_VALUE)
 _CHECKBOX: Final = re.compile(r"\[[ xX]\]\s+")
 _LITERAL: Final = re.compile(r'(?<!\\)"((?:[^"\\]|\\.)*+)"', re.DOTALL)
@@ -22,7 +21,8 @@ _LITERAL: Final = re.compile(r'(?<!\\)"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _INNER_END: Final = re.compile(
     # The pattern begins with one set of characters, which is searched for fast.
     r"[.!?\u2026\u3002\uff01\uff1f\uff61\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u17d4;\u037e\u0e00-\u0e7f\\]"
-    r"(?:(?<=[.!?\u2026])(?:[^\w\s]{0,4}\s+\S|[A-Z])|(?<=[^\x00-\x7f\u0e00-\u0e7f\u2026]).|(?<=[\u0370-\u1fff];)\s|(?<=[\u0e00-\u0e7f]) |(?<=\\)n)"
+    r"(?:(?<=[.!?\u2026])(?:[^\w\s]{0,4}\s+\S|[A-Z])|(?<=[^\x00-\x7f\u0e00-\u0e7f\u2026])."
+    r"|(?<=[\u0370-\u1fff];)\s|(?<=[\u0e00-\u0e7f]) |(?<=\\)n)"
 )
 
 
@@ -44,56 +44,36 @@ def units(text: str) -> tuple[Unit, ...]:
     Header and separator rows, fences, underlines of headings, HTML tags and comments are in no unit.
     """
     found: list[Unit] = []
-    has_end = _INNER_END.search
     for part in structure.parts(text):
         line = part.text
         if part.is_prose:
             found += [Unit(sentence, sentence) for sentence in prose.sentences(line)]
-        elif part.is_header:
-            continue
         # The full stop of a number such as `700.` ends no sentence.
-        elif part.is_whole or not has_end(line, len("700.") if line[0] in digits else 0):
-            found.append(Unit(line, _shown(part) if part.header else line))
-        else:
+        elif part.is_whole or not _INNER_END.search(line, len("700.") if line[0] in digits else 0):
+            if not part.is_header:
+                found.append(Unit(line, _shown(part) if part.header else line))
+        elif not part.is_header:
             found += _divided(part)
     return tuple(found)
 
 
 def _divided(part: structure.Part) -> Iterator[Unit]:
     """Divide an item, row, record or line where sentences end in its fields: an item without its marker, a cell."""
-    text, marker = part.text, structure.MARKER.match(part.text)
+    text = part.text
+    shown, marker = _shown(part) if part.header else text, structure.MARKER.match(text)
     is_json = text[0] in '{["' and text[-1] in '",}]'
-    # Quotation marks are doubled within the fields of a record.
-    fields: Iterable[str] = [cell if cell in text else cell.replace('"', '""') for cell in part.cells] or (
-        _LITERAL.findall(text) if is_json else (text[marker.end() :] if marker else text,)
-    )
-    divided = [
-        (field, parts)
-        for field in fields
-        if len(parts := split(_decoded(field)) if is_json else prose.sentences(field)) > 1
-    ]
-    texts = _cut(text, divided)
-    shown = _cut(_shown(part), divided) if part.header else texts
-    yield from map(Unit, texts, shown if len(shown) == len(texts) else texts)
-
-
-def _cut(text: str, divided: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
-    pieces, position = [""], 0
-    for field, (first, *others) in divided:
-        start = text.find(field, position)
-        if start >= 0:
-            pieces[-1] += text[position:start] + first
-            pieces += others
-            position = start + len(field)
-    pieces[-1] += text[position:]
-    return pieces
+    for field in part.cells or (_LITERAL.findall(text) if is_json else (text[marker.end() if marker else 0 :],)):
+        lines = "\n".join(split(_decoded(field)) if is_json else prose.sentences(field))
+        if "\n" in lines:
+            # Quotation marks are doubled within the fields of a record.
+            text = text.replace(field, lines, 1).replace(field.replace('"', '""'), lines, 1)
+            shown = shown.replace(field, lines, 1)
+    return map(Unit, text.split("\n"), (shown if shown.count("\n") == text.count("\n") else text).split("\n"))
 
 
 def _decoded(literal: str) -> str:
-    try:
-        return str(json.loads(f'"{literal}"', strict=False))
-    except ValueError:
-        return literal
+    value = decode_json(f'"{literal}"')
+    return value if isinstance(value, str) else literal
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -101,37 +81,23 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(unit.text for unit in units(text))
 
 
-def statements(text: str) -> Iterator[str]:
-    """Yield all that a text states, in order: the units, header rows, and lines of code in place of their block."""
-    for part in structure.parts(text):
-        if part.is_prose:
-            yield from prose.sentences(part.text)
-        else:
-            yield from (part.cells or (part.text,)) if part.is_whole else (unit.text for unit in _divided(part))
+def statements(text: str) -> Iterator[Sequence[str]]:
+    """Yield all statements of a text in order, with header rows and lines of code; then other forms of single ones.
 
-
-def other_statements(text: str) -> Iterator[str]:
-    """Yield further forms of whole statements.
-
-    These are the text; items without their markers and checkboxes; headings; rows, also without the signs between their
-    cells.
+    These are the text, items without markers and checkboxes, and rows without the signs between their cells.
     """
-    yield text
+    ordered, others = list[str](), [text]
     for part in structure.parts(text):
-        marker = structure.MARKER.match(part.text)
-        if marker:
-            item = _CHECKBOX.sub("", part.text[marker.end() :], count=1)
-            yield item
-            yield from prose.sentences(item)[:1]
-        if part.cells:
-            yield part.text
-            yield " ".join(part.cells)
-        elif part.is_whole:
-            yield part.text.strip("#").strip()
+        divided = prose.sentences(part.text) if part.is_prose else [unit.text for unit in _divided(part)]
+        ordered += (part.cells or (part.text,)) if part.is_whole else divided
+        if marker := structure.MARKER.match(part.text):
+            others += prose.sentences(_CHECKBOX.sub("", part.text[marker.end() :], count=1))[:1]
+        others.append(" ".join(part.cells))
+    yield from (ordered, *((each,) for each in others))
 
 
 def other_forms(text: str) -> Iterator[str]:
-    """Yield what models quote in another form: rows of Markdown tables without signs, texts without the escapes of JSON."""
+    """Yield rows of Markdown tables without signs, and a text without the escapes of JSON."""
     if "|" in text:
         yield from (" ".join(part.cells) for part in structure.parts(text) if part.cells and "|" in part.text)
     if "\\" in text:
@@ -140,12 +106,11 @@ def other_forms(text: str) -> Iterator[str]:
 
 
 def rows(text: str) -> Iterator[Sequence[str]]:
-    """Yield the cells of each row and record, the lines of each block of code, and the members of each record of JSON."""
+    """Yield the cells of each row, the lines of each block of code, and the members of each record of JSON."""
     for part in structure.parts(text):
-        if part.cells:
-            yield part.cells
+        yield part.cells
         if '":' in part.text:
-            members = list(MEMBER.finditer(part.text))
+            members = _MEMBER.finditer(part.text)
             yield [each for member in members for each in (member[0], *_ELEMENT.findall(member["elements"] or ""))]
 
 

@@ -5,12 +5,12 @@ part each. What remains is prose, with the lines of a paragraph joined.
 """
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from judges.parsing.answer import decode_json
 from judges.parsing.prose import PICTURE
 
 _FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
@@ -73,15 +73,15 @@ class Part(NamedTuple):
 
     text: str
     is_prose: bool = False
-    is_whole: bool = False  # A heading, a log line or a block of code, whatever sentences it contains.
     cells: Sequence[str] = ()  # The cells of a row, the lines of a block of code.
     header: Sequence[str] = ()  # The cells of its header.
     is_header: bool = False
+    is_whole: bool = False  # A heading, a log line or a block of code, whatever sentences it contains.
 
 
 def parts(text: str) -> Iterator[Part]:
     """Yield the parts of a text in their order."""
-    if is_json(text):
+    if text.lstrip()[:1] in {"{", "["} and isinstance(decode_json(text), dict | list):
         for record in _RECORD_END.split(text):
             if not _EMPTY.fullmatch(record):
                 yield from _part(record)
@@ -104,27 +104,9 @@ def parts(text: str) -> Iterator[Part]:
         yield from _outside(text[position:])
 
 
-def is_json(text: str) -> bool:
-    """Return whether a text is an object or array of JSON."""
-    if text.lstrip()[:1] not in {"{", "["} or text.rstrip()[-1:] not in {"}", "]"}:
-        return False
-    try:
-        return isinstance(json.loads(text), dict | list)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _part(
-    text: str,
-    cells: Sequence[str] = (),
-    header: Sequence[str] = (),
-    *,
-    is_header: bool = False,
-    is_whole: bool = False,
-) -> Iterator[Part]:
-    folded = " ".join(text.split())
-    if folded:
-        yield Part(folded, is_whole=is_whole, cells=cells, header=header, is_header=is_header)
+def _part(text: str, cells: Sequence[str] = (), header: Sequence[str] = (), **kind: bool) -> Iterator[Part]:
+    if folded := " ".join(text.split()):
+        yield Part(folded, cells=cells, header=header, **kind)
 
 
 def _code(text: str) -> Iterator[Part]:
@@ -142,10 +124,7 @@ def _outside(text: str) -> Iterator[Part]:
 
 
 def without_tags(text: str, *, is_excerpt: bool = False) -> str:
-    """Remove the tags of HTML, and replace those of blocks, comments, scripts and styles by line breaks.
-
-    An excerpt need not contain a closing tag.
-    """
+    """Remove the tags, comments, scripts and styles of HTML; an excerpt need not contain a closing tag."""
 
     def replaced(tag: re.Match[str]) -> str:
         name = (tag[3] or "").lower()
@@ -208,10 +187,8 @@ class _Html:
         text = "".join(self._buffer)
         self._buffer.clear()
         if text and not text.isspace():
-            if self._whole == "pre":
-                yield from _code(text)
-            else:
-                yield from _part(text, is_whole=self._whole not in _DIVIDED) if self._whole else _lines(text)
+            part = _part if self._whole in _DIVIDED else _code
+            yield from part(text) if self._whole else _lines(text)
         self._whole = ""
 
     def _close_cell(self) -> None:
@@ -317,8 +294,7 @@ def _with_continuation(first: str, lines: Sequence[str], position: int, *, is_wr
             break
         found.append(line)
         after += 1
-    text = first if len(found) == 1 else " ".join(" ".join(found).split())
-    return [Part(text, False, not is_wrapped)], after  # noqa: FBT003 - keywords take longer
+    return [Part(first if len(found) == 1 else " ".join(" ".join(found).split()), is_whole=not is_wrapped)], after
 
 
 def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
