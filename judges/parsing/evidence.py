@@ -18,7 +18,7 @@ from judges.parsing.sentences import other_forms, rows, statements
 _MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole statement of the source.
 _MAX_WORDS: Final = 2 * _MIN_WORDS - 1  # Longer pieces divide, where any place may be a seam.
 _SEARCHED_CHARS: Final = 10_000_000  # Budget of plain searches for one source, 500 times 20 kB.
-_COMPARED_WORDS: Final = 2_000_000  # Budget of comparisons of words, about a second; after it nothing is found.
+_COMPARED_WORDS: Final = 1_000_000  # Budget of comparisons of words, under a second; after it nothing is found.
 _BETWEEN: Final = f" {SEAM} "  # Between the texts of a source. No excerpt contains it, so no piece spans two texts.
 _WORD: Final = re.compile("[^\\W_]|[%\u2030\xb0$\u20ac\xa3\xa5+=<>\xb1\xd7\xf7\u2264\u2265\u2260]")
 _NOTE: Final = re.compile(r"\[ \^?\d[\d,-]*(?: [,&] \d[\d,-]*)* \]")  # A mark such as `[3]`, which models seldom copy.
@@ -34,7 +34,7 @@ _NUMBERS: Final = r"\^?\d{1,4}(?:\s*(?:[,;&\u2013-]|and)\s*\d{1,4})*"
 _KIND: Final = r"\b(?:document|doc|source|passage|chunk|context|snippet|excerpt|reference|ref|result|kb)s?"
 
 
-_QUOTED: Final = re.compile(rf"{_BROKEN}|{_QUOTE}[.,;]?\s*[,;/+&|]?\s*(?:{_AND}\s+)?{_QUOTE}", re.IGNORECASE)
+_QUOTED: Final = re.compile(rf"{_BROKEN}|{_QUOTE}[.,;]?\s*+[,;/+&|]?\s*+(?:{_AND}\s+)?{_QUOTE}", re.IGNORECASE)
 
 
 class Source:
@@ -92,8 +92,8 @@ class Source:
         # The documents with pieces up to a place, where the next piece may begin anywhere, or begins a statement.
         anywhere, beginning = defaultdict[int, set[int]](set, {0: everywhere}), defaultdict[int, set[int]](set)
         for start in (place for place in range(total) if anywhere[place] or beginning[place]):
-            word, following = [*words.words, SEAM][start : start + 2]
-            places = index.places[word, following] + index.places[word, SEAM] if self._words_left >= 0 else []
+            pairs = {(words.words[start], following) for following in (*words.words[start + 1 : start + 2], SEAM)}
+            places = [place for pair in pairs for place in index.places[pair]] if self._words_left >= 0 else []
             # The place of the last word of each run, with the number of its words since punctuation was different.
             runs = {
                 place: 1
@@ -136,8 +136,8 @@ class Source:
         )
         lead = rf"{bracket}|{mark}(?=\s*[:\n\u2013\u2014-])|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.)](?=\s)"
         # A mark is before or after a passage, not within it: `for [24] months`.
-        before = rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))\s*(?:(?:{lead})[:\s\u2013\u2014-]*)+"
-        after = rf"\s*(?:{bracket}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)"
+        before = rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))[^\S\n]*(?:(?:{lead})[:\s\u2013\u2014-]*)+"
+        after = rf"(?:{bracket}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)"
         between = rf"{_QUOTE}(?:[\s.,;:/+&|]|{_AND}|{bracket}|{mark})*+{_QUOTE}"
         return re.compile(rf"{before}|{after}|\\+[nrt]|{between}|{_BROKEN}", re.IGNORECASE)
 
