@@ -26,14 +26,23 @@ _STOP: Final = re.compile("[.!?\u3002\uff01\uff1f\u061f\u06d4\u0964]")
 
 # What shows that passages were joined: dots or a line break.
 _BROKEN: Final = r"[\[(<]?(?:\.(?:\s?\.)+|\u2026)[\])>]?|(?<![-\u2010])\n"
-_BREAK: Final = re.compile(_BROKEN)
 _MEMBER_END: Final = re.compile(r',\s*(?=")|[{}]')
 _QUOTE: Final = "[\"'`\xab\xbb\u2018-\u201f\u2039\u203a\u300c-\u300f]"
 _AND: Final = r"(?:and|or|und|et|y|en|i|\u0438)\b"
 _NUMBERS: Final = r"\^?\d{1,4}(?:\s*(?:[,;&\u2013-]|and)\s*\d{1,4})*"
 _KIND: Final = r"\b(?:document|doc|source|passage|chunk|context|snippet|excerpt|reference|ref|result|kb)s?"
-
-
+_NAME: Final = rf"(?:{_KIND}[\s_#:.\[-]*){{1,2}}(?:{_NUMBERS}|(?<=[\s_#:.\[-])[a-z]\b)\]?"
+_BRACKET: Final = (
+    rf"(?:[\[(<\u3010]{{1,2}}{_NAME}(?: [0-9a-f]{{12}})?[\])>\u3011]{{1,2}}|[\[\u3010]{_NUMBERS}[\]\u3011])"
+)
+_LEAD: Final = rf"{_BRACKET}|{_NAME}(?=\s*[:\n\u2013\u2014-])|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.)](?=\s)"
+# Seams with the marks of documents and lists. A mark is before or after a passage, not within it: `for [24] months`.
+_MARKED: Final = re.compile(
+    rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))[^\S\n]*(?:(?:{_LEAD})[:\s\u2013\u2014-]*)+"
+    rf"|(?:{_BRACKET}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)|\\+[nrt]"
+    rf"|{_QUOTE}(?:[\s.,;:/+&|]|{_AND}|{_BRACKET}|{_NAME})*+{_QUOTE}|{_BROKEN}",
+    re.IGNORECASE,
+)
 _QUOTED: Final = re.compile(rf"{_BROKEN}|{_QUOTE}[.,;]?\s*+[,;/+&|]?\s*+(?:{_AND}\s+)?{_QUOTE}", re.IGNORECASE)
 
 
@@ -41,10 +50,8 @@ class Source:
     """The documents that excerpts may come from, with their names; processed when the first excerpt is looked up."""
 
     def __init__(self, texts: Sequence[str], names: Iterable[str] = ()) -> None:
-        self._texts = texts
-        self._names = names
-        self._chars_left = _SEARCHED_CHARS
-        self._words_left = _COMPARED_WORDS
+        self._texts, self._names = texts, names
+        self._chars_left, self._words_left = _SEARCHED_CHARS, _COMPARED_WORDS
 
     def holds(self, excerpt: str) -> bool:
         """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do.
@@ -60,8 +67,12 @@ class Source:
         if is_piece(words) or self._has_row([excerpt]):
             return True
         if '":' in excerpt:  # The quotation marks of JSON show no seam.
-            return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, _BREAK))
-        return any(self._is_joined(plain(excerpt, seam)) for seam in (_QUOTED, self._marked))
+            return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, re.compile(_BROKEN)))
+        names = "|".join(re.escape(name) for name in self._names if name in excerpt) or "(?!)"
+        numbered = re.sub(rf"(?<![\w-])(?:{names})(?=\s*[])>:\n\u2013\u2014-])", "document 0", excerpt)
+        # Only a mark may have words that no text has.
+        is_known = self._vocabulary.issuperset(words.words)
+        return (is_known and self._is_joined(plain(excerpt, _QUOTED))) or self._is_joined(plain(numbered, _MARKED))
 
     def says(self, text: str) -> bool:
         """Return whether a text that is no evidence occurs, or divides into pieces at any places."""
@@ -126,22 +137,6 @@ class Source:
         return False
 
     @cached_property
-    def _marked(self) -> re.Pattern[str]:
-        """The seams with the marks of documents and lists."""
-        kinds = rf"(?:{_KIND}[\s_#:.\[-]*){{1,2}}"
-        name = "|".join(map(re.escape, sorted(self._names, key=len, reverse=True))) or "(?!)"
-        mark = rf"(?:{kinds}(?:{_NUMBERS}|(?<=[\s_#:.\[-])[a-z]\b)\]?|(?:{kinds})?(?:{name}))"
-        bracket = (
-            rf"(?:[\[(<\u3010]{{1,2}}{mark}(?: [0-9a-f]{{12}})?[\])>\u3011]{{1,2}}|[\[\u3010]{_NUMBERS}[\]\u3011])"
-        )
-        lead = rf"{bracket}|{mark}(?=\s*[:\n\u2013\u2014-])|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.)](?=\s)"
-        # A mark is before or after a passage, not within it: `for [24] months`.
-        before = rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))[^\S\n]*(?:(?:{lead})[:\s\u2013\u2014-]*)+"
-        after = rf"(?:{bracket}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)"
-        between = rf"{_QUOTE}(?:[\s.,;:/+&|]|{_AND}|{bracket}|{mark})*+{_QUOTE}"
-        return re.compile(rf"{before}|{after}|\\+[nrt]|{between}|{_BROKEN}", re.IGNORECASE)
-
-    @cached_property
     def _forms(self) -> list[list[str]]:
         return [[*line_forms(text), *other_forms(text)] for text in self._texts]
 
@@ -185,9 +180,7 @@ class _Index:
     """The words of some documents, with a seam before each statement; the word `SEAM` ends a series of statements."""
 
     def __init__(self, documents: Sequence[Sequence[str]]) -> None:
-        self.words: list[str] = []
-        self.seams: list[bool] = []
-        self.gaps: list[str] = []
+        self.words, self.seams, self.gaps = list[str](), list[bool](), list[str]()
         self.documents: list[int] = []  # The document of each word.
         for number, forms in enumerate(documents):
             for form in forms:

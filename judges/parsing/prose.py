@@ -44,9 +44,7 @@ _FORMULA: Final = re.compile(
     r"\$\$[^$]{1,400}\$\$|\$(?!\s|[\d.,]+(?:\s|\Z))[^$\n]{1,200}(?<!\s)\$(?!\d)|\\\([^\n]{1,200}?\\\)|\\\[.{1,400}?\\\]",
     re.DOTALL,
 )
-_GREEK_QUESTION: Final = re.compile(
-    r"(?<=[\u0370-\u03ff\u1f00-\u1fff][;\u037e])\s+(?=[\"'(\xab]?[A-Z0-9\u0386-\u03ab])"
-)
+_GREEK_END: Final = re.compile(r"(?<=[\u0370-\u03ff\u1f00-\u1fff][;\u037e])\s+(?=[\"'(\xab]?[A-Z0-9\u0386-\u03ab])")
 # Ends of sentences that the library leaves out, by what a text with such an end contains.
 _MISSED: Final = {
     ".) ": re.compile(r"(?<=\.\))\s+(?=[A-Z])"),
@@ -55,8 +53,8 @@ _MISSED: Final = {
     # Polite words end a sentence in Thai, which has no mark for it.
     "\u0e30 ": re.compile(r"(?<=\u0e04\u0e48\u0e30)\s+"),
     "\u0e1a ": re.compile(r"(?<=\u0e04\u0e23\u0e31\u0e1a)\s+"),
-    "; ": _GREEK_QUESTION,
-    "\u037e ": _GREEK_QUESTION,
+    "; ": _GREEK_END,
+    "\u037e ": _GREEK_END,
 }
 _FULL_STOPS: Final = "\u3002\uff01\uff1f\uff61"
 # A sentence of Chinese or Japanese with its quotations. The library takes quadratic time for these languages.

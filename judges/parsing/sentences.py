@@ -17,9 +17,8 @@ _MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*
 _ELEMENT: Final = re.compile(_VALUE)
 _CHECKBOX: Final = re.compile(r"\[[ xX]\]\s+")
 _LITERAL: Final = re.compile(r'(?<!\\)"((?:[^"\\]|\\.)*+)"', re.DOTALL)
-# A sign that a sentence ends within a line, or a line within a string of JSON. Most lines have none.
+# A sign that a sentence ends within a line, or a line within a string of JSON; one set of characters is searched fast.
 _INNER_END: Final = re.compile(
-    # The pattern begins with one set of characters, which is searched for fast.
     r"[.!?\u2026\u3002\uff01\uff1f\uff61\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u17d4;\u037e\u0e00-\u0e7f\\]"
     r"(?:(?<=[.!?\u2026])(?:[^\w\s]{0,4}\s+\S|[A-Z])|(?<=[^\x00-\x7f\u0e00-\u0e7f\u2026])."
     r"|(?<=[\u0370-\u1fff];)\s|(?<=[\u0e00-\u0e7f]) |(?<=\\)n)"

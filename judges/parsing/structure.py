@@ -234,7 +234,7 @@ def _lines(text: str) -> Iterator[Part]:
                 continue
         if paragraph:
             yield from _prose(paragraph, width)
-            paragraph.clear()
+            paragraph = []
         yield from found
         position = after
     yield from _prose(paragraph, width)
