@@ -28,19 +28,20 @@ _STOP: Final = re.compile("[.!?\u3002\uff01\uff1f\u061f\u06d4\u0964]")
 _BROKEN: Final = r"[\[(<]?(?:\.(?:\s?\.)+|\u2026)[\])>]?|(?<![-\u2010])\n"
 _MEMBER_END: Final = re.compile(r',\s*(?=")|[{}]')
 _QUOTE: Final = "[\"'`\xab\xbb\u2018-\u201f\u2039\u203a\u300c-\u300f]"
-_AND: Final = r"(?:and|or|und|et|y|en|i|\u0438)\b"
+_AND: Final = r"(?:and|as\s+well\s+as|or|und|et|y|en|i|\u0438)\b"
 _NUMBERS: Final = r"\^?\d{1,4}(?:\s*(?:[,;&\u2013-]|and)\s*\d{1,4})*"
 _KIND: Final = r"\b(?:document|doc|source|passage|chunk|context|snippet|excerpt|reference|ref|result|kb)s?"
 _NAME: Final = rf"(?:{_KIND}[\s_#:.\[-]*){{1,2}}(?:{_NUMBERS}|(?<=[\s_#:.\[-])[a-z]\b)\]?"
 _BRACKET: Final = (
     rf"(?:[\[(<\u3010]{{1,2}}{_NAME}(?: [0-9a-f]{{12}})?[\])>\u3011]{{1,2}}|[\[\u3010]{_NUMBERS}[\]\u3011])"
 )
-_LEAD: Final = rf"{_BRACKET}|{_NAME}(?=\s*[:\n\u2013\u2014-])|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.)](?=\s)"
+_CITED: Final = rf"(?:(?:from|in|see)\s+)?{_NAME}(?:\s+says)?(?=\s*(?:[:\n\"'\u201c\xab\u2013\u2014-]|\Z))"
+_LEAD: Final = rf"{_BRACKET}|{_CITED}|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.):](?=\s)"
 # Seams with the marks of documents and lists. A mark is before or after a passage, not within it: `for [24] months`.
 _MARKED: Final = re.compile(
-    rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))[^\S\n]*(?:(?:{_LEAD})[:\s\u2013\u2014-]*)+"
+    rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))(?:[^\S\n]|[/|\u2013\u2014-])*(?:(?:{_LEAD})[:\s\u2013\u2014-]*)+"
     rf"|(?:{_BRACKET}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)|\\+[nrt]"
-    rf"|{_QUOTE}(?:[\s.,;:/+&|]|{_AND}|{_BRACKET}|{_NAME})*+{_QUOTE}|{_BROKEN}",
+    rf"|{_QUOTE}(?:[\s.,;:/+&|\\]|{_AND}|{_BRACKET}|{_NAME})*+{_QUOTE}|{_BROKEN}",
     re.IGNORECASE,
 )
 _QUOTED: Final = re.compile(rf"{_BROKEN}|{_QUOTE}[.,;]?\s*+[,;/+&|]?\s*+(?:{_AND}\s+)?{_QUOTE}", re.IGNORECASE)

@@ -89,7 +89,6 @@ def sentences(text: str) -> list[str]:
         # A lone surrogate, which JSON escapes may contain.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     found, start, end = [], 0, 0
-    # A formula is one word.
     read = _FORMULA.sub(lambda formula: "x" * len(formula[0]), text) if "$" in text or "\\" in text else text
     for segment in _segments(read)[:-1]:
         end += len(segment)

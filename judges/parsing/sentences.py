@@ -105,7 +105,8 @@ def other_forms(text: str) -> Iterator[str]:
 
 
 def rows(text: str) -> Iterator[Sequence[str]]:
-    """Yield the cells of each row, the lines of each block of code, and the members of each record of JSON."""
+    """Yield the lines of code, the cells of each row, and the members of each record of JSON."""
+    yield [line for line in text.splitlines() if not set("(){}=;").isdisjoint(line)]
     for part in structure.parts(text):
         yield part.cells
         if '":' in part.text:
