@@ -252,7 +252,7 @@ def _block(lines: Sequence[str], position: int, *, after_text: str) -> tuple[lis
     is_object = line[0] == "{" and line[-1] == "}"
     if is_object or (line[0] in "#*_" and _HEADING.match(line)):
         return [Part(line, is_whole=not is_object)], position + 1
-    if _LOG.match(line):
+    if line[0] not in "-*\u2022" and _LOG.match(line):
         return _with_continuation(line, lines, position, is_wrapped=False)
     marker = MARKER.match(line)
     if marker and (marker[1] is None or _is_numbered(lines, position, int(marker[1]), after_text)):
