@@ -39,7 +39,7 @@ from tracejudge import Trace
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
 _FINE: Final = frozenset({"supported", "no_rad"})
-_SCORING: Final = f"facts_grounding/2, {SPLITTER}"
+_SCORING: Final = f"facts_grounding/3, {SPLITTER}"
 # Tokens of a line besides the sentence and its excerpt: about 30 in the corpus of answers, more in other scripts.
 _LINE_TOKENS: Final = 100
 _WORD: Final = re.compile(r"\w+")
@@ -202,7 +202,8 @@ def _read(menu: Menu, text: str) -> tuple[Line, ...]:
 
 def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
     ((_, lines),) = answered
-    source = Source(texts_of(trace.context))
+    names = [document.id for document in trace.context or () if not isinstance(document, str) and document.id]
+    source = Source(texts_of(trace.context), names)
     coverage = _coverage(trace.output, lines)
     checked = []
     for line in coverage.lines:

@@ -30,7 +30,8 @@ The material holds a query, the context, which is everything that was retrieved 
 left out, none added. Copy each sentence whole. Give each sentence one label, by what the context says on it.
 
 What counts as one sentence
-- A heading and an item of a list are sentences too.
+- A heading and an item of a list are sentences too. An item, a turn of a dialogue, a cell or a text in JSON that has \
+several sentences is divided into them.
 - A row of a table is one sentence. It says what its cells say under the headings of their columns. The row of the \
 headings is no sentence.
 - A block of code is one sentence. It is supported when the context has the same code, or says that such code does \

@@ -1,167 +1,203 @@
-"""Check that an excerpt quoted by a judge occurs in what it was shown, exactly and in linear time.
+"""Check that an excerpt quoted by a judge occurs in what it was shown, in one piece or in pieces with visible seams.
 
-Texts are compared in their plain form, word by word, including the punctuation between the words. A word is delimited
-by blanks, brackets, dashes and punctuation: `12.5`, `-5` and `state-of-the-art` are one word each. In scripts without
-blanks (Han, kana, Thai, Lao, Burmese, Khmer) every character is a word.
+Texts are compared in their plain form, word by word. A word is delimited by blanks, brackets, dashes and punctuation:
+`12.5`, `-5` and `state-of-the-art` are one word each. In scripts without blanks (Han, kana, Thai, Lao, Burmese, Khmer)
+every character is a word. Punctuation between words may differ after four words in which it is the same.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
-from judges.parsing.plain import has_line_hyphen, plain
-from judges.parsing.sentences import cells, statements, table_rows
+from judges.parsing.plain import SEAM, line_forms, plain
+from judges.parsing.sentences import other_forms, rows, statements
 
 _MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole statement of the source.
-# Longer pieces are not searched for: they divide into pieces of at least the minimum length.
-_MAX_WORDS: Final = 2 * _MIN_WORDS - 1
-# Budget of plain searches for one source, 500 times 20 kB; after that an index is built.
-_SEARCHED_CHARS: Final = 10_000_000
-_MAX_SEAMS: Final = 20
-_BETWEEN: Final = " \0 "  # Separator of the texts of a source. No excerpt contains it, so no piece spans two texts.
-_ALPHANUMERIC: Final = re.compile(r"[^\W_]")
-_SEAM: Final = re.compile(r"[\[(]?(?:\.\.+|\u2026)[\])]?|\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
+_MAX_WORDS: Final = 2 * _MIN_WORDS - 1  # Longer pieces divide, where any place may be a seam.
+_SEARCHED_CHARS: Final = 10_000_000  # Budget of plain searches for one source, 500 times 20 kB.
+_COMPARED_WORDS: Final = 1_000_000  # Budget of comparisons of words, under a second; after it nothing is found.
+_BETWEEN: Final = f" {SEAM} "  # Between the texts of a source. No excerpt contains it, so no piece spans two texts.
+_WORD: Final = re.compile("[^\\W_]|[%\u2030\xb0$\u20ac\xa3\xa5+=<>\xb1\xd7\xf7\u2264\u2265\u2260]")
+_NOTE: Final = re.compile(r"\[ \^?\d[\d,-]*(?: [,&] \d[\d,-]*)* \]")  # A mark such as `[3]`, which models seldom copy.
+_STOP: Final = re.compile("[.!?\u3002\uff01\uff1f\u061f\u06d4\u0964]")
+
+# What shows that passages were joined: dots or a line break.
+_BROKEN: Final = r"[\[(<]?(?:\.(?:\s?\.)+|\u2026)[\])>]?|(?<![-\u2010])\n"
+_MEMBER_END: Final = re.compile(r',\s*(?=")|[{}]')
+_QUOTE: Final = "[\"'`\xab\xbb\u2018-\u201f\u2039\u203a\u300c-\u300f]"
+_AND: Final = r"(?:and|as\s+well\s+as|or|und|et|y|en|i|\u0438)\b"
+_NUMBERS: Final = r"\^?\d{1,4}(?:\s*(?:[,;&\u2013-]|and)\s*\d{1,4})*"
+_KIND: Final = r"\b(?:document|doc|source|passage|chunk|context|snippet|excerpt|reference|ref|result|kb)s?"
+_NAME: Final = rf"(?:{_KIND}[\s_#:.\[-]*){{1,2}}(?:{_NUMBERS}|(?<=[\s_#:.\[-])[a-z]\b)\]?"
+_BRACKET: Final = (
+    rf"(?:[\[(<\u3010]{{1,2}}{_NAME}(?: [0-9a-f]{{12}})?[\])>\u3011]{{1,2}}|[\[\u3010]{_NUMBERS}[\]\u3011])"
+)
+_CITED: Final = rf"(?:(?:from|in|see)\s+)?{_NAME}(?:\s+says)?(?=\s*(?:[:\n\"'\u201c\xab\u2013\u2014-]|\Z))"
+_LEAD: Final = rf"{_BRACKET}|{_CITED}|{_KIND}(?=\s*:)|\(?(?:\d{{1,3}}|[a-z])[.):](?=\s)"
+# Seams with the marks of documents and lists. A mark is before or after a passage, not within it: `for [24] months`.
+_MARKED: Final = re.compile(
+    rf"(?:\A|(?<=[\n.!?\u2026\"'\u201d\u2019\xbb)\]>\u3011]))(?:[^\S\n]|[/|\u2013\u2014-])*(?:(?:{_LEAD})[:\s\u2013\u2014-]*)+"
+    rf"|(?:{_BRACKET}\s*)+(?=[.,;:!?\"'\u201d\u2019\xbb\n]|\Z)|\\+[nrt]"
+    rf"|{_QUOTE}(?:[\s.,;:/+&|\\]|{_AND}|{_BRACKET}|{_NAME})*+{_QUOTE}|{_BROKEN}",
+    re.IGNORECASE,
+)
+_QUOTED: Final = re.compile(rf"{_BROKEN}|{_QUOTE}[.,;]?\s*+[,;/+&|]?\s*+(?:{_AND}\s+)?{_QUOTE}", re.IGNORECASE)
 
 
 class Source:
-    """The texts that excerpts may come from; processed when the first excerpt is looked up."""
+    """The documents that excerpts may come from, with their names; processed when the first excerpt is looked up."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
-        self._runs_by_size: dict[int, frozenset[str]] = {}
-        self._chars_left = _SEARCHED_CHARS
+    def __init__(self, texts: Sequence[str], names: Iterable[str] = ()) -> None:
+        self._texts, self._names = texts, names
+        self._chars_left, self._words_left = _SEARCHED_CHARS, _COMPARED_WORDS
 
     def holds(self, excerpt: str) -> bool:
         """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do.
 
-        A piece starts and ends with a word; punctuation between pieces does not count. Each piece has at least four
-        words or is a whole statement of a text: a sentence, row, record, line, list item or JSON member. A cell of a
-        table is one only if it is the whole excerpt. An excerpt without words is never found.
+        Each piece has at least four words or is a whole statement: a sentence, row, record, line or item. Between two
+        pieces the excerpt shows a seam, or both come from one text, where the first ends a statement and the second
+        begins one; after a full stop one of these is enough. All cells of an excerpt must come from one row.
         """
         words = _Words(plain(excerpt))
-        if not words.count:
+        if not any(map(str.isalnum, words.run)):
             return False
-        if words.count >= _MIN_WORDS and self._occurs(words, 0, words.count):
+        is_piece = self._occurs if len(words.words) >= _MIN_WORDS else self._divides
+        if is_piece(words) or self._has_row([excerpt]):
             return True
-        if not all(token in self._vocabulary or not _is_word(token) for token in words.text.split(" ")):
-            return False
-        # Passages joined in the usual ways are found faster than by ``_divides``.
-        pieces = (_Words(plain(piece)) for piece in _SEAM.split(excerpt, _MAX_SEAMS))
-        passages = [piece for piece in pieces if piece.count]
-        if all(piece.count >= _MIN_WORDS and self._occurs(piece, 0, piece.count) for piece in passages):
-            return True
-        return (
-            self._divides(words, self._run_sizes)
-            or (words.count < _MIN_WORDS and words.run(0, words.count) in self._cells)
-            or (bool(self._statements) and self._divides(words, self._piece_sizes))
-        )
+        if '":' in excerpt:  # The quotation marks of JSON show no seam.
+            return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, re.compile(_BROKEN)))
+        names = "|".join(re.escape(name) for name in self._names if name in excerpt) or "(?!)"
+        numbered = re.sub(rf"(?<![\w-])(?:{names})(?=\s*[])>:\n\u2013\u2014-])", "document 0", excerpt)
+        # Only a mark may have words that no text has.
+        is_known = self._vocabulary.issuperset(words.words)
+        return (is_known and self._is_joined(plain(excerpt, _QUOTED))) or self._is_joined(plain(numbered, _MARKED))
 
     def says(self, text: str) -> bool:
-        """Return the same for a text that is no evidence: in one piece it may be of any length."""
+        """Return whether a text that is no evidence occurs, or divides into pieces at any places."""
         words = _Words(plain(text))
-        return words.count > 0 and (self._occurs(words, 0, words.count) or self.holds(text))
+        return bool(words.words) and (self._occurs(words) or self._divides(words, is_free=True))
 
-    def _occurs(self, words: "_Words", start: int, size: int) -> bool:
-        """Return whether a run of words occurs in one of the texts."""
-        run = words.run(start, size)
-        self._chars_left -= len(self._words.text) + len(run)
-        if self._chars_left >= 0:
-            return f" {run} " in self._words.text
-        # Longer runs are left to ``_divides``: indexes of every length would take quadratic space.
-        if size > _MAX_WORDS:
+    def _is_joined(self, text: str) -> bool:
+        """Return whether an excerpt in its plain form with seams divides into pieces."""
+        passages = [words for part in text.split(SEAM) if (words := _Words(part)).words]
+        if all(len(words.words) >= _MIN_WORDS and self._occurs(words) for words in passages):
+            return bool(passages)
+        return self._has_row(text.split(SEAM)) or self._divides(_Words(text))
+
+    def _has_row(self, texts: Iterable[str]) -> bool:
+        """Return whether all texts with words are cells of one row, or members of one record."""
+        runs = _runs(texts)
+        return self._vocabulary.issuperset(" ".join(runs).split()) and any(map(runs.issubset, self._rows))
+
+    def _occurs(self, words: "_Words") -> bool:
+        self._chars_left -= len(self._plain) + len(words.run)
+        return f" {words.run} " in self._plain if self._chars_left >= 0 else self._divides(words)
+
+    def _divides(self, words: "_Words", *, is_free: bool = False) -> bool:
+        """Return whether words divide into pieces where a seam counts, or at any places."""
+        if not self._vocabulary.issuperset(words.words):
             return False
-        if size not in self._runs_by_size:
-            self._runs_by_size[size] = frozenset(self._words.runs(size))
-        return run in self._runs_by_size[size]
-
-    def _divides(self, words: "_Words", sizes_from: "Callable[[_Words, int], Iterable[int]]") -> bool:
-        """Try every division: ``reached[n]`` tells whether the first n words divide into pieces."""
-        reached = [True] + [False] * words.count
-        for start in range(words.count):
-            if reached[start]:
-                for size in sizes_from(words, start):
-                    reached[start + size] = True
-        return reached[-1]
-
-    def _run_sizes(self, words: "_Words", start: int) -> Iterable[int]:
-        """Return the sizes of the indivisible runs that start at a word and occur in a text."""
-        most = min(_MAX_WORDS, words.count - start)
-        if most < _MIN_WORDS or not self._occurs(words, start, _MIN_WORDS):
-            return ()
-        # The beginnings of a run that occurs in a text occur there too.
-        longest = next((size for size in range(most, _MIN_WORDS, -1) if self._occurs(words, start, size)), _MIN_WORDS)
-        return range(_MIN_WORDS, longest + 1)
-
-    def _piece_sizes(self, words: "_Words", start: int) -> Iterable[int]:
-        """Yield the sizes of runs and of short whole statements that start at a word."""
-        yield from self._run_sizes(words, start)
-        for size in range(1, min(_MIN_WORDS - 1, words.count - start) + 1):
-            if words.run(start, size) in self._statements:
-                yield size
+        index, everywhere, total = self._index, set(range(len(self._texts))), len(words.words)
+        # The documents with pieces up to a place, where the next piece may begin anywhere, or begins a statement.
+        anywhere, beginning = defaultdict[int, set[int]](set, {0: everywhere}), defaultdict[int, set[int]](set)
+        for start in (place for place in range(total) if anywhere[place] or beginning[place]):
+            pairs = {(words.words[start], following) for following in (*words.words[start + 1 : start + 2], SEAM)}
+            places = [place for pair in pairs for place in index.places[pair]] if self._words_left >= 0 else []
+            # The place of the last word of each run, with the number of its words since punctuation was different.
+            runs = {
+                place: 1
+                for place in places
+                if index.documents[place] in anywhere[start]
+                or (index.seams[place] and index.documents[place] in beginning[start])
+            }
+            self._words_left -= len(places)
+            for end in range(start + 1, total + 1):
+                is_shown, is_stop = is_free or words.seams[end], _STOP.search(words.gaps[end]) is not None
+                for place, same in runs.items():
+                    is_end, size = index.seams[place + 1], end - start
+                    if same < _MIN_WORDS and not (is_end and same == size and index.seams[place - size + 1]):
+                        continue
+                    if end == total:
+                        return True
+                    if is_shown:
+                        anywhere[end] = everywhere
+                    elif is_end or is_stop:
+                        (anywhere if is_end and is_stop else beginning)[end].add(index.documents[place])
+                self._words_left -= len(runs)
+                if not runs or end == total or self._words_left < 0 or (is_free and end - start == _MAX_WORDS):
+                    break
+                runs = {
+                    place + 1: same * is_same + 1
+                    for place, same in runs.items()
+                    if index.words[place + 1] == words.words[end]
+                    and ((is_same := index.gaps[place + 1] == words.gaps[end]) or same >= _MIN_WORDS)
+                }
+        return False
 
     @cached_property
-    def _words(self) -> "_Words":
-        texts = [plain(text) for text in self._texts]
-        # A hyphen at the end of a line may divide a word or belong to it.
-        texts += (plain(text, line_hyphen="-") for text in self._texts if has_line_hyphen(text))
-        # Models quote a row without its signs.
-        texts += (plain(row) for text in self._texts for row in table_rows(text))
-        return _Words(f" {_BETWEEN.join(texts)} ")
+    def _forms(self) -> list[list[str]]:
+        return [[*line_forms(text), *other_forms(text)] for text in self._texts]
+
+    @cached_property
+    def _plain(self) -> str:
+        return f" {_BETWEEN.join(_bare(plain(form)) for forms in self._forms for form in forms)} "
 
     @cached_property
     def _vocabulary(self) -> frozenset[str]:
-        return frozenset(self._words.text.split(" "))
+        return frozenset(self._plain.split())
 
     @cached_property
-    def _statements(self) -> frozenset[str]:
-        """The whole statements of few words."""
-        return _short(each for text in self._texts for each in statements(text))
+    def _rows(self) -> list[frozenset[str]]:
+        return [_runs(row) for text in self._texts for row in rows(text)]
 
     @cached_property
-    def _cells(self) -> frozenset[str]:
-        return _short(each for text in self._texts for each in cells(text))
+    def _index(self) -> "_Index":
+        return _Index(self._forms)
 
 
-def _short(texts: Iterable[str]) -> frozenset[str]:
-    # A text has at least as many words as parts between blanks, which are cheap to count.
-    found = (_Words(plain(text)) for text in texts if sum(map(_is_word, text.split())) < _MIN_WORDS)
-    return frozenset(words.run(0, words.count) for words in found if 0 < words.count < _MIN_WORDS)
+def _bare(text: str) -> str:
+    # A text may consist of such marks.
+    bare = " ".join(_NOTE.sub("", text).split()) if "[ " in text else text
+    return bare if _WORD.search(bare) else text
 
 
 class _Words:
-    """A plain text with the positions of its words."""
+    """The words of a plain text, and the gaps before, between and after them, with punctuation and perhaps a seam."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-
-    @cached_property
-    def count(self) -> int:
-        return len(self._starts)
-
-    def run(self, start: int, size: int) -> str:
-        """Return some consecutive words with the punctuation between them."""
-        return self.text[self._starts[start] : self._ends[start + size - 1]]
-
-    def runs(self, size: int) -> Iterator[str]:
-        """Yield all runs of this many words."""
-        for start, end in zip(self._starts, self._ends[size - 1 :], strict=False):
-            yield self.text[start:end]
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        starts, position = [], 0
-        for token in self.text.split(" "):
-            if _is_word(token):
-                starts.append(position)
-            position += len(token) + 1
-        return starts
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        ends = (self.text.find(" ", start) for start in self._starts)
-        return [end if end >= 0 else len(self.text) for end in ends]
+        tokens = _bare(text).split()
+        places = [place for place, token in enumerate(tokens) if token.isalnum() or _WORD.search(token)]
+        gaps = [tokens[last + 1 : place] for last, place in pairwise((-1, *places, len(tokens)))]
+        self.words = [tokens[place] for place in places]
+        self.seams = [SEAM in gap for gap in gaps]
+        self.gaps = [" ".join(token for token in gap if token != SEAM) if gap else "" for gap in gaps]
+        self.run = " ".join(tokens[places[0] : places[-1] + 1]) if places else ""
 
 
-def _is_word(token: str) -> bool:
-    return token.isalnum() or _ALPHANUMERIC.search(token) is not None
+class _Index:
+    """The words of some documents, with a seam before each statement; the word `SEAM` ends a series of statements."""
+
+    def __init__(self, documents: Sequence[Sequence[str]]) -> None:
+        self.words, self.seams, self.gaps = list[str](), list[bool](), list[str]()
+        self.documents: list[int] = []  # The document of each word.
+        for number, forms in enumerate(documents):
+            for form in forms:
+                for series in statements(form):
+                    words = _Words(_BETWEEN.join(("", *map(plain, series), "")))
+                    self.words += [*words.words, SEAM]
+                    self.seams += words.seams
+                    self.gaps += words.gaps
+                    self.documents += [number] * len(words.gaps)
+        # The places of each word before another, and before `SEAM` those of words that are whole statements.
+        self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for place, pair in enumerate(pairwise(self.words)):
+            self.places[pair].append(place)
+            if self.seams[place] and self.seams[place + 1] and pair[1] != SEAM:
+                self.places[pair[0], SEAM].append(place)
+
+
+def _runs(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(words.run for words in (_Words(plain(text)) for text in texts) if words.words)

@@ -13,16 +13,16 @@ import unicodedata
 from typing import Final
 
 from judges.core.prompt import INVISIBLE
-from judges.parsing.structure import without_tags
+from judges.parsing.structure import QUOTED, without_tags
 
 _PRINTABLE: Final = bytes(range(0x20, 0x7F)) + b"\n\t"
 _BLANKLESS: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-_PUNCTUATION: Final = ";!?()\\[\\]{}.,:|\u2026"
+_PUNCTUATION: Final = ";!?()\\[\\]{}.,:|%$\u2026"
 _FOREIGN_PUNCTUATION: Final = (
-    "\xa1\xb7\xbf\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u2022\u3001\u3002\u3008-\u300b\u3010\u3011"
+    "\xa1\xa3\xa5\xb0\xb7\xbf\u0589\u060c\u061b\u061f\u06d4\u0964\u0965\u20ac\u2022\u3001\u3002\u3008-\u3011"
 )
 # Full stop, comma and colon belong to a word only before a digit and not after a letter: 12.5, 10:30.
 _OUTSIDE_NUMBERS: Final = r"(?:(?<![.,:])|(?!\d)|(?<=[^\W\d_].))"
@@ -36,6 +36,7 @@ _ASCII: Final = {
 _QUOTES: Final = re.compile('["`\xab\xbb\u201c-\u201f\u2039\u203a\u300c-\u300f\u301d-\u301f\uff02\uff62\uff63]')
 _APOSTROPHES: Final = re.compile("[\xb4\u02bc\u2018-\u201b\uff07]")
 _OUTER_APOSTROPHE: Final = re.compile(r"'(?:(?!\w)|(?<!\w'))")
+SEAM: Final = "\0"  # No other control character is in a plain text either.
 _SIGN: Final = re.compile(r"\[U\+((?:10|[0-9A-F])?[0-9A-F]{4})\]", re.IGNORECASE)
 
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[\w+#.-]*[ \t]*$", re.MULTILINE)
@@ -55,14 +56,17 @@ _MARKS: Final = re.compile(
 _VOWEL_SIGNS: Final = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]")
 
 
-def plain(text: str, *, line_hyphen: str = "") -> str:
-    """Return the words and punctuation of a text with one blank between them; hyphens at line ends are replaced."""
+def plain(text: str, seam: re.Pattern[str] | None = None) -> str:
+    """Return the words and punctuation of a text with one blank between them, and `SEAM` after or for each seam."""
     if "[U+" in text or "[u+" in text:
         text = _SIGN.sub(_unsigned, text)
     is_ascii = text.isascii()
     if not is_ascii or text.encode().translate(None, delete=_PRINTABLE):
         text = INVISIBLE.sub(lambda found: " " if found[0] == "\r" else _blank_or_nothing(found[0]), text)
-    text = undecorated(text, line_hyphen=line_hyphen)
+    text = undecorated(text)
+    if seam is not None:
+        # A seam with letters or digits is a mark, which is no part of the quotation.
+        text = seam.sub(lambda sign: f" {'' if any(map(str.isalnum, sign[0])) else sign[0]} {SEAM} ", text)
     # Plain ASCII, the usual case, needs no regular expressions for characters.
     if text.isascii():
         text, apart = text.translate(_ASCII), _APART_ASCII
@@ -75,9 +79,11 @@ def plain(text: str, *, line_hyphen: str = "") -> str:
     return " ".join(" ".join(apart.split(text)).split())
 
 
-def has_line_hyphen(text: str) -> bool:
-    """Return whether a word is divided at the end of a line."""
-    return "\n" in text and _LINE_HYPHEN.search(text.replace("\r\n", "\n")) is not None
+def line_forms(text: str) -> tuple[str, ...]:
+    """Return a text; of one that divides words at the ends of lines, two: there a hyphen may belong to the word."""
+    if "\n" not in text or not _LINE_HYPHEN.search(text := text.replace("\r\n", "\n")):
+        return (text,)
+    return _LINE_HYPHEN.sub("", text), _LINE_HYPHEN.sub("-", text)
 
 
 def undecorated(text: str, *, line_hyphen: str = "") -> str:
@@ -85,6 +91,8 @@ def undecorated(text: str, *, line_hyphen: str = "") -> str:
     if "\n" in text:
         if "```" in text or "~~~" in text:
             text = _FENCE.sub(" ", text)
+        if ">" in text:
+            text = QUOTED.sub("", text)
         text = _LINE_HYPHEN.sub(line_hyphen, text)
     if "<" in text:
         text = without_tags(text)

@@ -1,25 +1,32 @@
 """Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, product
-from string import ascii_lowercase
+from string import ascii_lowercase, digits
 from typing import Final, NamedTuple
 
 from judges.parsing import prose, structure
 from judges.parsing.answer import decode_json
 
 # Part of the version of every judge that divides texts: another release may divide them differently.
-SPLITTER: Final = f"units/1, {prose.LIBRARY}"
+SPLITTER: Final = f"units/2, {prose.LIBRARY}"
 _STRING: Final = r'"(?:[^"\\]|\\.){0,200}+"'  # Longer members are no short statements.
 _VALUE: Final = rf"(?:{_STRING}|-?\d[^\s,\]}}]*|true|false|null)"
 _MEMBER: Final = re.compile(rf"{_STRING}\s*:\s*(?:{_VALUE}|\[(?P<elements>(?:\s*+{_VALUE}\s*+,?)*+)\s*\])")
 _ELEMENT: Final = re.compile(_VALUE)
 _CHECKBOX: Final = re.compile(r"\[[ xX]\]\s+")
+_LITERAL: Final = re.compile(r'(?<!\\)"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+# A sign that a sentence ends within a line, or a line within a string of JSON; one set of characters is searched fast.
+_INNER_END: Final = re.compile(
+    r"[.!?\u2026\u3002\uff01\uff1f\uff61\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u17d4;\u037e\u0e00-\u0e7f\\]"
+    r"(?:(?<=[.!?\u2026])(?:[^\w\s]{0,4}\s+\S|[A-Z])|(?<=[^\x00-\x7f\u0e00-\u0e7f\u2026])."
+    r"|(?<=[\u0370-\u1fff];)\s|(?<=[\u0e00-\u0e7f]) |(?<=\\)n)"
+)
 
 
 class Unit(NamedTuple):
-    """A sentence, or a row, record, line, heading, list item or block of code.
+    """A sentence; or a row, record, line, heading, list item or block of code with a single sentence or none.
 
     Attributes:
         text: The unit on one line with single blanks.
@@ -37,11 +44,35 @@ def units(text: str) -> tuple[Unit, ...]:
     """
     found: list[Unit] = []
     for part in structure.parts(text):
+        line = part.text
         if part.is_prose:
-            found += [Unit(sentence, sentence) for sentence in prose.sentences(part.text)]
+            found += [Unit(sentence, sentence) for sentence in prose.sentences(line)]
+        # The full stop of a number such as `700.` ends no sentence.
+        elif part.is_whole or not _INNER_END.search(line, len("700.") if line[0] in digits else 0):
+            if not part.is_header:
+                found.append(Unit(line, _shown(part) if part.header else line))
         elif not part.is_header:
-            found.append(Unit(part.text, _shown(part)))
+            found += _divided(part)
     return tuple(found)
+
+
+def _divided(part: structure.Part) -> Iterator[Unit]:
+    """Divide an item, row, record or line where sentences end in its fields: an item without its marker, a cell."""
+    text = part.text
+    shown, marker = _shown(part) if part.header else text, structure.MARKER.match(text)
+    is_json = text[0] in '{["' and text[-1] in '",}]'
+    for field in part.cells or (_LITERAL.findall(text) if is_json else (text[marker.end() if marker else 0 :],)):
+        lines = "\n".join(split(_decoded(field)) if is_json else prose.sentences(field))
+        if "\n" in lines:
+            # Quotation marks are doubled within the fields of a record.
+            text = text.replace(field, lines, 1).replace(field.replace('"', '""'), lines, 1)
+            shown = shown.replace(field, lines, 1)
+    return map(Unit, text.split("\n"), (shown if shown.count("\n") == text.count("\n") else text).split("\n"))
+
+
+def _decoded(literal: str) -> str:
+    value = decode_json(f'"{literal}"')
+    return value if isinstance(value, str) else literal
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -49,42 +80,41 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(unit.text for unit in units(text))
 
 
-def statements(text: str) -> Iterator[str]:
-    """Yield what is a whole statement, however short.
+def statements(text: str) -> Iterator[Sequence[str]]:
+    """Yield all statements of a text in order, with header rows and lines of code; then other forms of single ones.
 
-    These are units, also without list markers and checkboxes, and rows, also without the signs between their cells;
-    header rows; members of JSON, and the elements of their arrays.
+    These are the text, items without markers and checkboxes, and rows without the signs between their cells.
     """
-    yield text
+    ordered, others = list[str](), [text]
     for part in structure.parts(text):
-        yield from prose.sentences(part.text) if part.is_prose else (part.text,)
-        if part.cells:
-            yield " ".join(part.cells)
-        marker = structure.MARKER.match(part.text)
-        if marker:
-            item = part.text[marker.end() :]
-            yield item
-            yield _CHECKBOX.sub("", item, count=1)
-    if '"' in text and ":" in text:
-        for member in _MEMBER.finditer(text):
-            yield member[0]
-            yield from _ELEMENT.findall(member["elements"] or "")
+        divided = prose.sentences(part.text) if part.is_prose else [unit.text for unit in _divided(part)]
+        ordered += (part.cells or (part.text,)) if part.is_whole else divided
+        if marker := structure.MARKER.match(part.text):
+            others += prose.sentences(_CHECKBOX.sub("", part.text[marker.end() :], count=1))[:1]
+        others.append(" ".join(part.cells))
+    yield from (ordered, *((each,) for each in others))
 
 
-def table_rows(text: str) -> Iterator[str]:
-    """Yield the rows of Markdown tables without the signs between their cells."""
+def other_forms(text: str) -> Iterator[str]:
+    """Yield rows of Markdown tables without signs, and a text without the escapes of JSON."""
     if "|" in text:
         yield from (" ".join(part.cells) for part in structure.parts(text) if part.cells and "|" in part.text)
+    if "\\" in text:
+        yield from (_decoded(literal) for literal in _LITERAL.findall(text) if "\\" in literal)
+        yield text.replace("\\n", "\n")
 
 
-def cells(text: str) -> Iterator[str]:
-    """Yield the cells of all tables and records."""
-    return (cell for part in structure.parts(text) for cell in part.cells)
+def rows(text: str) -> Iterator[Sequence[str]]:
+    """Yield the lines of code, the cells of each row, and the members of each record of JSON."""
+    yield [line for line in text.splitlines() if not set("(){}=;").isdisjoint(line)]
+    for part in structure.parts(text):
+        yield part.cells
+        if '":' in part.text:
+            members = _MEMBER.finditer(part.text)
+            yield [each for member in members for each in (member[0], *_ELEMENT.findall(member["elements"] or ""))]
 
 
 def _shown(part: structure.Part) -> str:
-    if not part.header:
-        return part.text
     if len(part.header) != len(part.cells):
         return " ".join(f"{' | '.join(part.header)}: {part.text}".split())
     named = (f"{name}: {cell}" if name else cell for name, cell in zip(part.header, part.cells, strict=True))

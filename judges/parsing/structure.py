@@ -1,7 +1,7 @@
-"""Find the structure of a text: code, HTML, tables, records, headings, lists and paragraphs.
+"""Find the structure of a text: JSON, code, HTML, tables, records, headings, lists and paragraphs.
 
-Rows, records, log lines, lines of a key and a value, headings and list items become one part each, whatever sentences
-they contain. What remains is prose, with the lines of a paragraph joined.
+Rows, records, log lines, lines of JSON, lines of a key and a value, headings, list items and blocks of code become one
+part each. What remains is prose, with the lines of a paragraph joined.
 """
 
 import csv
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from judges.parsing.answer import decode_json
 from judges.parsing.prose import PICTURE
 
 _FENCE: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
@@ -28,15 +29,17 @@ address article aside blockquote body br button center details div dl fieldset f
 hr html legend link main meta nav ol p section select table tbody td template tfoot th thead tr ul
 """
 _WHOLE_TEXT: Final = "caption dd dt h1 h2 h3 h4 h5 h6 li option pre summary title"  # Blocks that are one part each.
+_DIVIDED: Final = frozenset({"li", "dd", "caption", "option", "summary"})  # Those of them that may hold sentences.
 _INLINE: Final = frozenset(_INLINE_TEXT.split())
 _WHOLE: Final = frozenset(_WHOLE_TEXT.split())
 _BLOCKS: Final = frozenset(_BLOCKS_TEXT.split()) | _WHOLE
 
-_QUOTED: Final = re.compile(r"^[ \t]*>(?:[ \t]*>)*(?:[ \t]+|$)", re.MULTILINE)
+QUOTED: Final = re.compile(r"^[ \t]*>(?:[ \t]*>)*(?:[ \t]+|$)", re.MULTILINE)
 _HEADING: Final = re.compile(r"#{1,6}\s|(\*\*|__)[^*_]+\1:?\Z")
 _UNDERLINE: Final = re.compile(r"=+|-{2,}")
 # A line between others without letters or digits: a rule, the border of a table, brackets of JSON.
 _EMPTY: Final = re.compile(r"[-=_*~+|:\[\]{}(),;\s]+")
+_RECORD_END: Final = re.compile(r"\n|(?<=\}),\s*(?=\{)")  # The end of a line or of an element of an array of JSON.
 _SEPARATOR: Final = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?")
 MARKER: Final = re.compile(
     rf"\s*(?:[-*\u2022\u2023\u2043\u2013\u25cf\u25e6\u25aa\xb7]|(\d{{1,3}})[.)]|\(?(?:\d{{1,3}}|[a-zA-Z]|[ivx]{{1,4}})\)|{PICTURE})"
@@ -66,19 +69,25 @@ _MAX_HARD: Final = 50  # Longer lines are taken for wrapped prose.
 
 
 class Part(NamedTuple):
-    """A part of a text: prose, or a whole such as a row, a heading or a list item."""
+    """A part of a text: prose, or another such as a row, a heading or a list item."""
 
     text: str
     is_prose: bool = False
-    cells: Sequence[str] = ()  # The cells of a row.
+    cells: Sequence[str] = ()  # The cells of a row, the lines of a block of code.
     header: Sequence[str] = ()  # The cells of its header.
     is_header: bool = False
+    is_whole: bool = False  # A heading, a log line or a block of code, whatever sentences it contains.
 
 
 def parts(text: str) -> Iterator[Part]:
     """Yield the parts of a text in their order."""
+    if text.lstrip()[:1] in {"{", "["} and isinstance(decode_json(text), dict | list):
+        for record in _RECORD_END.split(text):
+            if not _EMPTY.fullmatch(record):
+                yield from _part(record)
+        return
     if "\n" not in text and "\r" not in text and "<" not in text:
-        yield from _whole(text) if MARKER.match(text) else (Part(text, is_prose=True),)
+        yield from _part(text) if MARKER.match(text) else (Part(text, is_prose=True),)
         return
     position, opening = 0, None
     for fence in _FENCE.finditer(text) if "```" in text or "~~~" in text else ():
@@ -86,21 +95,22 @@ def parts(text: str) -> Iterator[Part]:
             opening = fence
         elif fence[1].startswith(opening[1]) and not fence[2].strip():
             yield from _outside(text[position : opening.start()])
-            yield from _whole(text[opening.end() : fence.start()])
+            yield from _code(text[opening.end() : fence.start()])
             position, opening = fence.end(), None
     if opening is not None and text[opening.end() :].strip():
         yield from _outside(text[position : opening.start()])
-        yield from _whole(text[opening.end() :])
+        yield from _code(text[opening.end() :])
     else:
         yield from _outside(text[position:])
 
 
-def _whole(
-    text: str, cells: Sequence[str] = (), header: Sequence[str] = (), *, is_header: bool = False
-) -> Iterator[Part]:
-    folded = " ".join(text.split())
-    if folded:
-        yield Part(folded, cells=cells, header=header, is_header=is_header)
+def _part(text: str, cells: Sequence[str] = (), header: Sequence[str] = (), **kind: bool) -> Iterator[Part]:
+    if folded := " ".join(text.split()):
+        yield Part(folded, cells=cells, header=header, **kind)
+
+
+def _code(text: str) -> Iterator[Part]:
+    return _part(text, text.splitlines(), is_whole=True)
 
 
 def _outside(text: str) -> Iterator[Part]:
@@ -120,7 +130,7 @@ def without_tags(text: str, *, is_excerpt: bool = False) -> str:
         name = (tag[3] or "").lower()
         if name in _INLINE:
             return ""
-        return tag[0] if tag[0].startswith("`") or (name and name not in _BLOCKS) else " "
+        return tag[0] if tag[0].startswith("`") or (name and name not in _BLOCKS) else "\n"
 
     return _TAG.sub(replaced, text) if is_excerpt or _IS_HTML.search(text) else text
 
@@ -130,7 +140,7 @@ class _Html:
 
     def __init__(self) -> None:
         self._buffer: list[str] = []
-        self._is_whole = False
+        self._whole = ""  # Name of the open block that is one part.
         self._row: list[str] | None = None  # Cells of the open row of a table.
         self._has_data = False  # Whether one of them is no header.
         self._header: Sequence[str] = ()
@@ -168,16 +178,18 @@ class _Html:
             self._buffer.append(" " if is_in_row else "\n")
         else:
             # A paragraph at the beginning of a list item does not end the item.
-            goes_on = self._is_whole and name == "p" and is_open and not "".join(self._buffer).strip()
+            goes_on = name == "p" and is_open and not "".join(self._buffer).strip()
+            whole = self._whole if goes_on else name if is_open and name in _WHOLE else ""
             yield from self._flush()
-            self._is_whole = is_open and (goes_on or name in _WHOLE)
+            self._whole = whole
 
     def _flush(self) -> Iterator[Part]:
         text = "".join(self._buffer)
         self._buffer.clear()
         if text and not text.isspace():
-            yield from _whole(text) if self._is_whole else _lines(text)
-        self._is_whole = False
+            part = _part if self._whole in _DIVIDED else _code
+            yield from part(text) if self._whole else _lines(text)
+        self._whole = ""
 
     def _close_cell(self) -> None:
         cell = " ".join("".join(self._buffer).split())
@@ -191,19 +203,19 @@ class _Html:
         self._close_cell()
         row, self._row = self._row, None
         if self._has_data:
-            yield from _whole(" ".join(row), row, self._header)
+            yield from _part(" ".join(row), row, self._header)
         else:
             self._header = row
-            yield from _whole(" ".join(row), row, is_header=True)
+            yield from _part(" ".join(row), row, is_header=True)
 
 
 def _lines(text: str) -> Iterator[Part]:
     """Yield the parts of a text by the form of its lines."""
     if ">" in text:
-        text = _QUOTED.sub("", text)
+        text = QUOTED.sub("", text)
     lines = [line.rstrip() for line in text.splitlines()]
     if len(lines) == 1:
-        yield from _whole(text) if MARKER.match(text) else _prose(lines, 0)
+        yield from _part(text) if MARKER.match(text) else _prose(lines, 0)
         return
     width = max((_MIN_WIDTH, *map(len, lines)))
     paragraph: list[str] = []
@@ -212,7 +224,7 @@ def _lines(text: str) -> Iterator[Part]:
         line = lines[position].strip()
         found, after = [], position + 1
         if len(paragraph) == 1 and _UNDERLINE.fullmatch(line) and not paragraph[0].endswith(_STOPS):
-            found = [Part(" ".join(paragraph.pop().split()))]
+            found = [Part(" ".join(paragraph.pop().split()), is_whole=True)]
         elif line and (line[0].isalnum() or not _EMPTY.fullmatch(line)):
             if _PLAIN.fullmatch(line) is None:
                 found, after = _block(lines, position, after_text=paragraph[-1] if paragraph else "")
@@ -220,8 +232,9 @@ def _lines(text: str) -> Iterator[Part]:
                 paragraph.append(line)
                 position = after
                 continue
-        yield from _prose(paragraph, width)
-        paragraph.clear()
+        if paragraph:
+            yield from _prose(paragraph, width)
+            paragraph = []
         yield from found
         position = after
     yield from _prose(paragraph, width)
@@ -238,8 +251,8 @@ def _block(lines: Sequence[str], position: int, *, after_text: str) -> tuple[lis
             return [Part(line, cells=_cells(line))], position + 1
     is_object = line[0] == "{" and line[-1] == "}"
     if is_object or (line[0] in "#*_" and _HEADING.match(line)):
-        return [Part(line)], position + 1
-    if _LOG.match(line):
+        return [Part(line, is_whole=not is_object)], position + 1
+    if line[0] not in "-*\u2022" and _LOG.match(line):
         return _with_continuation(line, lines, position, is_wrapped=False)
     marker = MARKER.match(line)
     if marker and (marker[1] is None or _is_numbered(lines, position, int(marker[1]), after_text)):
@@ -281,7 +294,7 @@ def _with_continuation(first: str, lines: Sequence[str], position: int, *, is_wr
             break
         found.append(line)
         after += 1
-    return [Part(first if len(found) == 1 else " ".join(" ".join(found).split()))], after
+    return [Part(first if len(found) == 1 else " ".join(" ".join(found).split()), is_whole=not is_wrapped)], after
 
 
 def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
@@ -321,6 +334,8 @@ def _fields(line: str, mark: str) -> list[str]:
         return []
     if is_quoted and mark != "\t" and any(field.startswith(" ") for field in fields):
         return []
+    if len(fields) == _MIN_FIELDS and not fields[1].strip():
+        return []  # A mark at the end of a line, such as a Greek question mark.
     if mark == "," and len(fields) == _MIN_FIELDS:
         is_long = not is_quoted and line.count(" ") >= _MAX_BLANKS
         is_prose = is_long and any(field.count(" ") >= _MAX_BLANKS for field in fields)

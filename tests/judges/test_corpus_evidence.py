@@ -9,8 +9,11 @@ import pytest
 from judges.parsing import evidence
 from judges.parsing.evidence import Source
 
+CORPORA = Path(__file__).parent / "corpora"
 CASES: list[dict[str, Any]] = [
-    json.loads(line) for line in (Path(__file__).parent / "corpora" / "evidence.jsonl").read_text("utf-8").splitlines()
+    case | {"id": case["why"], "documents": case.get("documents") or [case["source"]]}
+    for name in ("evidence.jsonl", "seams.jsonl")
+    for case in map(json.loads, (CORPORA / name).read_text("utf-8").splitlines())
 ]
 
 
@@ -19,8 +22,8 @@ def test_excerpts_are_found_where_a_reader_finds_them(searched: int | None, monk
     if searched is not None:
         monkeypatch.setattr(evidence, "_SEARCHED_CHARS", searched)
     wrong = {
-        case["id"]: f"{case['why']}: found should be {case['found']}: {case['excerpt']}"
+        case["id"]: f"found should be {case['found']}: {case['excerpt']}"
         for case in CASES
-        if Source([case["source"]]).holds(case["excerpt"]) is not case["found"]
+        if Source(case["documents"], case.get("names", ())).holds(case["excerpt"]) is not case["found"]
     }
     assert not wrong, f"{len(wrong)} of {len(CASES)}: {json.dumps(wrong, indent=2, ensure_ascii=False)}"

@@ -20,7 +20,7 @@ from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import AnswerError, IncompleteAnswerError, InvalidAnswerError, OutOfRangeError
-from tracejudge import Trace
+from tracejudge import Document, Trace
 
 V2 = make(Settings(labels="v2"))
 GOLDEN_V2 = Path(__file__).with_name("golden_v2")
@@ -225,6 +225,20 @@ class TestScore:
     def test_an_excerpt_may_be_joined_from_several_documents(self) -> None:
         joined = "All devices come with a warranty ... Batteries are not covered by it."
         assert reading((*YEARS[:3], joined)).scores == (grounded(1.0), share(1.0))
+
+    def test_the_ids_of_documents_are_marks_in_an_excerpt_and_sewn_words_are_no_evidence(self) -> None:
+        context = [
+            Document("The blue kettle has a warranty of 24 months.", id="manual-x"),
+            Document("The red kettle has a warranty of 6 months.", id="faq.3"),
+        ]
+        answer = "The red kettle has a warranty of 24 months."
+        trace = Trace(trace_id="1", service="s", input="q", output=answer, context=context)
+        marked = f"manual-x: {context[0].text} faq.3: {context[1].text}"
+        values = [
+            reading((answer, "supported", "r", excerpt), trace=trace).scores[0].value
+            for excerpt in (marked, marked.replace("faq.3", "faq.4"), answer, f"faq.3: {answer}")
+        ]
+        assert values == [1.0, 0.0, 0.0, 0.0]
 
     def test_a_contradiction_without_its_evidence_is_no_contradiction(self) -> None:
         result = reading(YEARS, (*BATTERY[:3], "Batteries are never covered."))

@@ -67,10 +67,10 @@ FOUND = {
     "1,000 people came to the fair and\n2,500 people left it on the day.": [
         "1,000 people came to the fair and 2,500 people left it on the day."
     ],
-    "<ul><li><p>One. Two.</p></li></ul><p>Three. Four.</p>": ["One. Two.", "Three.", "Four."],
-    '{"a": 1, "b": "One. Two."}\n{"a": 2, "b": "Three."}': ['{"a": 1, "b": "One. Two."}', '{"a": 2, "b": "Three."}'],
+    "<ul><li><p>One. Two.</p></li></ul><p>Three. Four.</p>": ["One.", "Two.", "Three.", "Four."],
+    '{"a": 1, "b": "One. Two."}\n{"a": 2, "b": "Three."}': ['{"a": 1, "b": "One.', 'Two."}', '{"a": 2, "b": "Three."}'],
     "#  A  heading\nMar  4 06:25:01 done\n| a  | b |": ["# A heading", "Mar 4 06:25:01 done", "| a | b |"],
-    "<table><tr><td>A<td>B</table>Text. <ul><li>One. Two.<li>Three</ul>": ["A B", "Text.", "One. Two.", "Three"],
+    "<table><tr><td>A<td>B</table>Text. <ul><li>One. Two.<li>Three</ul>": ["A B", "Text.", "One.", "Two.", "Three"],
 }
 
 
@@ -123,6 +123,11 @@ FORMS = [
         "a\n",
         "A\n",
         "12:00:00\n",
+        "- a. B. ",
+        "A: b. C.\n",
+        "$a. ",
+        "<li>a. B.",
+        '"a\\nb. C": "d. E.",\n',
     ),
     *("\u201ca\u3002", "\u3002\u201d", "\u5b57", "a\u3002", "\U0001f600 ", "\U0001f600\n", ". [1]", ".) A "),
 ]
