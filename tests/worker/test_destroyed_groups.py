@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
 
-
 from worker.accounting import read_account
 from worker.config.settings import Rule, Where
 from worker.export.consumer import ExportConsumer

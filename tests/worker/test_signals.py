@@ -36,22 +36,22 @@ tracejudge_worker.main()
 @each_case(
     ("command", "is_first", "codes"),
     [
-        ("tracejudge worker", False, (0, 0)),
-        ("tracejudge worker --metrics-port 0", True, (0, 0)),
-        ("tracejudge gateway", False, (0, 0)),
-        ("tracejudge board", True, (0, 0)),
-        ("celery -A worker worker", False, (0, 0)),
-        ("celery -A worker inspect ping", False, (-signal.SIGINT, -signal.SIGTERM)),
+        ("tracejudge worker", 0, (0, 0)),
+        ("tracejudge worker --metrics-port 0", 1, (0, 0)),
+        ("tracejudge gateway", 0, (0, 0)),
+        ("tracejudge board", 1, (0, 0)),
+        ("celery -A worker worker", 0, (0, 0)),
+        ("celery -A worker inspect ping", 0, (-signal.SIGINT, -signal.SIGTERM)),
         # The usual codes of what is no service.
-        ("tracejudge account", False, (130, -signal.SIGTERM)),
-        ("tracejudge account", True, (130, 143)),
+        ("tracejudge account", 0, (130, -signal.SIGTERM)),
+        ("tracejudge account", 1, (130, 143)),
     ],
 )
 def test_a_service_that_is_stopped_while_it_starts_ends_with_0(
-    command: str, is_first: bool, codes: tuple[int, int]
+    command: str, is_first: int, codes: tuple[int, int]
 ) -> None:
     def code(number: signal.Signals) -> int:
-        run = [sys.executable, "-c", STARTED, str(int(number)), str(int(is_first)), *command.split()]
+        run = [sys.executable, "-c", STARTED, str(int(number)), str(is_first), *command.split()]
         return subprocess.run(run, check=False, capture_output=True).returncode
 
     assert (code(signal.SIGINT), code(signal.SIGTERM)) == codes

@@ -87,7 +87,7 @@ end
 -- ARGV[1] group · ARGV[2] its field in KEYS[3] · ARGV[3] '1' for an exporter's group · ARGV[4] version of the keys
 -- ARGV[5] number of this Redis
 -- Returns 1 if it was created.
-local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'},
+local refused = guard({{KEYS[2], 'hash', 'HSET', 'HINCRBY'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash', 'HDEL'}, {KEYS[4], 'string', 'SET'},
   {KEYS[5], 'string'}})
 if refused then return refused end
 -- Two addresses of one server: both were empty when they were checked.
@@ -109,11 +109,18 @@ if position then
   local exists_now = redis.call('EXISTS', KEYS[1]) == 1
   local last = exists_now and pairs_of(redis.call('XINFO', 'STREAM', KEYS[1]))['last-generated-id'] or '0-0'
   if before(last, position) then
-    position = '0'
+    position = '0-0'
     redis.call('HDEL', KEYS[3], ARGV[2], ARGV[2] .. ':all')
   end
 end
-redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], position or '0', 'MKSTREAM')
+redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], position or '0-0', 'MKSTREAM')
+local info = pairs_of(redis.call('XINFO', 'STREAM', KEYS[1]))
+local length, added, first = info['length'], info['entries-added'], info['first-entry']
+if position and ARGV[3] == '0' and (added or length) == length and (length == 0 or before(position, first[1])) then
+  -- Somebody removed the stream, by EXPIRE as a rule: what was unread is lost, and added entries are counted anew.
+  redis.call('HINCRBY', KEYS[2], 'vanished:traces', 1)
+  redis.call('HSET', KEYS[2], 'drift', number_of('read') + number_of('cut_off') - (added and 0 or number_of('trimmed')))
+end
 if ARGV[3] == '1' and not position then
   local seen = number_of('exported:' .. ARGV[1]) + number_of('outbox_cut_off:' .. ARGV[1])
   local drift = redis.call('XLEN', KEYS[1]) + seen - number_of('outbox')
