@@ -314,7 +314,8 @@ def _not_exported(ground: Ground, processes: Sequence[Process], folder: Path) ->
         yield f"the metrics count {counted} verdicts"
     left = [group for group in GROUPS if ground.pending(group, ground.keys.verdicts)]
     ids = [entry["evaluation_id"] for entry in ground.outbox("j")]
-    files = [json.loads(line)["evaluation_id"] for path in folder.glob("*.jsonl") for line in path.open()]
+    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    files = [json.loads(line)["evaluation_id"] for line in lines]
     if left or len(set(ids)) != len(ids) or max(Counter(files).values(), default=0) > 2:
         yield f"pending for {left}, {len(ids)} verdicts, {len(files)} lines"
     if ground.accounting().get("removed"):

@@ -51,6 +51,7 @@ from worker.storage.client import address
 log = structlog.get_logger("tracejudge.metrics")
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+_PROTOCOL: Final = "http/protobuf"
 _SCOPE: Final = InstrumentationScope("tracejudge", version("tracejudge-worker"))
 _STOP_MS: Final = 3_000.0
 _MAX_REASON_CHARS: Final = 60
@@ -125,12 +126,19 @@ class RegistryExporter(OTLPMetricExporter):
     def __init__(
         self, registry: CollectorRegistry, url: str, proxy: str | None, timeout_s: float | None = None
     ) -> None:
-        """Send to ``url``; headers, certificates, compression and timeout are those of OpenTelemetry's variables."""
+        """Send to ``url``; headers, certificates, compression and timeout are those of OpenTelemetry's variables.
+
+        Raises:
+            SettingsError: One of them cannot be used.
+        """
         session = requests.Session()
         session.trust_env = proxy is None
         if proxy is not None and proxy != NO_PROXY:
             session.proxies.update({"http": proxy, "https": proxy})
-        super().__init__(endpoint=url, session=session, timeout=timeout_s)
+        try:
+            super().__init__(endpoint=url, session=session, timeout=timeout_s)
+        except ValueError as error:
+            raise SettingsError(f"metrics: a variable OTEL_EXPORTER_OTLP_* cannot be used ({error})") from None
         self._registry = registry
         self._start_ns = time.time_ns()
         self._address = address(url)
@@ -219,6 +227,13 @@ def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:
     """
     given = environment.get(_METRICS_ENDPOINT, "").strip()
     base = settings.otlp_endpoint or environment.get(_ENDPOINT, "").strip()
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        raise SettingsError("metrics: the variable OTEL_SDK_DISABLED switches the push off; take it out, or metrics")
+    protocols = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = next(filter(None, (environment.get(name, "").strip() for name in protocols)), _PROTOCOL)
+    if protocol != _PROTOCOL and (given or not settings.otlp_endpoint):
+        fix = f"set otlp_endpoint to a receiver of {_PROTOCOL}, usually at port 4318"
+        raise SettingsError(f"metrics: the variables OTEL_* ask for {protocol}, which is not spoken here; {fix}")
     if not given and not base:
         raise SettingsError(f"metrics: otlp needs a receiver; set otlp_endpoint, {_ENDPOINT} or {_METRICS_ENDPOINT}")
     if not is_endpoint(given or base):
