@@ -317,7 +317,7 @@ def test_control_characters_reach_no_server(ground: Ground, backend: Backend, se
 
 
 def test_the_same_verdict_sent_a_day_later_is_the_same(
-    ground: Ground, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies: list[bytes] = []
     now = time.time

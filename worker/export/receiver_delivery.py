@@ -377,17 +377,9 @@ class ReceiverExporter(ExportConsumer):
             self._ignored.inc()
             if not self._logged_ignored:
                 self._logged_ignored = True
-                self._warn(
-                    "answer ignored",
-                    path=channel.path,
-                    sent=len(part.items),
-                )
+                self._warn("answer ignored", path=channel.path, sent=len(part.items))
         elif answer.rejected > 0:
-            self._warn(
-                "partial success",
-                path=channel.path,
-                rejected=answer.rejected,
-            )
+            self._warn("partial success", path=channel.path, rejected=answer.rejected)
             self.dropped("partial_success", answer.rejected)
         if answer.absent:
             self._park(answer.absent)
@@ -401,13 +393,8 @@ class ReceiverExporter(ExportConsumer):
         return answer.again
 
     def _give_up(self, reason: str, channel: Channel, reply: Reply, item: Item) -> None:
-        self._warn(
-            "verdict dropped",
-            path=channel.path,
-            reason=reason,
-            status=reply.status,
-            evaluation_id=item.verdict.evaluation_id,
-        )
+        name = item.verdict.evaluation_id
+        self._warn("verdict dropped", path=channel.path, reason=reason, status=reply.status, evaluation_id=name)
         self.dropped(reason, 1)
 
     def _park(self, items: Sequence[Item]) -> None:
