@@ -239,7 +239,6 @@ def forget_everywhere(
         for one in each:
             # Feedback may have been handed on to a shard that was done.
             one.erase_pending_feedback()
-        store.first.call(lambda client: client.delete(store.keys.forgetting(target.name)))
     found = [one.found for one in each]
     counts = {name: sum(getattr(one, name) for one in found) for name in Forgotten.__struct_fields__}
     return Forgotten(**{**counts, "unsettled": any(one.unsettled for one in found)})
@@ -310,6 +309,8 @@ class Forgetting:
         self._erase_answers_and_copies()
         # The last, since a file that cannot be read ends the run.
         self._erase_archived()
+        if not self._dry_run and self._store is self._store.first:
+            self._store.call(methodcaller("delete", self._keys.forgetting(self._target.name)))
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -331,7 +332,7 @@ class Forgetting:
         for name, place in ((self._keys.verdicts, "verdicts"), (self._keys.traces, "traces")):
             for entries in self._scan(name, place):
                 self._target.learn(entry.owner for entry in entries)
-        if not self._dry_run:
+        if not self._dry_run and self._target.trace_ids:
             # What names the person goes first: another run after a crash would not know which labels are theirs.
             found = msgspec.json.encode(sorted(self._target.trace_ids))
             first.call(methodcaller("set", key, found, ex=_REMEMBERED_S))

@@ -230,7 +230,6 @@ WRONG = {
         None,
         "ask for grpc, which is not spoken here; set otlp_endpoint",
     ),
-    "no number": ({"OTEL_EXPORTER_OTLP_TIMEOUT": "10s"}, "http://host:4318", "OTEL_EXPORTER_OTLP_.* cannot be used"),
 }
 
 

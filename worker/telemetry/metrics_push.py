@@ -126,19 +126,12 @@ class RegistryExporter(OTLPMetricExporter):
     def __init__(
         self, registry: CollectorRegistry, url: str, proxy: str | None, timeout_s: float | None = None
     ) -> None:
-        """Send to ``url``; headers, certificates, compression and timeout are those of OpenTelemetry's variables.
-
-        Raises:
-            SettingsError: One of them cannot be used.
-        """
+        """Send to ``url``; headers, certificates, compression and timeout are those of OpenTelemetry's variables."""
         session = requests.Session()
         session.trust_env = proxy is None
         if proxy is not None and proxy != NO_PROXY:
             session.proxies.update({"http": proxy, "https": proxy})
-        try:
-            super().__init__(endpoint=url, session=session, timeout=timeout_s)
-        except ValueError as error:
-            raise SettingsError(f"metrics: a variable OTEL_EXPORTER_OTLP_* cannot be used ({error})") from None
+        super().__init__(endpoint=url, session=session, timeout=timeout_s)
         self._registry = registry
         self._start_ns = time.time_ns()
         self._address = address(url)

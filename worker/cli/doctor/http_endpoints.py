@@ -108,11 +108,11 @@ def metrics_receiver(settings: Settings, environment: Mapping[str, str]) -> Sequ
         from worker.telemetry.metrics_push import RegistryExporter, receiver_url  # noqa: PLC0415 - of an extra
 
         url = receiver_url(settings, environment)
-        exporter = RegistryExporter(CollectorRegistry(), url, settings.proxy, _TIMEOUT_S)
     except ModuleNotFoundError:
         return [broken(part, 'metrics = "otlp" needs further packages', "pip install 'tracejudge-worker[otlp]'")]
     except SettingsError as error:
         return [misconfigured(part, error)]
+    exporter = RegistryExporter(CollectorRegistry(), url, settings.proxy, _TIMEOUT_S)
     try:
         refusal = exporter.refusal()
     finally:
