@@ -4,17 +4,20 @@ Other programs have packages of these names too. Python imports the one that it 
 installed later may replace files of ours. This module has a name of its own and imports neither before the check.
 """
 
+import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-__all__ = ["main", "other_package", "replaced_files"]
+__all__ = ["end_at_signals", "main", "other_package", "replaced_files"]
 
 _DISTRIBUTION: Final = "tracejudge-worker"
 _FOLDER: Final = Path(__file__).resolve().parent
 _PACKAGES: Final = ("judges", "worker")
 _WRONG_USAGE: Final = 2
+_SERVICES: Final = ("worker", "gateway", "board")
 
 
 def other_package() -> str | None:
@@ -55,8 +58,16 @@ def replaced_files(*, names_others: bool = False) -> str | None:
     return None if replaced is None else f"{replaced} is not the file that {_DISTRIBUTION} installed; {fix}"
 
 
+def end_at_signals() -> None:
+    """End the process of a service at once, and with 0, until the service handles signals: nothing has begun yet."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
+
+
 def main() -> None:
     """Run the command line; another package of our names is reported in one line, with exit code 2."""
+    if sys.argv[1:2] and sys.argv[1] in _SERVICES:
+        end_at_signals()
     wrong = other_package()
     if wrong is None:
         try:

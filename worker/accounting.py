@@ -26,7 +26,7 @@ _ATTEMPTS: Final = 20
 _CHUNK_COUNT: Final = 1_000
 _TRACE_ENDS: Final = ("cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
 _EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
-_WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "unreadable", "session"})
+_WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "removed", "unreadable", "session"})
 _SESSION_ENDS: Final = ("judged", "dropped", "expired", "removed")
 
 
@@ -159,6 +159,14 @@ def _read_once(store: Store) -> Account:
     lost_traces = published - dropped - unread - sum(ends[name] for name in _TRACE_ENDS)
     chosen = counts.get("chosen", 0)
     lost_evaluations = chosen - waiting - sum(ends[name] for name in _EVALUATION_ENDS)
+    # Redis had confirmed what a key held that somebody removed, and its content cannot be counted any more.
+    if counts.get("vanished:traces") and lost_traces > 0:
+        ends["lost_by_redis"] += lost_traces
+        lost_traces = 0
+    if counts.get("vanished:batches") and lost_evaluations > 0:
+        ends["removed"] += lost_evaluations
+        counts["removed:lost_by_redis"] = lost_evaluations
+        lost_evaluations = 0
     # A loss in one sum must not be evened out by a duplicate in the other.
     is_mixed = lost_traces * lost_evaluations < 0
     return Account(

@@ -30,7 +30,14 @@ from msgspec import Meta, Struct
 
 from tracejudge.sharding import MAX_SHARDS
 from worker.broker import broker
-from worker.config.loading import config_path, load, unconfigured, unknown_variables
+from worker.config.loading import (
+    UnknownVariable,
+    config_path,
+    foreign_variables,
+    load,
+    unconfigured,
+    unknown_variables,
+)
 from worker.config.settings import Settings, SettingsError
 from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
 from worker.runtime import Runtime
@@ -299,7 +306,11 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     Raises:
         SettingsError: A model cannot be made from its settings.
     """
+    variables = unknown_variables(settings, os.environ)
+    for name in foreign_variables(os.environ):
+        del os.environ[name]  # Celery reads them later, before its configuration
     app = Celery("tracejudge", set_as_current=False)
+    app.tracejudge_variables = variables
 
     def serves(label: str, *, needs_broker: bool = True) -> bool:
         """Return whether this worker consumes the queue of a label now, and is connected where that is needed."""
@@ -363,7 +374,7 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         """Start the runtime."""
         self._signals.install()
         self._runtime.watch_pool(parent.pool)
-        _log_config(self._runtime.settings, parent.app.tracejudge_config)
+        _log_config(self._runtime.settings, parent.app.tracejudge_config, parent.app.tracejudge_variables)
         try:
             self._runtime.start()
         except SettingsError as error:
@@ -389,14 +400,14 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self.stop(parent)
 
 
-def _log_config(settings: Settings, path: str | None) -> None:
+def _log_config(settings: Settings, path: str | None, variables: Sequence[UnknownVariable]) -> None:
     # A worker started in another folder would judge by the heuristic, and its verdicts look like any others.
     if (said := unconfigured(settings, path)) is not None:
         event = f"{said}; `tracejudge init` writes one"
         log.warning(event)
     else:
         log.info("configuration loaded", config=path, config_hash=settings.config_hash)
-    for variable in unknown_variables(settings, os.environ):
+    for variable in variables:
         log.warning("unknown variable", variable=variable.name, close_match=variable.close)
 
 

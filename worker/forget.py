@@ -6,9 +6,10 @@ What is gathered is late feedback and the traces of conversations. A conversatio
 belong to each of its traces.
 
 What stays in Redis: the ledger (``evaluations:``, an evaluation id and one digit) and ``scores:`` of panels' members
-until their TTL ends, the monitor's short hashes of session ids for half a day, and the counts of the accounting. An
-evaluation id is a hash: only somebody who already knows the trace can tell whose it is. Without the ledger an
-evaluation that is published, replayed or retried again would count twice.
+until their TTL ends, the trace ids of an interrupted run (``forgetting:``) for a week, the monitor's short hashes of
+session ids for half a day, and the counts of the accounting. An evaluation id is a hash: only somebody who already
+knows the trace can tell whose it is. Without the ledger an evaluation that is published, replayed or retried again
+would count twice.
 
 In the accounting, an evaluation that had not ended counts as ``removed``; one that had keeps its outcome. An unread
 trace counts as ``cut_off``: the stream lost it unread, whoever removed it. Workers do not report it in
@@ -51,6 +52,7 @@ _CHUNK_COUNT: Final = 500
 _FEW_COUNT: Final = 32
 _PAYLOADS: Final = (b"t", b"f", b"j", b"d")
 _MAX_ROUNDS: Final = 20
+_REMEMBERED_S: Final = 7 * 86_400
 _MAX_REREADS: Final = 20
 
 
@@ -83,6 +85,7 @@ class ForgetTarget:
             user_keys: Keys by which verdicts may hash the user's id.
         """
         self.is_person = user_id is not None
+        self.name = hashlib.blake2b(repr((user_id, session_id)).encode(), digest_size=8).hexdigest()
         self.session_id = session_id
         self._session_ids = () if session_id is None else (session_id, bounded(session_id, MAX_NAME_CHARS))
         self.trace_ids = set[str]() if trace_id is None else {trace_id, bounded(trace_id, MAX_ID_CHARS)}
@@ -306,6 +309,8 @@ class Forgetting:
         self._erase_answers_and_copies()
         # The last, since a file that cannot be read ends the run.
         self._erase_archived()
+        if not self._dry_run and self._store is self._store.first:
+            self._store.call(methodcaller("delete", self._keys.forgetting(self._target.name)))
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -313,6 +318,8 @@ class Forgetting:
         """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
         if not self._target.is_person and self._target.session_id is None:
             return
+        key, first = self._keys.forgetting(self._target.name), self._store.first
+        self._target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
         for _, stored in self._conversations():
             traces = (one.gathered.trace for one in stored.traces)
             self._target.learn(Owner(trace.trace_id, trace.user_id, trace.session_id) for trace in traces)
@@ -325,6 +332,10 @@ class Forgetting:
         for name, place in ((self._keys.verdicts, "verdicts"), (self._keys.traces, "traces")):
             for entries in self._scan(name, place):
                 self._target.learn(entry.owner for entry in entries)
+        if not self._dry_run and self._target.trace_ids:
+            # What names the person goes first: another run after a crash would not know which labels are theirs.
+            found = msgspec.json.encode(sorted(self._target.trace_ids))
+            first.call(methodcaller("set", key, found, ex=_REMEMBERED_S))
 
     def _erase_entries(self) -> None:
         names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)

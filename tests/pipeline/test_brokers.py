@@ -200,3 +200,17 @@ def test_a_malformed_message_ends_no_worker(pipeline: Pipeline) -> None:
     seconds_until_judged(pipeline, 20)
     assert worker.program.running
     assert worker.program.terminate() == 0
+
+
+@pytest.mark.slow("a start of a worker")
+@pytest.mark.parametrize("command", [(), ("-m", "celery", "-A", "worker", "worker")])
+def test_variables_of_celery_replace_no_broker(
+    pipeline: Pipeline, command: tuple[str, ...], hanging_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = {f"CELERY_BROKER{way}_URL": f"redis://127.0.0.1:{hanging_port}/0" for way in ("", "_READ", "_WRITE")}
+    foreign["CELERY_RESULT_BACKEND"] = "xyzzy://"
+    for name, value in foreign.items():
+        monkeypatch.setenv(name, value)
+    worker = pipeline.worker(*command, rules=RULES)
+    assert seconds_until_judged(pipeline, 3) < SECONDS
+    assert {name for name in foreign if f'"{name}"' in worker.program.stderr} == set(foreign)

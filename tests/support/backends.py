@@ -291,7 +291,7 @@ class Langsmith(Backend):
             return web.json_response([])
         types = {
             "id": str, "run_id": str, "key": str, "score": float | int, "value": str, "comment": str,
-            "feedback_source": dict, "extend_trace_retention": bool,
+            "feedback_source": dict, "extend_trace_retention": bool, "created_at": str, "modified_at": str,
         }  # fmt: skip
         known_fields(body, types, {"id", "run_id", "key", "score", "extend_trace_retention"})
         check(body["extend_trace_retention"] is False, "extend_trace_retention")

@@ -7,14 +7,14 @@ import socket
 import struct
 import threading
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
 from support.processes import free_port
 
-__all__ = ["HOLDS", "PASSES", "REFUSES", "Behaviour", "Proxy", "cuts_replies", "delays", "resets_after"]
+__all__ = ["HOLDS", "PASSES", "REFUSES", "Behaviour", "CommandProxy", "Proxy", "cuts_replies", "delays", "resets_after"]
 
 T = TypeVar("T")
 HOST: Final = "127.0.0.1"
@@ -230,3 +230,83 @@ def _abort(writer: StreamWriter) -> None:
     if raw is not None and raw.fileno() >= 0:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
     transport.abort()
+
+
+class CommandProxy:
+    """Forwards commands to a Redis one by one, and cuts the connection at the n-th; then nobody reaches that Redis.
+
+    Attributes:
+        commands: The commands so far, scripts by their names. What a driver sends by itself is left out.
+        cut: The command at which the connection was cut; None as long as it has not come to that.
+    """
+
+    _OF_DRIVERS: Final = frozenset({"HELLO", "CLIENT", "SELECT", "AUTH", "PING", "SCRIPT"})
+
+    def __init__(
+        self, target_port: int, scripts: Mapping[str, str], *, at: int | None = None, is_executed: bool = False
+    ) -> None:
+        """Cut at the command of number ``at``, from 1; ``is_executed`` after Redis has executed it, else before."""
+        self.commands: list[str] = []
+        self.cut: str | None = None
+        self._target_port, self._scripts, self._at, self._is_executed = target_port, scripts, at, is_executed
+        self._lock = threading.Lock()
+        self._listener = socket.create_server((HOST, 0), backlog=64)
+        self.port: int = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = [self._listener]
+        self._ended: dict[socket.socket, threading.Event] = {}
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, name="command-proxy", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((HOST, self._target_port))
+                self._sockets += (client, server)
+                self._ended[server] = threading.Event()
+                for way in (self._requests, self._replies):
+                    threading.Thread(target=way, args=(client, server), daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            reader = client.makefile("rb")
+            while line := reader.readline():
+                raw, words = [line], list[bytes]()
+                for _ in range(int(line[1:])):
+                    raw.append(reader.readline())
+                    raw.append(reader.read(int(raw[-1][1:]) + 2))
+                    words.append(raw[-1][:-2])
+                name = words[0].decode().upper()
+                with self._lock:
+                    if self.cut is not None:
+                        return
+                    if name not in self._OF_DRIVERS:
+                        self.commands.append(self._scripts.get(words[1].decode(), name) if name == "EVALSHA" else name)
+                        if len(self.commands) == self._at:
+                            self.cut = self.commands[-1]
+                            if self._is_executed:
+                                server.sendall(b"".join(raw))
+                                server.shutdown(socket.SHUT_WR)
+                                self._ended[server].wait(WAIT_S)
+                            self._close()
+                            return
+                server.sendall(b"".join(raw))
+
+    def _replies(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(CHUNK_BYTES):
+                if self.cut is None:
+                    client.sendall(data)
+        # With nothing more to come Redis has executed all that it received.
+        self._ended[server].set()

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from judging_parts import Desks, choose
+from judging_parts import MODEL, Desks, choose
 from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
+from support.processes import wait_until
 
 import tracejudge
 from judges.core.verdict import Score
@@ -234,6 +235,34 @@ def test_a_batch_that_vanished_is_lost(ground: Ground) -> None:
     assert read_account(ground.store).lost == 6
     ground.client.delete(ground.keys.leases)
     assert read_account(ground.store).lost == 16
+
+
+def test_what_expired_since_somebody_gave_keys_a_ttl_is_lost_by_redis(ground: Ground, desk: Desks) -> None:
+    def expire(*names: str) -> None:
+        for name in names:
+            ground.client.pexpire(name, 1)
+        wait_until(lambda: not ground.client.exists(*names), what="keys to expire")
+
+    worker = desk()
+    worker.run(*choose(ground, 4, batch_size=2))
+    kept, *expired = choose(ground, 6, batch_size=2, first=4)
+    ground.append("p1", make_traces(range(10, 15)))
+    expire(ground.keys.traces, *map(ground.keys.batch, expired))
+    # A service publishes before a worker finds out.
+    ground.append("p1", make_traces(range(15, 18)))
+    chosen = Chosen(ground, models={"default": MODEL})
+    assert ground.read() == []
+    first, *others = ground.read()
+    chosen.take([first])
+    assert read_account(ground.store).lost_by_redis == 5, "while others are unread"
+    chosen.take(others)
+    worker.run(kept, *expired, *ground.batches())
+    account = balanced(ground)
+    assert (account.published, account.sampled, account.lost_by_redis) == (18, 13, 5)
+    assert (account.chosen, account.scored, account.removed, account.waiting) == (13, 9, 4, 0)
+    assert account.reasons["removed:lost_by_redis"] == 4
+    assert set(ground.waiting().values()) == {0}, "nothing holds up ingest"
+    assert ground.measure(report_cuts=True).traces[:2] == (0, 0)
 
 
 def test_a_verdict_that_counts_twice_makes_the_lost_negative(ground: Ground) -> None:

@@ -358,8 +358,12 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
     known = {f"TRACEJUDGE_{key.upper()}" for key in KEYS} | SDK_VARIABLES
     known |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
     known |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
-    found = unknown_variables(load({}), dict.fromkeys((*known, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY"), "x"))
+    celery = ("CELERY_BROKER_READ_URL", "CELERY_RESULT_BACKEND", "CELERY_LOG_LEVEL")
+    given = (*known, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
+    found = unknown_variables(load({}), dict.fromkeys(given, "x") | {"CELERY_BROKER_URL": ""})
     assert [str(one) for one in found] == [
+        "CELERY_BROKER_READ_URL is no setting; did you mean TRACEJUDGE_BROKER_URL?",
+        "CELERY_RESULT_BACKEND is no setting; nothing reads it",
         "TRACEJUDGE_REDIS_ULR is no setting; did you mean TRACEJUDGE_REDIS_URL?",
         "TRACEJUDGE_XYZZY is no setting; nothing reads it",
     ]

@@ -68,7 +68,7 @@ def test_scripts_find_a_demoted_master_out_as_well(servers: Watched) -> None:
 
     def held() -> bool:
         try:
-            store.run("finish", [f"scripted:{name}" for name in "abcdef"], ("batch", "model"))
+            store.run("finish", [f"scripted:{name}" for name in "abcdefg"], ("batch", "model"))
         except StoreError:
             return False
         return True

@@ -1,13 +1,18 @@
-"""A consumer group that somebody destroys is made anew where it stood: nothing counts twice, nothing goes unsaid."""
+"""A consumer group that somebody destroys or sets back goes on where it was: nothing counts twice or is left out."""
 
 from collections.abc import Sequence
 
 import pytest
-from stage_parts import Chosen, Ground, make_traces, make_verdict
+from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
 
 from worker.accounting import read_account
+from worker.config.settings import Rule, Where
+from worker.export.consumer import ExportConsumer
+from worker.export.prometheus import PrometheusExporter
+from worker.export.sums import QualitySums
 from worker.storage.client import Entry
-from worker.storage.keys import INGEST_GROUP
+from worker.storage.keys import INGEST_GROUP, MONITOR_GROUP
+from worker.telemetry.metrics import Metrics
 
 
 def publish(ground: Ground, numbers: range) -> None:
@@ -85,3 +90,84 @@ def test_a_stream_that_is_younger_than_the_position_is_read_from_its_beginning(g
     ground.client.delete(ground.keys.traces)
     ground.client.xadd(ground.keys.traces, {"v": "1", "t": "{"}, id="5-1")
     assert [entry_id for entry_id, _ in read(ground)] == [b"5-1"]
+
+
+@pytest.mark.parametrize(("back", "producer"), [("0", "p1"), ("middle", None)])
+def test_an_ingest_that_is_set_back_counts_no_trace_twice(ground: Ground, back: str, producer: str | None) -> None:
+    rules = (Rule(name="some", judges=("safety",), where=Where(environment=("prod",))),)
+    chosen = Chosen(ground, rules=rules)
+
+    def send(numbers: range) -> None:
+        traces = [make_trace(number, environment="prod" if number % 2 else "test") for number in numbers]
+        if producer is not None:
+            ground.append(producer, traces)
+        for trace in traces if producer is None else ():
+            ground.add(trace)
+
+    def take(consumer: str = "reader") -> None:
+        while entries := ground.read(count=20, consumer=consumer):
+            chosen.take(entries)
+
+    send(range(60))
+    take()
+    ids = [entry_id for entry_id, _ in ground.client.xrange(ground.keys.traces)]
+    ground.client.xgroup_setid(ground.keys.traces, INGEST_GROUP, "0" if back == "0" else ids[30])
+    before = samples(chosen.metrics)
+    take()
+    assert samples(chosen.metrics) == before
+    # What one reader holds and another has acknowledged after it is not taken for counted.
+    send(range(60, 70))
+    held = ground.read(count=4, consumer="slow")
+    take()
+    ground.client.xgroup_setid(ground.keys.traces, INGEST_GROUP, "0")
+    again = ground.read(count=20)
+    chosen.take(held)
+    chosen.take(again)
+    send(range(70, 75))
+    take("another")
+    account = read_account(ground.store)
+    assert (account.published, account.lost, account.duplicate, account.unread) == (75, 0, 0, 0), account
+    assert (account.sampled, account.no_rule) == (37, 38)
+    assert ground.measure(report_cuts=True).traces[:2] == (0, 0)
+    assert ground.pending() == 0
+
+
+@pytest.mark.parametrize("exporter", [PrometheusExporter, QualitySums])
+def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
+    ground: Ground, exporter: type[ExportConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.export.consumer._BLOCK_MS", 1)
+    monkeypatch.setattr(exporter, "gather_s", 0.0)
+    metrics = Metrics(settings := settings_of(ground))
+    reader, group = exporter(settings, ground.store, metrics), exporter.exporter
+    reader.prepare()
+    for round_ in range(4):
+        ground.send(*(make_verdict(number) for number in range(50 * round_, 50 * round_ + 50)))
+        reader.run_once()
+        counted, sums = samples(metrics), ground.everything()
+        if round_ == 2:
+            # A worker that starts after it.
+            reader = exporter(settings, ground.store, Metrics(settings))
+            reader.prepare()
+            ground.client.delete(ground.keys.monitor)
+        ground.client.xgroup_setid(ground.keys.verdicts, group, "0")
+        reader.run_once()
+        reader.run_once()
+        if round_ < 2:
+            assert samples(metrics) == counted
+        assert {name: value for name, value in ground.everything().items() if name.startswith("quality:")} == {
+            name: value for name, value in sums.items() if name.startswith("quality:")
+        }
+    assert ground.accounting()[f"exported:{group}"] == 200
+    assert ground.measure(groups=(group,), report_cuts=True).outbox[group][:2] == (0, 0)
+
+
+def test_a_monitor_of_another_server_that_is_set_back_counts_no_verdict_twice(ground: Ground) -> None:
+    keys = ground.keys
+    names = (keys.verdicts, keys.account_all, keys.groups)
+    ground.store.make_group(keys.verdicts, MONITOR_GROUP)
+    for last in (ground.send(*map(make_verdict, range(5)))[-1], ground.send(make_verdict(5))[-1]):
+        for _ in range(2):
+            ground.store.run("pass_group", names, (MONITOR_GROUP, last))
+            ground.client.xgroup_setid(keys.verdicts, MONITOR_GROUP, "0")
+    assert ground.accounting()[f"exported:{MONITOR_GROUP}"] == 6

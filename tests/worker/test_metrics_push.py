@@ -224,14 +224,23 @@ WRONG = {
         "http://host:4318",
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT must be http://",
     ),
+    "the SDK is disabled": ({"OTEL_SDK_DISABLED": "True"}, "http://host:4318", "OTEL_SDK_DISABLED switches the push"),
+    "another protocol": (
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://host:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+        None,
+        "ask for grpc, which is not spoken here; set otlp_endpoint",
+    ),
 }
 
 
 @each_case(("variables", "endpoint", "message"), WRONG.values(), ids=WRONG.keys())
 def test_a_receiver_that_cannot_be_used_stops_the_start(
-    variables: dict[str, str], endpoint: str | None, message: str
+    variables: dict[str, str], endpoint: str | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Settings(metrics="otlp", otlp_endpoint=endpoint)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert [one.result for one in metrics_receiver(settings, variables)] == ["broken"]
     with pytest.raises(SettingsError, match=message):
         push(settings, Metrics(settings).registry, variables)
 

@@ -285,14 +285,64 @@ def test_a_receiver_that_is_down_delays_no_other(ground: Ground) -> None:
             each.exporter._client.close()  # type: ignore[attr-defined]
 
 
-def test_traces_without_a_target_are_a_counted_skip(ground: Ground, sender: Any) -> None:
-    for kind in (backends.Opik, backends.Langsmith, backends.Phoenix, backends.Mlflow):
-        with kind() as server:
-            worker = sender(server.settings())
-            ground.send(verdict(0, tags={}, trace_id="an id", span_id=None))
-            worker.turn()
-            assert (server.evaluations(), worker.dropped, pending(ground)) == ([], {"no_target": 1}, 0), kind.kind
-            ground.client.xgroup_destroy(ground.keys.verdicts, "receiver:mine")
+@pytest.mark.parametrize("kind", [backends.Opik, backends.Langsmith, backends.Phoenix, backends.Mlflow])
+def test_traces_that_the_server_cannot_have_are_a_counted_skip(ground: Ground, sender: Any, kind: Any) -> None:
+    with kind() as server:
+        worker = sender(server.settings())
+        for number, name in enumerate(("", "an id", "0123456789abcdef", "f" * 128, "0" * 31 + "g")):
+            tags = {"opik_trace_id": name, "langsmith_run_id": name}
+            ground.send(verdict(number, tags=tags if name else {}, trace_id=name or "an id"))
+        ground.send(verdict(5))
+        worker.turn()
+        assert (server.evaluations(), server.refusals) == ([f"{6:032x}"], [])
+        assert (worker.dropped, pending(ground)) == ({"no_target": 5}, 0)
+
+
+def test_control_characters_reach_no_server(ground: Ground, backend: Backend, sender: Any, tmp_path: Path) -> None:
+    text = "It\0 is \x1bwarm\\u0000.\\\x01\n\tYes\u2028"
+    score = Score("safety", 1.0, 1.0, "yes\0", passed=True, rationale=text)
+    poisoned = verdict(0, scores=(score,), rationale=text, details={"sentences": [{"why\0": text}]}, environment="p\0")
+    ground.send(poisoned, verdict(1))
+    for settings in (backend.settings(), {"kind": "file", "path": str(tmp_path)}):
+        worker = sender(settings, export_explanations=True)
+        worker.turn()
+        assert (worker.dropped, pending(ground)) == ({}, 0)
+        ground.client.xgroup_destroy(ground.keys.verdicts, "receiver:mine")
+        ground.client.hdel(ground.keys.groups, "verdicts:receiver:mine")
+    assert backend.evaluations() == names(2)
+    lines = "".join(path.read_text() for path in tmp_path.iterdir())
+    for stored in (json.dumps(list(backend.stored.values()), ensure_ascii=False), lines):
+        assert not [code for code in range(32) if f"\\u00{code:02x}" in stored.replace("\\\\", "")], stored
+        assert json.dumps("It is warm\\u0000.\\\n\tYes\u2028", ensure_ascii=False)[1:-1] in stored
+
+
+def test_the_same_verdict_sent_a_day_later_is_the_same(
+    backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[bytes] = []
+    now = time.time
+    for later_s in (0.0, 86_400.0):
+        monkeypatch.setattr(time, "time", lambda later_s=later_s: now() + later_s)
+        exporter = sender(backend.settings(), export_explanations=True).exporter
+        bodies.append(b"".join(item.body for _, item in exporter.items(verdict(0))))
+    assert bodies[0] == bodies[1]
+    if backend.kind in {"langfuse", "langsmith", "mlflow"}:
+        assert b"2023-11-14T22:13:20.750" in bodies[1]
+
+
+def test_a_stop_while_the_server_is_down_loses_nothing(ground: Ground, backend: Backend, sender: Any) -> None:
+    backend.answers.extend([503, 500, 503])
+    ground.send(*map(verdict, range(3)))
+    first = sender(backend.settings())
+    first.exporter._wait = lambda _seconds: True
+    for _ in range(2):
+        first.turn()
+    ground.send(verdict(3))
+    assert first.exporter.stop(1)
+    second = sender(backend.settings())
+    second.turn()
+    assert (backend.evaluations(), pending(ground)) == (names(4), 0)
+    assert (first.dropped, second.dropped) == ({}, {})
 
 
 def test_what_phoenix_gets_of_sessions_traces_and_documents(ground: Ground, sender: Any) -> None:

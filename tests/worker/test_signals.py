@@ -2,17 +2,59 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 from celery.worker import state
+from support.cases import each_case
 from support.processes import PATIENCE_S, wait_until
 
 from worker.celery import Signals
 
 PROMISED_S = 2
 GRACE_S = 20.0
+
+STARTED = """
+import os, sys
+number, is_first, *sys.argv = int(sys.argv[1]), sys.argv[2] == "1", *sys.argv[3:]
+os.getpid, own = (lambda: 1) if is_first else os.getpid, os.getpid()
+def kill(*_, **__):
+    os.kill(own, number)
+if sys.argv[0] == "celery":
+    import worker
+    kill()
+import tracejudge_worker, worker.config.loading as loading
+loading.load = kill
+tracejudge_worker.main()
+"""
+"""Runs a command that gets a signal when it reads its configuration."""
+
+
+@each_case(
+    ("command", "is_first", "codes"),
+    [
+        ("tracejudge worker", 0, (0, 0)),
+        ("tracejudge worker --metrics-port 0", 1, (0, 0)),
+        ("tracejudge gateway", 0, (0, 0)),
+        ("tracejudge board", 1, (0, 0)),
+        ("celery -A worker worker", 0, (0, 0)),
+        ("celery -A worker inspect ping", 0, (-signal.SIGINT, -signal.SIGTERM)),
+        # The usual codes of what is no service.
+        ("tracejudge account", 0, (130, -signal.SIGTERM)),
+        ("tracejudge account", 1, (130, 143)),
+    ],
+)
+def test_a_service_that_is_stopped_while_it_starts_ends_with_0(
+    command: str, is_first: int, codes: tuple[int, int]
+) -> None:
+    def code(number: signal.Signals) -> int:
+        run = [sys.executable, "-c", STARTED, str(int(number)), str(is_first), *command.split()]
+        return subprocess.run(run, check=False, capture_output=True).returncode
+
+    assert (code(signal.SIGINT), code(signal.SIGTERM)) == codes
 
 
 class Stages:

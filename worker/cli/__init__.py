@@ -105,8 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal or the locale cannot show must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    if os.getpid() == _FIRST_PROCESS:
-        # The first process of a container ignores signals without a handler; Celery sets its own a second later.
+    if os.getpid() == _FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # The first process of a container ignores signals without a handler.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     try:
         # click's standalone mode would end with exit code 1 on Ctrl-C.

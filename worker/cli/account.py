@@ -13,7 +13,7 @@ _TRACES: Final = {
     "published": "by services, as far as known",
     "dropped": "by the SDK, with a reason",
     "cut_off": "removed by the caps before they were read",
-    "lost_by_redis": "confirmed by Redis, then lost with its last writes",
+    "lost_by_redis": "confirmed by Redis, then lost with its last writes or an expired key",
     "invalid": "entries that are not traces",
     "duplicate": "sampled, but nothing new to judge",
     "no_rule": "match no rule",

@@ -42,6 +42,8 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fro
 )
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
+# Celery reads these before its configuration.
+_OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER)")
 # Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
 _OF_KUBERNETES: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
@@ -174,17 +176,23 @@ class UnknownVariable(NamedTuple):
 
 
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[UnknownVariable]:
-    """Find set variables `TRACEJUDGE_*` that neither the worker nor the SDK reads, and no setting names."""
+    """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, and those of Celery's own."""
     known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
     known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     # Without what they all begin with, which makes any two alike.
     endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
-    unknown = []
+    set_by = {name: f"{_PREFIX}BROKER_URL" if "BROKER" in name else None for name in foreign_variables(environment)}
+    unknown = [UnknownVariable(name, setting) for name, setting in set_by.items()]
     for name in (one for one in found if _OF_KUBERNETES.fullmatch(one) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         unknown.append(UnknownVariable(name, endings[close[0]] if close else None))
     return unknown
+
+
+def foreign_variables(environment: Mapping[str, str]) -> list[str]:
+    """List set variables by which Celery would replace what the settings say, as its broker; workers drop them."""
+    return sorted(name for name, value in environment.items() if value and _OF_CELERY.fullmatch(name))
 
 
 def named_variables(settings: Settings) -> set[str]:

@@ -91,8 +91,10 @@ class ExportConsumer(ServiceThread):
             self._next_claim = time.monotonic() + _CLAIM_EVERY_S
             names = (self._store.keys.verdicts, self.exporter, self._consumer)
             stale += self._store.claim_stale(*names, idle_ms=self.stale_ms, count=self.read_count)
+        # Not together: entries of an acknowledgement are in order, by which a group that was set back is recognised.
+        self._process(stale)
         fresh = self._read(_BLOCK_MS)
-        self._process(stale + fresh)
+        self._process(fresh)
         gathers = 0 < len(fresh) < self.read_count
         if self.stopping.wait(self.gather_s if gathers else 0.0):
             self._process(self._read(_LAST_BLOCK_MS))

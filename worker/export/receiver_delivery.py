@@ -8,6 +8,7 @@ recognises it by the evaluation id.
 import os
 import re
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -355,9 +356,9 @@ class ReceiverExporter(ExportConsumer):
                 half = len(part.items) // 2
                 parts.extendleft(part._replace(items=some) for some in (part.items[half:], part.items[:half]))
             elif reply.kind == "rejected":
-                self._give_up("rejected", channel, reply)
+                self._give_up("rejected", channel, reply, part.items[0])
             elif isolates and (channel.is_optional or self._policy.gives_up()):
-                self._give_up("server_error", channel, reply)
+                self._give_up("server_error", channel, reply, part.items[0])
             else:
                 self._retry_later(reply)
                 # A single suspect goes behind the others: their success shows that the receiver works.
@@ -376,36 +377,24 @@ class ReceiverExporter(ExportConsumer):
             self._ignored.inc()
             if not self._logged_ignored:
                 self._logged_ignored = True
-                self._warn(
-                    "answer ignored",
-                    path=channel.path,
-                    sent=len(part.items),
-                )
+                self._warn("answer ignored", path=channel.path, sent=len(part.items))
         elif answer.rejected > 0:
-            self._warn(
-                "partial success",
-                path=channel.path,
-                rejected=answer.rejected,
-            )
+            self._warn("partial success", path=channel.path, rejected=answer.rejected)
             self.dropped("partial_success", answer.rejected)
         if answer.absent:
             self._park(answer.absent)
         if not answer.again:
             return ()
         if part.failures + 1 >= _TRIES and self._policy.gives_up():
-            for _ in answer.again:
-                self._give_up("server_error", channel, reply)
+            for item in answer.again:
+                self._give_up("server_error", channel, reply, item)
             return ()
         self._retry_later(reply)
         return answer.again
 
-    def _give_up(self, reason: str, channel: Channel, reply: Reply) -> None:
-        self._warn(
-            "verdict dropped",
-            path=channel.path,
-            reason=reason,
-            status=reply.status,
-        )
+    def _give_up(self, reason: str, channel: Channel, reply: Reply, item: Item) -> None:
+        name = item.verdict.evaluation_id
+        self._warn("verdict dropped", path=channel.path, reason=reason, status=reply.status, evaluation_id=name)
         self.dropped(reason, 1)
 
     def _park(self, items: Sequence[Item]) -> None:
@@ -619,6 +608,19 @@ class HttpExporter(ReceiverExporter):
         if ended:
             self._client.close()
         return ended
+
+
+def run_of(verdict: Verdict, tag: str) -> str:
+    """Return the id by which a tag names the trace in the receiver.
+
+    Raises:
+        SkippedError: There is none, or none that the receiver could have: its ids are UUIDs.
+    """
+    try:
+        uuid.UUID(verdict.tags.get(tag, ""))
+    except ValueError:
+        raise SkippedError("no_target") from None
+    return verdict.tags[tag]
 
 
 def name_of(judge: str, metric: str) -> str:

@@ -41,6 +41,7 @@ class Plan:
     """
 
     writer: BatchWriter
+    first: str = ""
     last: str = "0-0"
     tallies: dict[Tally, list[str]] = field(default_factory=dict)
     traces: list[TraceEntry] = field(default_factory=list)
@@ -132,7 +133,7 @@ class Planner:
                 plan.tally(entry.entry_id, Tally("invalid", entry.reason, entry.producer, "unknown"))
             else:
                 plan.gone.append(entry.entry_id)
-            plan.last = entry.entry_id
+            plan.first, plan.last = plan.first or entry.entry_id, entry.entry_id
         for (rules, producer, service), entry_ids in unsampled.items():
             tally = Tally("not_sampled" if rules else "no_rule", None, producer, service)
             plan.tallies.setdefault(tally, []).extend(entry_ids)
@@ -200,5 +201,6 @@ class Planner:
             "reports": plan.reported,
             "producers": list(plan.producers.values()),
             "sessions": session_limits(self._settings),
+            "first": plan.first,
             "last": plan.last,
         }

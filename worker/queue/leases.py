@@ -149,7 +149,8 @@ class Leases:
         """Remove a batch whose evaluations are all in the ledger or dead."""
         keys = self._keys
         of_all = (keys.leases, keys.holders, keys.waiting, keys.ready(judge_model))
-        self._store.run("finish", (*of_all, keys.batch(batch_id), keys.tries(batch_id)), (batch_id, judge_model))
+        names = (*of_all, keys.batch(batch_id), keys.tries(batch_id), keys.account_all)
+        self._store.run("finish", names, (batch_id, judge_model))
 
     def sweep(self, judge_models: Iterable[str]) -> int:
         """Make due batches of these judge models ready: lease expired, or parking over. Return how many."""

@@ -5,6 +5,7 @@ StoreError if Redis does not answer, and can be repeated.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
@@ -39,6 +40,11 @@ _decode_verdict = msgspec.json.Decoder(Verdict).decode
 _NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before anybody wanted its scores kept")
 
 
+# Escapes of control characters in JSON, which the storage of many receivers refuses, U+0000 above all; an even number
+# of backslashes before one is text.
+_CONTROLS: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u00[01][0-9a-fA-F]")
+
+
 class OutboxEntry(NamedTuple):
     """One entry of the outbox: a final verdict (``j``) or the verdict of a new dead letter (``d``)."""
 
@@ -53,8 +59,11 @@ def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
     if not fields or fields.get(b"v") != OUTBOX_VERSION:
         return None
     kind: Literal["j", "d"] = "j" if b"j" in fields else "d"
+    payload = fields.get(kind.encode(), b"")
+    if b"\\u00" in payload:
+        payload = _CONTROLS.sub(rb"\1", payload)
     try:
-        return OutboxEntry(raw_id.decode(), kind, _decode_verdict(fields.get(kind.encode(), b"")))
+        return OutboxEntry(raw_id.decode(), kind, _decode_verdict(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

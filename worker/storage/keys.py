@@ -247,6 +247,10 @@ class Keys:
         """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""
         return f"{self.prefix}:replay:{name}"
 
+    def forgetting(self, name: str) -> str:
+        """String, trace ids of a person or session as JSON, until all of it is erased; TTL of a week."""
+        return f"{self.prefix}:forgetting:{name}"
+
     def producer(self, producer_id: str) -> str:
         """Hash of one producer's totals; TTL set by the producer or by ingest."""
         return f"{self.prefix}:producer:{producer_id}"

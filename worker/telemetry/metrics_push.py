@@ -56,6 +56,7 @@ _TLS_FILES: Final = (
     *(f"OTEL_EXPORTER_OTLP_{of}{part}" for of in ("", "METRICS_") for part in ("CERTIFICATE", "CLIENT_CERTIFICATE")),
     *("OTEL_EXPORTER_OTLP_CLIENT_KEY", "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
 )
+_PROTOCOL: Final = "http/protobuf"
 _SCOPE: Final = InstrumentationScope("tracejudge", version("tracejudge-worker"))
 _STOP_MS: Final = 3_000.0
 _MAX_REASON_CHARS: Final = 60
@@ -224,6 +225,13 @@ def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:
     """
     given = environment.get(_METRICS_ENDPOINT, "").strip()
     base = settings.otlp_endpoint or environment.get(_ENDPOINT, "").strip()
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        raise SettingsError("metrics: the variable OTEL_SDK_DISABLED switches the push off; take it out, or metrics")
+    protocols = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = next(filter(None, (environment.get(name, "").strip() for name in protocols)), _PROTOCOL)
+    if protocol != _PROTOCOL and (given or not settings.otlp_endpoint):
+        fix = f"set otlp_endpoint to a receiver of {_PROTOCOL}, usually at port 4318"
+        raise SettingsError(f"metrics: the variables OTEL_* ask for {protocol}, which is not spoken here; {fix}")
     if not given and not base:
         raise SettingsError(f"metrics: otlp needs a receiver; set otlp_endpoint, {_ENDPOINT} or {_METRICS_ENDPOINT}")
     if not is_endpoint(given or base):

@@ -164,7 +164,7 @@ def of_shard(settings: Settings, shard: int, check: Check) -> Check:
 
 def _checks_of_one(settings: Settings, store: Store, url: str) -> list[Check]:
     """Return the checks that each Redis needs by itself."""
-    commands = worker_commands(store.keys, is_shard=len(store.shards) > 1)
+    commands = worker_commands(store.keys)
     return [
         Check("redis keeping", partial(server, url)),
         Check("redis permissions", lambda: [permissions("redis permissions", url, commands)]),

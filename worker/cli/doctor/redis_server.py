@@ -237,11 +237,8 @@ def _is_allowed(connection: Any, command: Command) -> bool:
     return True
 
 
-def worker_commands(keys: Keys, *, is_shard: bool = False) -> list[Command]:
-    """List the commands that workers run, scripts included, each in a form that Redis queues.
-
-    On one of several servers the monitor moves its group by itself.
-    """
+def worker_commands(keys: Keys) -> list[Command]:
+    """List the commands that workers run, scripts included, each in a form that Redis queues."""
     commands = (
         "PING|TIME|SCAN 0|EVALSHA {zeros} 0|MEMORY USAGE {key}|EXISTS {key}|DEL {key}|EXPIRE {key} 1|PEXPIRE {key} 1|"
         "TTL {key}|GET {key}|MGET {key}|SET {key} a|STRLEN {key}|HSET {key} a b|HSETNX {key} a b|HGET {key} a|"
@@ -251,11 +248,10 @@ def worker_commands(keys: Keys, *, is_shard: bool = False) -> list[Command]:
         "XLEN {key}|XTRIM {key} MAXLEN 1|XRANGE {key} - +|XREVRANGE {key} + -|XREAD STREAMS {key} 0|XDEL {key} 1-1|"
         "XINFO STREAM {key}|XINFO GROUPS {key}|XINFO CONSUMERS {key} a|XGROUP CREATE {key} a 0|"
         "XGROUP DELCONSUMER {key} a b|XREADGROUP GROUP a b STREAMS {key} >|XACK {key} a 1-1|XPENDING {key} a|"
-        "XCLAIM {key} a b 0 1-1"
+        "XGROUP SETID {key} a 0-1|XCLAIM {key} a b 0 1-1"
     )
     scripts = [("EVAL", "return 1", "0"), ("SCRIPT", "LOAD", "return 1")]
-    more = "|XGROUP SETID {key} a 0-1" if is_shard else ""
-    return [*scripts, *_commands(commands + more, key=f"{keys.prefix}:doctor", zeros="0" * 40)]
+    return [*scripts, *_commands(commands, key=f"{keys.prefix}:doctor", zeros="0" * 40)]
 
 
 def broker_commands(prefix: str) -> list[Command]:

@@ -3,6 +3,7 @@
 Feedback has an id of its own, so that a verdict that is sent twice is one feedback.
 """
 
+import datetime as dt
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +20,10 @@ from worker.export.receiver_delivery import (
     Channel,
     HttpExporter,
     Item,
-    SkippedError,
     label_of,
     last_scores,
     name_of,
+    run_of,
 )
 from worker.storage.client import Store
 from worker.telemetry.http_server import read_secret
@@ -79,11 +80,11 @@ class LangsmithExporter(HttpExporter):
         """Encode a feedback for each score.
 
         Raises:
-            SkippedError: The trace has no tag that names its run.
+            SkippedError: The trace has no tag that can name its run.
         """
-        run = verdict.tags.get(TAG)
-        if not run:
-            raise SkippedError("no_target")
+        run = run_of(verdict, TAG)
+        # Else a verdict that is sent again later would have the time of that.
+        at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()
         found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             name = name_of(verdict.judge, score.metric)
@@ -91,6 +92,8 @@ class LangsmithExporter(HttpExporter):
             body: dict[str, object] = {
                 "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{verdict.evaluation_id} {name}")),
                 "run_id": run,
+                "created_at": at,
+                "modified_at": at,
                 "key": name,
                 "score": score.value,
                 "feedback_source": {"type": "model", "metadata": {**metadata, "judge_model": verdict.judge_model}},

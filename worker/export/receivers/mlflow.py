@@ -157,10 +157,7 @@ class MlflowExporter(HttpExporter):
             assessment: dict[str, object] = {
                 "assessment_name": name_of(verdict.judge, score.metric),
                 "trace_id": f"tr-{verdict.trace_id}",
-                "source": {
-                    "source_type": kind,
-                    "source_id": verdict.judge,
-                },
+                "source": {"source_type": kind, "source_id": verdict.judge},
                 "feedback": {"value": score.value},
                 "metadata": metadata,
                 "create_time": _time(verdict),

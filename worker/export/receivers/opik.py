@@ -18,9 +18,9 @@ from worker.export.receiver_delivery import (
     Channel,
     HttpExporter,
     Item,
-    SkippedError,
     last_scores,
     name_of,
+    run_of,
 )
 from worker.storage.client import Store
 from worker.telemetry.http_server import read_secret
@@ -77,11 +77,9 @@ class OpikExporter(HttpExporter):
         """Encode a feedback score for each score.
 
         Raises:
-            SkippedError: The trace has no tag that names it in Opik.
+            SkippedError: The trace has no tag that can name it in Opik.
         """
-        target = verdict.tags.get(TAG)
-        if not target:
-            raise SkippedError("no_target")
+        target = run_of(verdict, TAG)
         found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             body: dict[str, object] = {

@@ -72,16 +72,16 @@ class PhoenixExporter(HttpExporter):
         """Encode an annotation for each score, and one for each document that was judged for relevance.
 
         Raises:
-            SkippedError: The trace has no ids of OpenTelemetry, and the verdict is not about a conversation.
+            SkippedError: The trace has no id of OpenTelemetry, and the verdict is not about a conversation.
         """
         if "session" in verdict.details and verdict.session_id is not None:
             kind, where = "session", {"session_id": verdict.session_id}
+        elif W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
+            raise SkippedError("no_target")
         elif W3C_SPAN_ID.fullmatch(verdict.span_id or "") is not None:
             kind, where = "span", {"span_id": verdict.span_id or ""}
-        elif W3C_TRACE_ID.fullmatch(verdict.trace_id) is not None:
-            kind, where = "trace", {"trace_id": verdict.trace_id}
         else:
-            raise SkippedError("no_target")
+            kind, where = "trace", {"trace_id": verdict.trace_id}
         found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             name = name_of(verdict.judge, score.metric)

@@ -6,7 +6,7 @@
 -- KEYS[1] traces           stream, group plan.group; no TTL
 -- KEYS[2] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
 -- KEYS[8] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL plan.ledger_ttl_s
--- KEYS[9] groups           hash, consumer group -> the last entry that it has acknowledged; no TTL
+-- KEYS[9] groups           hash, see streams.lua; no TTL
 -- KEYS[10] producers       sorted set, producer -> time of its last batch in ms; no TTL
 -- KEYS[11] sessions:due · KEYS[12] sessions, see sessions.lua
 -- KEYS[13..]               session:<id>, see sessions.lua · batch:<id> string, no TTL · ready:<judge model> sorted set, no TTL
@@ -15,7 +15,7 @@
 --                            accounted, sent:accounted, lost:accounted, trimmed:accounted  its part of the account
 --                          named by their index in the plan
 -- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
-local arrivals, acknowledged = {}, 0
+local arrivals = {}
 
 -- Everything that could fail is checked before the first acknowledgement.
 local OF_PRODUCER = {'sent', 'lost', 'reported', 'accounted', 'sent:accounted', 'lost:accounted', 'trimmed',
@@ -54,7 +54,7 @@ local function guard_producers()
 end
 
 local more = {
-  {KEYS[1], 'stream', 'XACK'}, {KEYS[8], 'zset', 'ZCARD', 'ZADD', 'EXPIRE'}, {KEYS[9], 'hash', 'HGET', 'HSET'},
+  {KEYS[1], 'stream', unpack(OF_STREAM)}, {KEYS[8], 'zset', 'ZCARD', 'ZADD', 'EXPIRE'}, {KEYS[9], 'hash', 'HMGET', 'HSET'},
   {KEYS[10], 'zset', 'ZADD'},
 }
 for place, producer in ipairs(plan.producers) do
@@ -72,14 +72,7 @@ for _, session in ipairs(sessions) do refused = refused or guard_session(KEYS[12
 if refused then return refused end
 for _, trace in ipairs(plan.traces) do look_up(trace.evaluations) end
 
-local function acknowledge(ids)
-  local total = 0
-  for first = 1, #ids, 1000 do
-    total = total + redis.call('XACK', KEYS[1], plan.group, unpack(ids, first, math.min(first + 999, #ids)))
-  end
-  acknowledged = acknowledged + total
-  return total
-end
+local acknowledge, note = acknowledging(KEYS[1], plan.group, KEYS[9], 'traces:' .. plan.group, plan.first)
 
 local function arrive(producer, amount)
   count('read', amount)
@@ -208,7 +201,7 @@ for producer, amount in pairs(arrivals) do
   end
 end
 
-if acknowledged > 0 then note_acknowledged(KEYS[9], 'traces:' .. plan.group, plan.last) end
+note(plan.last)
 write_account(KEYS[4], KEYS[5])
 redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
 

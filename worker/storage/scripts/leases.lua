@@ -130,21 +130,26 @@ return 1
 -- Removes a batch whose evaluations are all in the ledger or dead; a second call changes nothing.
 --
 -- KEYS[1] leases · KEYS[2] holders · KEYS[3] waiting · KEYS[4] ready:<judge model> · KEYS[5] batch:<id>
--- KEYS[6] tries:<id>
+-- KEYS[6] tries:<id> · KEYS[7] account:all
 -- ARGV[1] batch id · ARGV[2] judge model
 -- Returns the bytes of the batch.
 local refused = guard({
-  {KEYS[1], 'zset', 'ZREM'}, {KEYS[2], 'hash', 'HDEL'}, {KEYS[3], 'hash', 'HINCRBY'}, {KEYS[4], 'zset', 'ZREM'},
-  {KEYS[5], 'string', 'DEL'}, {KEYS[6], 'hash', 'DEL'},
+  {KEYS[1], 'zset', 'ZREM', 'ZSCORE', 'ZCARD'}, {KEYS[2], 'hash', 'HDEL'}, {KEYS[3], 'hash', 'HINCRBY', 'HSET'}, {KEYS[4], 'zset', 'ZREM'},
+  {KEYS[5], 'string', 'DEL'}, {KEYS[6], 'hash', 'DEL'}, {KEYS[7], 'hash', 'HINCRBY'},
 }) or guard_counters(KEYS[3], {ARGV[2]})
 if refused then return refused end
 local size = redis.call('STRLEN', KEYS[5])
 if redis.call('DEL', KEYS[5], KEYS[6]) > 0 and size > 0 then
   redis.call('HINCRBY', KEYS[3], ARGV[2], -size)
+elseif redis.call('ZSCORE', KEYS[1], ARGV[1]) then
+  -- Somebody removed the batch alone, by EXPIRE as a rule.
+  redis.call('HINCRBY', KEYS[7], 'vanished:batches', 1)
 end
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('HDEL', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
+-- Bytes of a batch that vanished are not known any more.
+if redis.call('ZCARD', KEYS[1]) == 0 then redis.call('HSET', KEYS[3], ARGV[2], 0) end
 return size
 
 -- @script sweep

@@ -35,9 +35,9 @@ local writes = {}
 if KEYS[4] then writes[1] = {KEYS[4], false, 'HSET', 'HMGET', 'HLEN', 'EXPIRE', 'HINCRBY'} end
 local is_here = plan.shard == ''
 if is_here then
-  writes[#writes + 1] = {KEYS[1], 'stream', 'XACK'}
+  writes[#writes + 1] = {KEYS[1], 'stream', unpack(OF_STREAM)}
   writes[#writes + 1] = {KEYS[2], 'hash', 'HINCRBY'}
-  writes[#writes + 1] = {KEYS[3], 'hash', 'HGET', 'HSET'}
+  writes[#writes + 1] = {KEYS[3], 'hash', 'HMGET', 'HSET'}
 else
   writes[#writes + 1] = {KEYS[1], 'hash', 'HSET', 'HGET'}
 end
@@ -153,9 +153,13 @@ local function add_to_cluster(place, key, cluster, w, y)
   changed[key][cluster] = held
 end
 
+local acknowledge, note
+if is_here then
+  acknowledge, note = acknowledging(KEYS[1], plan.group, KEYS[3], 'verdicts:' .. plan.group, plan.entries[1][1])
+end
 local fresh = 0
 for _, entry in ipairs(plan.entries) do
-  if not is_here or redis.call('XACK', KEYS[1], plan.group, entry[1]) == 1 then
+  if not is_here or acknowledge({entry[1]}) == 1 then
     fresh = fresh + 1
     for _, part in ipairs(entry[2]) do
       local place, w, y = plan.places[part[1]], part[2], part[3]
@@ -172,6 +176,7 @@ for _, entry in ipairs(plan.entries) do
     end
   end
 end
+if is_here then note(plan.last) end
 if fresh == 0 and is_here then return {0, 0} end
 
 for _, place in ipairs(plan.places) do
@@ -204,7 +209,6 @@ for key, fields in pairs(changed) do
 end
 if is_here then
   redis.call('HINCRBY', KEYS[2], exported, fresh)
-  note_acknowledged(KEYS[3], 'verdicts:' .. plan.group, plan.last)
 else
   redis.call('HSET', KEYS[1], plan.shard, plan.last)
   fresh = math.max(1, fresh)

@@ -1,19 +1,16 @@
 -- @include guard
 -- Streams and their consumer groups.
 --
--- groups   hash, <stream>:<group> -> id of the last entry acknowledged; no TTL. A group that somebody destroyed is
---          created again at this entry (open_group).
+-- groups   hash; no TTL:
+--   <stream>:<group>       id of the last entry acknowledged. A group that somebody destroyed is created again there
+--                          (open_group), and one that somebody set back returns there (note_acknowledged).
+--   <stream>:<group>:all   an id up to which every entry was acknowledged: what is delivered again counts no more
 
 -- Whether an entry id comes before another.
 local function before(left, right)
   local a, b = {left:match('(%d+)-(%d+)')}, {right:match('(%d+)-(%d+)')}
   a[1], a[2], b[1], b[2] = tonumber(a[1]), tonumber(a[2]), tonumber(b[1]), tonumber(b[2])
   return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
-end
-
-local function note_acknowledged(groups, name, id)
-  local known = redis.call('HGET', groups, name)
-  if not known or before(known, id) then redis.call('HSET', groups, name, id) end
 end
 
 -- What Redis knows of a group, nil without stream or group.
@@ -30,6 +27,53 @@ local function last_delivered(stream, wanted)
   return state and state['last-delivered-id']
 end
 
+-- What noting an acknowledgement needs of the stream, for guard().
+local OF_STREAM = {'XACK', 'EXISTS', 'XPENDING', 'XINFO GROUPS'}
+
+-- Returns two functions: one acknowledges entries and returns how many were acknowledged for the first time, which Redis
+-- itself forgets when somebody sets the group back (XGROUP SETID); the other notes the last of them at the end, and moves
+-- such a group to where it was. `first` is the smallest id of all entries.
+local function acknowledging(stream, group, groups, field, first)
+  local known, all = unpack(redis.call('HMGET', groups, field, field .. ':all'))
+  -- Entry by entry only after a set-back.
+  local step = all and not before(all, first) and 1 or 1000
+  local asked, acknowledged = 0, 0
+
+  local function acknowledge(ids)
+    local new = 0
+    for from = 1, #ids, step do
+      local amount = redis.call('XACK', stream, group, unpack(ids, from, math.min(from + step - 1, #ids)))
+      acknowledged = acknowledged + amount
+      if step > 1 or before(all, ids[from]) then new = new + amount end
+    end
+    asked = asked + #ids
+    return new
+  end
+
+  local function note(last)
+    local delivered = acknowledged > 0 and last_delivered(stream, group)
+    if not delivered then return end
+    -- Of a group that was made again, entries that are delivered once more come before the last one here.
+    if acknowledged == asked and not (known and before(last, known)) then
+      known = last
+      redis.call('HSET', groups, field, last)
+    end
+    if known and before(delivered, known) then
+      redis.pcall('XGROUP', 'SETID', stream, group, known)
+      return
+    end
+    local pending = redis.call('XPENDING', stream, group)[2]
+    if pending then
+      -- The id before it.
+      local ms, number = pending:match('(%d+)-(%d+)')
+      delivered = number == '0' and string.format('%.0f-18446744073709551615', ms - 1)
+        or string.format('%s-%.0f', ms, number - 1)
+    end
+    if not all or before(all, delivered) then redis.call('HSET', groups, field .. ':all', delivered) end
+  end
+  return acknowledge, note
+end
+
 -- @script open_group
 -- Creates a consumer group unless it exists. One that was destroyed is created after the last entry it had acknowledged:
 -- nothing is read twice, and what was pending before that entry counts as cut off. A new group begins with the oldest
@@ -43,7 +87,7 @@ end
 -- ARGV[1] group · ARGV[2] its field in KEYS[3] · ARGV[3] '1' for an exporter's group · ARGV[4] version of the keys
 -- ARGV[5] number of this Redis
 -- Returns 1 if it was created.
-local refused = guard({{KEYS[2], 'hash', 'HSET'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash'}, {KEYS[4], 'string', 'SET'},
+local refused = guard({{KEYS[2], 'hash', 'HSET', 'HINCRBY'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash', 'HDEL'}, {KEYS[4], 'string', 'SET'},
   {KEYS[5], 'string'}})
 if refused then return refused end
 -- Two addresses of one server: both were empty when they were checked.
@@ -64,9 +108,19 @@ if position then
   -- A stream whose last id is smaller is a new one: it was deleted, and the clock was set back.
   local exists_now = redis.call('EXISTS', KEYS[1]) == 1
   local last = exists_now and pairs_of(redis.call('XINFO', 'STREAM', KEYS[1]))['last-generated-id'] or '0-0'
-  if before(last, position) then position = '0' end
+  if before(last, position) then
+    position = '0-0'
+    redis.call('HDEL', KEYS[3], ARGV[2], ARGV[2] .. ':all')
+  end
 end
-redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], position or '0', 'MKSTREAM')
+redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], position or '0-0', 'MKSTREAM')
+local info = pairs_of(redis.call('XINFO', 'STREAM', KEYS[1]))
+local length, added, first = info['length'], info['entries-added'], info['first-entry']
+if position and ARGV[3] == '0' and (added or length) == length and (length == 0 or before(position, first[1])) then
+  -- Somebody removed the stream, by EXPIRE as a rule: what was unread is lost, and added entries are counted anew.
+  redis.call('HINCRBY', KEYS[2], 'vanished:traces', 1)
+  redis.call('HSET', KEYS[2], 'drift', number_of('read') + number_of('cut_off') - (added and 0 or number_of('trimmed')))
+end
 if ARGV[3] == '1' and not position then
   local seen = number_of('exported:' .. ARGV[1]) + number_of('outbox_cut_off:' .. ARGV[1])
   local drift = redis.call('XLEN', KEYS[1]) + seen - number_of('outbox')
@@ -79,22 +133,21 @@ return 1
 --
 -- KEYS[1] verdicts      stream
 -- KEYS[2] account:all   hash of counts; no TTL
--- KEYS[3] groups        hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
--- ARGV[1] group · ARGV[2] last of the entries · ARGV[3..] entry ids
+-- KEYS[3] groups        hash, see above
+-- ARGV[1] group · ARGV[2] last of the entries · ARGV[3..] entry ids, the smallest first
 -- Returns for each entry 1 if it was acknowledged now for the first time, else 0.
-local refused = guard({{KEYS[1], 'stream', 'XACK'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HGET', 'HSET'}})
+local refused = guard({{KEYS[1], 'stream', unpack(OF_STREAM)}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HMGET', 'HSET'}})
   or guard_counters(KEYS[2], {'exported:' .. ARGV[1]})
 if refused then return refused end
+local acknowledge, note = acknowledging(KEYS[1], ARGV[1], KEYS[3], 'verdicts:' .. ARGV[1], ARGV[3])
 local fresh, total = {}, 0
 for place = 3, #ARGV do
-  local acknowledged = redis.call('XACK', KEYS[1], ARGV[1], ARGV[place])
-  fresh[#fresh + 1] = acknowledged
-  total = total + acknowledged
+  local amount = acknowledge({ARGV[place]})
+  fresh[#fresh + 1] = amount
+  total = total + amount
 end
-if total > 0 then
-  redis.call('HINCRBY', KEYS[2], 'exported:' .. ARGV[1], total)
-  note_acknowledged(KEYS[3], 'verdicts:' .. ARGV[1], ARGV[2])
-end
+if total > 0 then redis.call('HINCRBY', KEYS[2], 'exported:' .. ARGV[1], total) end
+note(ARGV[2])
 return fresh
 
 -- @script pass_group
@@ -110,12 +163,15 @@ local exported = 'exported:' .. ARGV[1]
 local refused = guard({{KEYS[2], 'hash', 'HINCRBY'}, {KEYS[1], 'stream', 'XRANGE'}, {KEYS[3], 'hash', 'HGET', 'HSET'}})
   or guard_counters(KEYS[2], {exported})
 if refused then return refused end
-local delivered = last_delivered(KEYS[1], ARGV[1])
+local field = 'verdicts:' .. ARGV[1]
+local delivered, known = last_delivered(KEYS[1], ARGV[1]), redis.call('HGET', KEYS[3], field)
 if not delivered or not before(delivered, ARGV[2]) then return 0 end
-local passed = #redis.call('XRANGE', KEYS[1], '(' .. delivered, ARGV[2])
+-- Somebody may have set the group back.
+if known and before(delivered, known) then delivered = known end
+local passed = before(delivered, ARGV[2]) and #redis.call('XRANGE', KEYS[1], '(' .. delivered, ARGV[2]) or 0
 redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2])
 redis.call('HINCRBY', KEYS[2], exported, passed)
-note_acknowledged(KEYS[3], 'verdicts:' .. ARGV[1], ARGV[2])
+if passed > 0 then redis.call('HSET', KEYS[3], field, ARGV[2]) end
 return passed
 
 -- @script claim

@@ -1,0 +1,341 @@
+"""A crash at every command: the connection to Redis ends before or after the n-th one, for each n, and work restarts.
+
+What runs is a worker and an operator in this process, step by step, so that the n-th command is the same in each run.
+After the restart the accounting balances, each evaluation has ended once, and exporters have delivered each verdict.
+"""
+
+import hashlib
+import itertools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+from redis_faults import server_of
+from support.proxy import CommandProxy
+
+sys.path.append(str(Path(__file__).parents[1] / "worker"))
+from replay_parts import NOTHING, Replays
+from session_parts import COMPLETE, Sessions, said
+from stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, samples
+
+from judges.core.verdict import Score, Verdict
+from worker.accounting import read_account
+from worker.config.receivers import FileSettings
+from worker.config.settings import Rule, Settings
+from worker.dead_letters.retry import grouped, retry
+from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
+from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.export import consumer as outbox
+from worker.export.consumer import ExportConsumer
+from worker.export.prometheus import PrometheusExporter
+from worker.export.receivers.files import FileExporter
+from worker.export.sums import QualitySums
+from worker.forget import ForgetTarget, forget_everywhere
+from worker.monitor.label_store import Label, OutboxMatcher, keep_trace, read_labels, write_labels
+from worker.queue import batch as batches
+from worker.queue.leases import Leases
+from worker.queue.ledger import DeadLetter, Finished, Ledger
+from worker.storage.client import StoreError, script_sources
+from worker.storage.keys import INGEST_GROUP, MONITOR_GROUP
+from worker.telemetry.metrics import Metrics
+
+SAFETY = Rule(name="all", judges=("safety",))
+TRACES = 5
+GROUPS = ("metrics", MONITOR_GROUP, "receiver:archive")
+SCRIPTS = {hashlib.sha1(text.encode()).hexdigest(): name for name, text in script_sources().items()}  # noqa: S324 - Redis' names
+Steps = Callable[["Process"], None]
+
+
+class Service:
+    """The service that publishes: it goes on when Redis was away, and sends a batch again until Redis confirms it."""
+
+    def __init__(self) -> None:
+        self.confirmed = 0
+        self.batches = 0
+
+    def publish(self, process: "Process", *payloads: object) -> None:
+        entries = [msgspec.json.encode(each) for each in payloads]
+        keys = process.ground.keys
+        names = (keys.traces, keys.producer("p1"), keys.caps, keys.producers)
+        arguments = (self.batches + 1, "p1", 10**6, 3600, "shop", self.confirmed, "t" * len(entries), *entries)
+        process.ground.store.call(lambda client: client.eval(APPEND, len(names), *names, *arguments))
+        self.batches += 1
+        self.confirmed += len(entries)
+
+
+class Process:
+    """A worker with its exporters, and an operator: one after the other, until Redis is away."""
+
+    def __init__(
+        self, ground: Ground, service: Service, rules: Sequence[Rule], folder: Path, *, restarted: bool
+    ) -> None:
+        self.ground, self.service, self.restarted = ground, service, restarted
+        options = {"rules": tuple(rules), "receivers": {"archive": FileSettings(path=str(folder))}, "batch_size": 2}
+        self.chosen = Chosen(ground, **options)
+        self.chosen.ingest.stopping.set()  # so that it does not wait for Redis to answer
+        self.settings, self.metrics = self.chosen.settings, self.chosen.metrics
+        self.options = options
+        self.ledger = Ledger(ground.store, self.settings)
+        self.leases = Leases(ground.store, tries_ttl_s=3600)
+        made = (self.settings, ground.store, self.metrics)
+        sums = QualitySums(*made)
+        # What the monitor computes from its sums is computed again at any time.
+        sums._tasks = ()
+        self.exporters: list[ExportConsumer] = [PrometheusExporter(*made), sums, FileExporter(*made, "archive")]
+
+    def publish(self, *payloads: object) -> None:
+        if self.service.confirmed < TRACES:
+            self.service.publish(self, *payloads[self.service.confirmed :])
+
+    def ingest(self) -> None:
+        self.ground.store.make_group(self.ground.keys.traces, INGEST_GROUP)
+        if self.restarted:
+            self.chosen.take(self.ground.claim())
+        self.chosen.take(self.ground.read())
+
+    def judge(self, *failing: int) -> None:
+        """Judge what waits; evaluations of these traces are given up."""
+        if self.restarted:
+            self._expire()
+        self.leases.sweep(["lexical"])
+        for held in self.leases.take("lexical", "ours", 10):
+            batch = batches.decode(held.payload)
+            parts = [(item, one) for item in batch.items for one in item.evaluations]
+            ended = self.ledger.already_finished({one.id: one.period for _, one in parts})
+            parts = [(item, one) for item, one in parts if one.id not in ended]
+            gone = [(item, one) for item, one in parts if int(item.trace.trace_id, 16) - 1 in failing]
+            scored = [Finished.of(verdict(item, one), one.period) for item, one in parts if (item, one) not in gone]
+            letters = [
+                (
+                    DeadLetter(1, one, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item),
+                    verdict(item, one),
+                )
+                for item, one in gone
+            ]
+            self.leases.renew([held.lease])
+            if scored:
+                self.ledger.record(scored)
+            if letters:
+                self.ledger.add_dead_letter(letters, held.lease.batch_id)
+            self.leases.finish(held.lease.batch_id, "lexical")
+
+    def export(self) -> None:
+        if self.restarted:
+            self.ground.client.delete(self.ground.keys.monitor)
+        for exporter in self.exporters:
+            exporter.prepare()
+            exporter.run_once()
+        self.ground.measure(groups=GROUPS, report_cuts=True)
+
+    def retry_dead(self) -> None:
+        letters = DeadLetterStore(self.ground.store)
+        wanted = [found.letter.evaluation.id for found in letters.find(DeadLetterFilter())]
+        for group in grouped(letters.read(wanted), 2):
+            retry(self.ground.store, self.settings, group)
+
+    def drop_dead(self) -> None:
+        self.ledger.remove(
+            [found.letter.evaluation.id for found in DeadLetterStore(self.ground.store).find(DeadLetterFilter())]
+        )
+
+    def _expire(self) -> None:
+        """Let time pass: leases of the process that has ended expire."""
+        for batch_id in self.ground.leases():
+            self.ground.client.zadd(self.ground.keys.leases, {batch_id: 1}, xx=True)
+
+
+def verdict(item: batches.Item, evaluation: batches.Evaluation) -> Verdict:
+    trace = item.trace
+    return Verdict(
+        evaluation_id=evaluation.id,
+        outcome="scored",
+        metrics=(evaluation.judge,),
+        scores=(Score(evaluation.judge, 1.0, passed=True),),
+        trace_id=trace.trace_id,
+        service="shop",
+        judge=evaluation.judge,
+        judge_version=evaluation.version,
+        judge_model="lexical",
+        started_at=1_700_000_000.0,
+        duration_s=1.0,
+        user_id=trace.user_id,
+    )
+
+
+def traces() -> list[object]:
+    return list(make_traces(range(TRACES), user_id="u1"))
+
+
+def verdicts_leave(process: Process) -> None:
+    process.publish(*traces())
+    process.ingest()
+    process.judge()
+    process.export()
+
+
+def dead_letters(process: Process) -> None:
+    process.publish(*traces())
+    process.ingest()
+    process.judge(*(() if process.restarted else (0, 3)))
+    process.retry_dead()
+    process.judge(3)
+    process.drop_dead()
+
+
+def replay(process: Process) -> None:
+    process.publish(*traces())
+    process.ingest()
+    Replays(process.ground, rules=(NOTHING,)).make("safety")
+    process.judge()
+
+
+def conversation(process: Process) -> None:
+    process.publish(*(said("s1", number) for number in range(TRACES)))
+    process.ingest()
+    Sessions(process.ground, **process.options).pause()
+    process.judge()
+
+
+def labels(process: Process) -> None:
+    process.publish(*traces())
+    process.ingest()
+    process.judge()
+    store = process.ground.store
+    given = [Label(make_trace(number).trace_id, "safety", "safety", passed=True, drawn=1.0) for number in range(2)]
+    for number in range(2):
+        keep_trace(store, make_trace(number), 10**6)
+    write_labels(store, given)
+    matcher = OutboxMatcher(store)
+    while matcher.step():
+        pass
+    found = read_labels(store)
+    assert [len(one.verdicts) for one in found] == [1, 1]
+
+
+def forgetting(process: Process) -> None:
+    process.publish(*traces())
+    process.ingest()
+    process.judge(1)
+    if not process.restarted:
+        labelled = Label(make_trace(0).trace_id, "safety", "safety", passed=True, drawn=1.0)
+        keep_trace(process.ground.store, make_trace(0, user_id="u1"), 10**6)
+        write_labels(process.ground.store, [labelled])
+    forget_everywhere(process.ground.store, process.settings, ForgetTarget(user_id="u1"))
+    assert read_labels(process.ground.store) == []
+
+
+EXPORTED = {"open_group", "acknowledge", "add_quality", "measure", "hold", "claim"}
+JUDGED = {"choose", "sweep", "take", "renew", "record", "finish", "outcomes"}
+SCENES: dict[str, tuple[Steps, Rule, set[str]]] = {
+    "verdicts": (verdicts_leave, SAFETY, {*JUDGED, *EXPORTED}),
+    "dead letters": (dead_letters, SAFETY, {*JUDGED, "dead_add", "dead_retry", "dead_remove"}),
+    "replay": (replay, NOTHING, {*JUDGED, "replay"}),
+    "conversation": (conversation, COMPLETE, {*JUDGED, "session_choose"}),
+    "labels": (labels, SAFETY, {*JUDGED, "keep_labelled"}),
+    "forget": (forgetting, SAFETY, {"forget_entries", "forget_verdicts", "forget_labelled", "dead_add", "dead_remove"}),
+}
+
+
+@pytest.fixture(scope="module")
+def server(redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]:
+    with server_of("7", redis_binaries) as server:
+        yield server
+
+
+@pytest.mark.slow("a run for each command of each scene, before and after it")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scene", SCENES)
+def test_the_accounting_balances_after_a_crash_at_any_command(
+    server: EmbeddedRedis, scene: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "_BLOCK_MS", 1)
+    monkeypatch.setattr(ExportConsumer, "gather_s", 0.0)
+    monkeypatch.setattr(QualitySums, "gather_s", 0.0)
+    # The order of batches made in one millisecond, and with it that of the commands.
+    numbers = itertools.count(1)
+    monkeypatch.setattr(batches.secrets, "token_hex", lambda size=32: f"{next(numbers):0{2 * size}x}")
+    steps, rule, scripts = SCENES[scene]
+    # Of all processes: making them takes longer than all else here.
+    metrics = Metrics(Settings(rules=(rule,)))
+    monkeypatch.setattr("stage_parts.Metrics", lambda _settings: metrics)
+    failures: list[str] = []
+    reached: set[tuple[str, bool]] = set()
+    for is_executed in (False, True):
+        for number in range(1, 1000):
+            folder = tmp_path / f"{number}-{is_executed}"
+            with CommandProxy(server.port, SCRIPTS, at=number, is_executed=is_executed) as proxy:
+                wrong = _crash(server.url, proxy, (steps, rule), folder)
+            failures += [f"{'after' if is_executed else 'before'} {number}, {proxy.cut}: {each}" for each in wrong]
+            if proxy.cut is None:
+                break
+            reached.add((proxy.cut, is_executed))
+    assert failures == []
+    assert {(name, each) for name in scripts for each in (False, True)} <= reached, "each script is cut off"
+
+
+def _crash(url: str, proxy: CommandProxy, scene: tuple[Steps, Rule], folder: Path) -> list[str]:
+    """Run a scene until the cut, and once more after it; return what does not balance then."""
+    direct, service, (steps, rule) = redis.Redis.from_url(url), Service(), scene
+    direct.flushall()
+    ground = Ground(f"redis://127.0.0.1:{proxy.port}/0", "crash")
+    ground.client.close()
+    ground.client = direct
+    first = Process(ground, service, (rule,), folder, restarted=False)
+    counted = _counted(first.metrics)
+    try:
+        steps(first)
+    except (StoreError, redis.ConnectionError):
+        assert proxy.cut is not None
+    ground.store.close()
+    with Ground(url, "crash") as ground:
+        second = Process(ground, service, (rule,), folder, restarted=True)
+        for exporter in second.exporters:
+            exporter.stale_ms = 0
+        try:
+            steps(second)
+            second.export()
+        except AssertionError as error:
+            return [str(error)]
+        return [*_unbalanced(ground), *_not_exported(ground, _counted(second.metrics) - counted, folder)]
+
+
+def _unbalanced(ground: Ground) -> Iterator[str]:
+    account = read_account(ground.store)
+    if (account.published, account.lost, account.unread, account.waiting, account.dead) != (TRACES, 0, 0, 0, 0):
+        yield f"{account}"
+    if account.chosen != account.scored + account.removed:
+        yield f"not all has ended: {account}"
+    if any(ground.waiting().values()) or ground.leases() or ground.pending():
+        yield f"left: {ground.waiting()}, {ground.leases()}"
+    if any(name.startswith("forgetting:") for name in ground.everything()):
+        yield "trace ids of a person are left"
+
+
+def _counted(metrics: Metrics) -> float:
+    return sum(only(samples(metrics), "verdicts_total").values())
+
+
+def _not_exported(ground: Ground, counted: float, folder: Path) -> Iterator[str]:
+    scored = ground.accounting().get("scored", 0)
+    if counted > scored:
+        yield f"the metrics count {counted} verdicts"
+    left = [group for group in GROUPS if ground.pending(group, ground.keys.verdicts)]
+    ids = [entry["evaluation_id"] for entry in ground.outbox("j")]
+    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    files = [json.loads(line)["evaluation_id"] for line in lines]
+    if left or len(set(ids)) != len(ids) or max(Counter(files).values(), default=0) > 2:
+        yield f"pending for {left}, {len(ids)} verdicts, {len(files)} lines"
+    if ground.accounting().get("removed"):
+        return  # some verdicts were erased
+    counts = ground.counted(
+        "outbox", *(f"{name}:{group}" for name in ("exported", "outbox_cut_off") for group in GROUPS)
+    )
+    read = [counts[f"exported:{group}"] + counts[f"outbox_cut_off:{group}"] for group in GROUPS]
+    if read != [counts["outbox"]] * len(GROUPS) or len(ids) != scored or set(files) != set(ids):
+        yield f"{read} of {counts['outbox']} are exported, {len(files)} lines of {len(ids)} verdicts"
