@@ -145,6 +145,8 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     max_options: int | None = None
     backend: Backend | None = None
     path: str | None = None
+    reasoning_effort: str | None = None
+    body: dict[str, object] | None = None
 
     def __repr__(self) -> str:
         # The base URL may hold a password.

@@ -1,0 +1,359 @@
+"""Optional parts of the requests to one endpoint: structured output, temperature, the bound of the answer and others.
+
+Each is sent until a request without it is answered where one with it was refused; no words of a refusal are known. Only
+the names of the parts themselves are looked for in it, which saves a request. Until the first answer one request goes
+ahead of the others, so that an endpoint refuses one request and not all of them.
+
+The bound of an answer is what its form can need, because small models may never end an answer. A model that thinks
+before it answers gets an allowance on top, until its first answer shows that it does not think. Limits that the
+endpoint names are remembered.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import httpx
+import msgspec
+
+from judges.core.model import (
+    BadModelRequestError,
+    ChatRequest,
+    ChatResponse,
+    ModelError,
+    ModelSettings,
+    ToolsRefusedError,
+)
+from judges.models.http import HttpEndpoint, Reply, read_fault, translated
+
+DEFAULT_THINKING_TOKENS: Final = 8192
+# How thoughts begin or end where a server leaves them in the text.
+_THOUGHTS: Final = ("<think", "</think", "[THINK]", "<thought", "</thought", "<|channel|>analysis")
+_SLACK_TOKENS: Final = 64
+_MIN_LIMIT: Final = 256
+_CONTEXT: Final = re.compile(r"context (?:length|window|limit|size)")
+_BOUND: Final = re.compile(rf"max_(?:completion_|output_)?tokens|(?:output|completion) tokens|{_CONTEXT.pattern}")
+_TOO_MANY: Final = re.compile(r"too (?:large|long|many)|maximum|at most|exceed|limit|above|<=|>")
+_INPUT_AND_CONTEXT: Final = re.compile(r"(\d{1,9}) \+ \d{1,9} > (\d{1,9})")
+
+
+def is_about_bound(message: str) -> bool:
+    """Return whether a complaint in lower case is about the size of an answer, or of the answer and the request."""
+    return _BOUND.search(message) is not None and _TOO_MANY.search(message) is not None
+
+
+class OutputBound:
+    """The bound of answers from one endpoint."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self._thinks: bool | None = None  # None until an answer shows it.
+        self._limit: int | None = None  # The largest bound that the endpoint accepts, where it named one.
+
+    def tokens(self, request: ChatRequest, default: int | None = None) -> int | None:
+        """Return the bound of one request, thinking included; ``default`` if neither request nor settings have one."""
+        tokens = self._settings.max_output_tokens
+        if tokens is None and request.max_output_tokens is not None:
+            thinking = self._settings.thinking_tokens
+            if thinking is None:
+                thinking = 0 if self._thinks is False else DEFAULT_THINKING_TOKENS
+            tokens = request.max_output_tokens + thinking
+        tokens = default if tokens is None else tokens
+        if tokens is None:
+            return None
+        tokens *= request.output_factor
+        return tokens if self._limit is None else min(tokens, self._limit)
+
+    def learn(self, response: ChatResponse, *, shows_thinking: bool) -> None:
+        """Learn from an answer whether the model thinks. One that thought once may do so again."""
+        if shows_thinking or _thought(response):
+            self._thinks = True
+        elif self._thinks is None and response.text.strip():
+            self._thinks = False
+
+    def smaller(self, message: str, refused: int) -> int | None:
+        """Read a smaller bound from a complaint about the refused one; None if it names none."""
+        sizes = _INPUT_AND_CONTEXT.search(message)
+        if sizes is not None:
+            room = int(sizes[2]) - int(sizes[1])
+            return room if 0 < room < refused else None
+        if _CONTEXT.search(message) is not None:
+            return None
+        # The other numbers are the refused bound, and parts of names.
+        limits = [int(number) for number in re.findall(r"\d{1,9}", message)]
+        self._limit = max((limit for limit in limits if _MIN_LIMIT <= limit < refused), default=self._limit)
+        return self._limit
+
+
+def _thought(response: ChatResponse) -> bool:
+    text = response.text
+    if any(mark in text for mark in _THOUGHTS):
+        return True
+    if response.finish_reason == "length" and not text.strip():
+        return True
+    # No tokenizer makes more tokens than bytes: the others were spent on thoughts that are not shown.
+    is_whole = not response.tool_calls and not response.refusal
+    return is_whole and response.output_tokens > len(text.encode("utf-8", "replace")) + _SLACK_TOKENS
+
+
+Parts = Mapping[str, object]
+# What is answered or refused alike: the form of the answer, and the names of all fields and options.
+_Kind = tuple[str, ...]
+_Scope = tuple[_Kind | None, str]  # An option in requests of one kind; None for all kinds.
+_WORD: Final = re.compile(r"[a-z_]+")
+BOUNDS: Final = ("max_tokens", "max_completion_tokens")
+_BOUND_STATUS: Final = frozenset({400, 413, 422})
+_FAILING: Final = frozenset({500, 501})
+_REFUSING: Final = frozenset({400, 422, *_FAILING})
+_MAX_COMPLAINT_CHARS: Final = 500
+_MAX_EXTRA: Final = 4
+# How many of them may fail at a failing endpoint, so that it can still be understood afterwards.
+_MAX_FAILED_FOR_FAULTS: Final = 2
+# An endpoint checks a request before it answers it: one that is not refused by then is answered, or hangs.
+_PATIENCE_S: Final = 2.0
+# So many refusals in a row of what was answered before: the endpoint has changed.
+_MAX_IN_ROW: Final = 3
+_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORT: Final = re.compile(rf"['\"`]({'|'.join(_EFFORTS)})['\"`]")
+_SWITCH: Final = re.compile(r"\b(enable_thinking)\b.{0,40}\b(?:be|to) (true|false)\b")
+
+
+def without_patterns(schema: Mapping[str, object]) -> dict[str, object]:
+    """Copy a schema without the patterns of its texts, which not every endpoint supports."""
+    return {
+        key: without_patterns(value) if isinstance(value, Mapping) else value
+        for key, value in schema.items()
+        if key != "pattern" or not isinstance(value, str)
+    }
+
+
+class Asked(NamedTuple):
+    """One request, whose optional parts may be left out."""
+
+    endpoint: HttpEndpoint
+    request: ChatRequest
+    body: Mapping[str, object]  # What every endpoint accepts, and what the operator demands.
+    options: Callable[[int | None], Mapping[str, Parts]]  # By name what each adds or replaces, with this bound.
+
+
+class _Refusal(NamedTuple):
+    error: ModelError
+    complaint: str
+    sent: Sequence[str]
+    named: frozenset[str]  # Optional parts whose names are in the complaint.
+    demand: Mapping[str, object]  # Fields with the values that it asks for.
+
+    @property
+    def may_be_ours(self) -> bool:
+        """Whether an optional part may be the cause: a failing endpoint must say something."""
+        status, is_bad = self.error.status, isinstance(self.error, BadModelRequestError)
+        return status in _REFUSING and (is_bad or (status in _FAILING and bool(self.complaint.strip())))
+
+
+class Options:
+    """What one endpoint accepts. Use it from one event loop.
+
+    Args:
+        output: The bound of answers.
+        instead_of: Options that are sent only when another one of the same request is refused, with that other one.
+        required: Options without which no request is accepted.
+        default_tokens: The bound where neither request nor settings have one.
+    """
+
+    def __init__(
+        self,
+        output: OutputBound,
+        instead_of: Mapping[str, str],
+        required: frozenset[str] = frozenset(),
+        default_tokens: int | None = None,
+    ) -> None:
+        self._output = output
+        self._instead_of = instead_of
+        self._required = required
+        self._default_tokens = default_tokens
+        self._extra = _MAX_EXTRA
+        # Options by the kind of requests that are refused with them; None for all kinds.
+        self._refused: set[_Scope] = set()
+        self._doubted: dict[_Scope, None] = {}  # Left out until a request with one of them succeeds.
+        self._answered: set[str] = set()
+        self._settled: set[_Kind] = set()  # Kinds that are answered with all that is neither refused nor doubted.
+        # What the endpoint asks for in requests with tools, and in those without.
+        self._demanded: dict[bool, dict[str, object]] = {}
+        self._refusals_in_row = self._failed_for_faults = 0
+        self._leader: Asked | None = None
+        self._step: asyncio.Future[None] | None = None  # Ends with each reply to the leader.
+
+    async def post(self, asked: Asked) -> Reply:
+        """Send one request, again without what the endpoint refuses.
+
+        Raises:
+            ModelError: There is no answer.
+        """
+        options = asked.options(self._tokens(asked))
+        kind = asked.request.schema_name, *asked.body, *options
+        refusal: _Refusal | None = None
+        try:
+            while True:
+                if kind not in self._settled and self._leader is not asked:
+                    await self._wait_for_turn(asked, kind)
+                doubted = [name for scope, name in self._doubted if scope in (None, kind) and name in options]
+                trial = doubted[0] if doubted and self._extra and self._leader is asked else None
+                if refusal is None or set(refusal.sent) != set(self._chosen(kind, options, trial)):
+                    answer = await self._send(asked, kind, trial)
+                    if isinstance(answer, Reply):
+                        return answer
+                    refusal = answer
+                    self._refusals_in_row += refusal.may_be_ours
+                    has_changed = refusal.named or refusal.demand or self._refusals_in_row >= _MAX_IN_ROW
+                    if not refusal.may_be_ours or (kind in self._settled and not has_changed):
+                        raise refusal.error
+                    self._settled.discard(kind)
+                    if self._leader is not asked:
+                        continue
+                return await self._learn(asked, kind, refusal, trial)
+        finally:
+            if self._leader is asked:
+                self._end_step()
+                self._leader = self._step = None
+
+    async def _wait_for_turn(self, asked: Asked, kind: _Kind) -> None:
+        """Wait while another request learns what the endpoint accepts; then this one does, if it is not known yet."""
+        while self._step is not None and kind not in self._settled:
+            done, _ = await asyncio.wait([self._step], timeout=_PATIENCE_S)
+            if not done:
+                return
+        if kind not in self._settled:
+            self._leader, self._step = asked, asyncio.get_running_loop().create_future()
+
+    def _end_step(self) -> None:
+        if self._step is not None and not self._step.done():
+            self._step.set_result(None)
+
+    async def _learn(self, asked: Asked, kind: _Kind, first: _Refusal, trial: str | None) -> Reply:
+        """Learn from a refusal which parts the endpoint refuses or demands."""
+        refusal, without = first, frozenset[str]()
+        demands: list[Mapping[str, object]] = [{}]
+        is_fault = not isinstance(first.error, BadModelRequestError)
+        while self._extra and not (is_fault and self._failed_for_faults >= _MAX_FAILED_FOR_FAULTS):
+            demand = {} if trial or refusal.demand in demands else refusal.demand
+            named = frozenset() if trial or demand else refusal.named - without - self._required
+            is_bare = not (trial or demand or named)
+            if is_bare and (isinstance(first.error, ToolsRefusedError) or self._required.issuperset(refusal.sent)):
+                break
+            self._extra -= 1
+            without |= named
+            answer = await self._send(asked, kind, None, without, demand, is_bare=is_bare)
+            if not isinstance(answer, Reply):
+                self._failed_for_faults += is_fault
+                if not answer.may_be_ours:
+                    raise answer.error
+                if is_bare or trial:
+                    break
+                refusal = answer
+                demands.append(demand)
+                continue
+            self._demanded.setdefault("tools" in asked.body, {}).update(demand)
+            sent = [name for name in first.sent if name not in self._required]
+            unknown = [name for name in sent if name not in self._answered]
+            if is_bare and (len(unknown) != 1 or first.error.status in _FAILING):
+                self._doubted.update(dict.fromkeys((None if unknown else kind, name) for name in unknown or sent))
+                return answer
+            for name in unknown if is_bare else {trial} if trial else without:
+                scope = kind if name in self._answered else None
+                self._refused.add((scope, name))
+                fallbacks = [one for one, other in self._instead_of.items() if other == name and not without]
+                self._doubted.update(dict.fromkeys((scope, one) for one in fallbacks))
+                self._doubted.pop((scope, name), None)
+            return answer
+        raise first.error
+
+    async def _send(
+        self,
+        asked: Asked,
+        kind: _Kind,
+        trial: str | None = None,
+        without: AbstractSet[str] = frozenset(),
+        demand: Mapping[str, object] = MappingProxyType({}),
+        *,
+        is_bare: bool = False,
+    ) -> Reply | _Refusal:
+        """Send a request once, and again only with a smaller bound that the endpoint names."""
+        tokens, is_first = self._tokens(asked), True
+        while True:
+            options = asked.options(tokens)
+            names = self._chosen(kind, options, trial, without, is_bare=is_bare)
+            whole = dict(asked.body)
+            for name in names:
+                whole |= options[name]
+            whole |= {**self._demanded.get("tools" in asked.body, {}), **demand}
+            reply = await asked.endpoint.post(msgspec.json.encode(whole))
+            if self._leader is asked:
+                self._end_step()
+                self._step = asyncio.get_running_loop().create_future()
+            if reply.status == httpx.codes.OK:
+                break
+            fault = read_fault(reply.body)
+            complaint = f"{fault.param or ''} {fault.message}"[:_MAX_COMPLAINT_CHARS].lower()
+            error = translated(reply, fault, asked.body, asked.endpoint, with_tools=bool(asked.request.tools))
+            is_about = (
+                not whole.keys().isdisjoint(BOUNDS) and reply.status in _BOUND_STATUS and is_about_bound(complaint)
+            )
+            smaller = self._output.smaller(complaint, tokens or 0) if is_about and is_first else None
+            if is_about and is_first and (smaller is not None or self._required.isdisjoint(BOUNDS)):
+                # Without a bound the rest of the context is one.
+                tokens, is_first = smaller, False
+                continue
+            words = frozenset(_WORD.findall(complaint)) - asked.body.keys()
+            named = frozenset(name for name in names if not words.isdisjoint({name, *options[name]}))
+            wanted = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}
+            return _Refusal(error, complaint, names, named, wanted)
+        self._refusals_in_row = 0
+        if kind not in self._settled and not is_bare:
+            self._answered.update(names)
+            self._doubted = {key: None for key in self._doubted if key[0] not in (None, kind) or key[1] not in names}
+            if not self._extra or not any(scope in (None, kind) and name in options for scope, name in self._doubted):
+                self._settled.add(kind)
+        return reply
+
+    def _chosen(
+        self,
+        kind: _Kind,
+        options: Mapping[str, Parts],
+        trial: str | None = None,
+        without: AbstractSet[str] = frozenset(),
+        *,
+        is_bare: bool = False,
+    ) -> list[str]:
+        """Choose the options of a request."""
+        if is_bare:
+            return [name for name in options if name in self._required]
+        refused = {name for name in options if not self._refused.isdisjoint({(None, name), (kind, name)})} | without
+        left = options.keys() - refused
+        return [
+            name
+            for name in options
+            if name in left
+            and self._instead_of.get(name) not in left
+            and (name == trial or self._doubted.keys().isdisjoint({(None, name), (kind, name)}))
+        ]
+
+    def _tokens(self, asked: Asked) -> int | None:
+        return self._output.tokens(asked.request, self._default_tokens)
+
+
+def _demand(complaint: str, whole: Mapping[str, object]) -> Mapping[str, object]:
+    """Read which value a refusal asks for; only of fields that say how much the model thinks."""
+    if found := _SWITCH.search(complaint):
+        return {found[1]: found[2] == "true"}
+    if "reasoning_effort" not in complaint:
+        return {}
+    now = whole.get("reasoning_effort")
+    allowed = [effort for effort in _EFFORTS if effort in _EFFORT.findall(complaint) and effort != now]
+    if not allowed and "tools" in whole and now != "none":
+        allowed = ["none"]
+    rank = _EFFORTS.index(now) if now in _EFFORTS else 0
+    nearest = min(allowed, key=lambda effort: abs(_EFFORTS.index(effort) - rank), default=None)
+    return {} if nearest is None else {"reasoning_effort": nearest}
