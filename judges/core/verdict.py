@@ -83,6 +83,13 @@ class Call(Struct, frozen=True, omit_defaults=True):
     response_id: str | None = None
     response_model: str | None = None
     finish_reason: str | None = None
+    cached_tokens: int = 0  # Of the input: read from a cache, and written to one.
+    written_tokens: int = 0
+
+    @property
+    def tokens(self) -> tuple[int, int, int, int]:
+        """What is paid for, as ``Price`` takes it."""
+        return self.input_tokens, self.output_tokens, self.cached_tokens, self.written_tokens
 
 
 class Refusals(NamedTuple):

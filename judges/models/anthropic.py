@@ -77,7 +77,7 @@ class AnthropicModel:
             _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
         )
         self._output = OutputBound(settings)
-        self._options = Options(self._output, _INSTEAD_OF, frozenset({"max_tokens"}), DEFAULT_MAX_OUTPUT_TOKENS)
+        self._options = Options(self._output, _INSTEAD_OF, DEFAULT_MAX_OUTPUT_TOKENS)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, or raise ``ModelError``."""
@@ -211,9 +211,10 @@ def _response(answer: _Answer) -> ChatResponse:
         text="".join(block.text or "" for block in message.content if block.type == "text"),
         finish_reason=_FINISH.get(message.stop_reason, "other"),
         refusal=message.stop_reason == "refusal",
-        # All priced as input, which is too much from the first cache hit on: a hit costs a tenth of it, the write 1.25.
         input_tokens=sum(inputs),
         output_tokens=output,
+        written_tokens=inputs[1],
+        cached_tokens=inputs[2],
         response_id=fields.id,
         model=fields.model,
         invalid=fields.invalid,

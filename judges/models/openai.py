@@ -44,6 +44,8 @@ _INSTEAD_OF: Final[Mapping[str, str]] = {
     "max_completion_tokens": "max_tokens",
 }
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
+# OpenAI's, DeepSeek's, and what OpenAI's newer models and OpenRouter report as written.
+_CACHE_FIELDS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_write_tokens")
 _NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
@@ -223,6 +225,12 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         read = read_call(call.id, function.name, function.arguments, number)
         calls.append(read._replace(provider_state=keep_state(call.extra_content)))
     fields = reply_fields(completion.id, completion.model, completion.usage, _TOKEN_FIELDS)
+    usage = completion.usage if isinstance(completion.usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    # Read apart: an odd count here must not make the others invalid.
+    counts = {**usage, **details} if isinstance(details, dict) else usage
+    *cached, written = reply_fields(None, None, counts, _CACHE_FIELDS).tokens
+    cached_tokens = min(max(cached), fields.tokens[0])
     thoughts = (message.reasoning, message.reasoning_content, message.reasoning_details)
     shows_thinking = shows_thinking or any(bytes(each) not in _NO_THOUGHTS for each in thoughts)
     response = ChatResponse(
@@ -231,6 +239,8 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         refusal=bool(message.refusal),
         input_tokens=fields.tokens[0],
         output_tokens=fields.tokens[1],
+        cached_tokens=cached_tokens,
+        written_tokens=min(written, fields.tokens[0] - cached_tokens),
         response_id=fields.id,
         model=fields.model,
         invalid=fields.invalid,

@@ -13,7 +13,6 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import httpx
@@ -107,7 +106,7 @@ _WORD: Final = re.compile(r"[a-z_]+")
 BOUNDS: Final = ("max_tokens", "max_completion_tokens")
 _BOUND_STATUS: Final = frozenset({400, 413, 422})
 _FAILING: Final = frozenset({500, 501})
-_REFUSING: Final = frozenset({400, 422, *_FAILING})
+_REFUSING: Final = frozenset({400, 422, 500, 501})
 _MAX_COMPLAINT_CHARS: Final = 500
 _MAX_EXTRA: Final = 4
 # How many of them may fail at a failing endpoint, so that it can still be understood afterwards.
@@ -141,16 +140,10 @@ class Asked(NamedTuple):
 
 class _Refusal(NamedTuple):
     error: ModelError
-    complaint: str
+    may_be_ours: bool  # Whether an optional part may be the cause.
     sent: Sequence[str]
     named: frozenset[str]  # Optional parts whose names are in the complaint.
     demand: Mapping[str, object]  # Fields with the values that it asks for.
-
-    @property
-    def may_be_ours(self) -> bool:
-        """Whether an optional part may be the cause: a failing endpoint must say something."""
-        status, is_bad = self.error.status, isinstance(self.error, BadModelRequestError)
-        return status in _REFUSING and (is_bad or (status in _FAILING and bool(self.complaint.strip())))
 
 
 class Options:
@@ -159,23 +152,15 @@ class Options:
     Args:
         output: The bound of answers.
         instead_of: Options that are sent only when another one of the same request is refused, with that other one.
-        required: Options without which no request is accepted.
-        default_tokens: The bound where neither request nor settings have one.
+        default_tokens: The bound where neither request nor settings have one, if the endpoint requires one.
     """
 
-    def __init__(
-        self,
-        output: OutputBound,
-        instead_of: Mapping[str, str],
-        required: frozenset[str] = frozenset(),
-        default_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, output: OutputBound, instead_of: Mapping[str, str], default_tokens: int | None = None) -> None:
         self._output = output
         self._instead_of = instead_of
-        self._required = required
         self._default_tokens = default_tokens
+        self._required = frozenset() if default_tokens is None else frozenset(BOUNDS)
         self._extra = _MAX_EXTRA
-        # Options by the kind of requests that are refused with them; None for all kinds.
         self._refused: set[_Scope] = set()
         self._doubted: dict[_Scope, None] = {}  # Left out until a request with one of them succeeds.
         self._answered: set[str] = set()
@@ -192,7 +177,7 @@ class Options:
         Raises:
             ModelError: There is no answer.
         """
-        options = asked.options(self._tokens(asked))
+        options = asked.options(self._output.tokens(asked.request, self._default_tokens))
         kind = asked.request.schema_name, *asked.body, *options
         refusal: _Refusal | None = None
         try:
@@ -244,8 +229,8 @@ class Options:
             if is_bare and (isinstance(first.error, ToolsRefusedError) or self._required.issuperset(refusal.sent)):
                 break
             self._extra -= 1
-            without |= named
-            answer = await self._send(asked, kind, None, without, demand, is_bare=is_bare)
+            without = frozenset(asked.options(1)) if is_bare else without | named
+            answer = await self._send(asked, kind, None, without, demand)
             if not isinstance(answer, Reply):
                 self._failed_for_faults += is_fault
                 if not answer.may_be_ours:
@@ -258,13 +243,13 @@ class Options:
             self._demanded.setdefault("tools" in asked.body, {}).update(demand)
             sent = [name for name in first.sent if name not in self._required]
             unknown = [name for name in sent if name not in self._answered]
-            if is_bare and (len(unknown) != 1 or first.error.status in _FAILING):
+            if is_bare and (len(unknown) != 1 or is_fault):
                 self._doubted.update(dict.fromkeys((None if unknown else kind, name) for name in unknown or sent))
                 return answer
             for name in unknown if is_bare else {trial} if trial else without:
                 scope = kind if name in self._answered else None
                 self._refused.add((scope, name))
-                fallbacks = [one for one, other in self._instead_of.items() if other == name and not without]
+                fallbacks = [one for one, other in self._instead_of.items() if other == name and (trial or is_bare)]
                 self._doubted.update(dict.fromkeys((scope, one) for one in fallbacks))
                 self._doubted.pop((scope, name), None)
             return answer
@@ -276,19 +261,17 @@ class Options:
         kind: _Kind,
         trial: str | None = None,
         without: AbstractSet[str] = frozenset(),
-        demand: Mapping[str, object] = MappingProxyType({}),
-        *,
-        is_bare: bool = False,
+        demand: Mapping[str, object] | None = None,
     ) -> Reply | _Refusal:
         """Send a request once, and again only with a smaller bound that the endpoint names."""
-        tokens, is_first = self._tokens(asked), True
+        tokens, is_first = self._output.tokens(asked.request, self._default_tokens), True
         while True:
             options = asked.options(tokens)
-            names = self._chosen(kind, options, trial, without, is_bare=is_bare)
+            names = self._chosen(kind, options, trial, without)
             whole = dict(asked.body)
             for name in names:
                 whole |= options[name]
-            whole |= {**self._demanded.get("tools" in asked.body, {}), **demand}
+            whole |= {**self._demanded.get("tools" in asked.body, {}), **(demand or {})}
             reply = await asked.endpoint.post(msgspec.json.encode(whole))
             if self._leader is asked:
                 self._end_step()
@@ -298,40 +281,34 @@ class Options:
             fault = read_fault(reply.body)
             complaint = f"{fault.param or ''} {fault.message}"[:_MAX_COMPLAINT_CHARS].lower()
             error = translated(reply, fault, asked.body, asked.endpoint, with_tools=bool(asked.request.tools))
-            is_about = (
-                not whole.keys().isdisjoint(BOUNDS) and reply.status in _BOUND_STATUS and is_about_bound(complaint)
-            )
-            smaller = self._output.smaller(complaint, tokens or 0) if is_about and is_first else None
-            if is_about and is_first and (smaller is not None or self._required.isdisjoint(BOUNDS)):
+            has_bound = not whole.keys().isdisjoint(BOUNDS)
+            if is_first and has_bound and reply.status in _BOUND_STATUS and is_about_bound(complaint):
+                smaller = self._output.smaller(complaint, tokens or 0)
                 # Without a bound the rest of the context is one.
-                tokens, is_first = smaller, False
-                continue
+                if smaller is not None or not self._required:
+                    tokens, is_first = smaller, False
+                    continue
+            # A failing endpoint must say something.
+            is_fault = reply.status in _FAILING and bool(complaint.strip())
+            may_be_ours = is_fault or (reply.status in _REFUSING and isinstance(error, BadModelRequestError))
             words = frozenset(_WORD.findall(complaint)) - asked.body.keys()
             named = frozenset(name for name in names if not words.isdisjoint({name, *options[name]}))
             wanted = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}
-            return _Refusal(error, complaint, names, named, wanted)
+            return _Refusal(error, may_be_ours, names, named, wanted)
         self._refusals_in_row = 0
-        if kind not in self._settled and not is_bare:
+        if kind not in self._settled:
             self._answered.update(names)
             self._doubted = {key: None for key in self._doubted if key[0] not in (None, kind) or key[1] not in names}
-            if not self._extra or not any(scope in (None, kind) and name in options for scope, name in self._doubted):
+            has_doubts = any(scope in (None, kind) and name in options for scope, name in self._doubted)
+            if not without and not (has_doubts and self._extra):
                 self._settled.add(kind)
         return reply
 
     def _chosen(
-        self,
-        kind: _Kind,
-        options: Mapping[str, Parts],
-        trial: str | None = None,
-        without: AbstractSet[str] = frozenset(),
-        *,
-        is_bare: bool = False,
+        self, kind: _Kind, options: Mapping[str, Parts], trial: str | None, without: AbstractSet[str] = frozenset()
     ) -> list[str]:
-        """Choose the options of a request."""
-        if is_bare:
-            return [name for name in options if name in self._required]
         refused = {name for name in options if not self._refused.isdisjoint({(None, name), (kind, name)})} | without
-        left = options.keys() - refused
+        left = options.keys() - (refused - self._required)
         return [
             name
             for name in options
@@ -339,9 +316,6 @@ class Options:
             and self._instead_of.get(name) not in left
             and (name == trial or self._doubted.keys().isdisjoint({(None, name), (kind, name)}))
         ]
-
-    def _tokens(self, asked: Asked) -> int | None:
-        return self._output.tokens(asked.request, self._default_tokens)
 
 
 def _demand(complaint: str, whole: Mapping[str, object]) -> Mapping[str, object]:

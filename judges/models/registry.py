@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import httpx
+from msgspec import structs
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.models import anthropic, classifier, decisions, lexical, openai, scripted
@@ -54,7 +55,7 @@ def check(settings: ModelSettings) -> None:
         if getattr(settings, name) is not None:
             owners = " or ".join(owner for owner, each in PROVIDERS.items() if name in each.own_settings)
             raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
-    if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
+    if settings.price and not all(usd is None or 0 <= usd < math.inf for usd in structs.astuple(settings.price)):
         fix = "must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }"
         raise ModelSettingsError(f"price: {fix}")
     provider.check(settings)
