@@ -42,7 +42,6 @@ REPLY_FIELDS: Final = ("id", "model", "usage")
 FinishReason = Literal["stop", "length", "content_filter", "other"]
 DEFAULT_TIMEOUT_S: Final = 60.0
 _MILLION: Final = 1_000_000
-_WRITING: Final = 0.25
 # Providers whose models answer typed questions with probabilities, and generate no text.
 DECIDING: Final = frozenset({"decisions", "classifier"})
 Dialect = Literal["openai", "systemone"]
@@ -63,13 +62,17 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     cached_input: float | None = None
 
     def cost_usd(
-        self, input_tokens: float, output_tokens: float, cached_tokens: float = 0, written_tokens: float = 0
+        self, input_tokens: float, output_tokens: float = 0, cached_tokens: float = 0, written_tokens: float = 0
     ) -> float:
         """Return the cost of these tokens; the input contains those that were read from a cache or written to it."""
         usd = input_tokens * self.input + output_tokens * self.output
         if self.cached_input is not None:
-            usd += cached_tokens * (self.cached_input - self.input) + written_tokens * self.input * _WRITING
+            usd += cached_tokens * (self.cached_input - self.input) + written_tokens * self.input / 4
         return usd / _MILLION
+
+    def cost_of(self, used: "Call | ChatResponse") -> float:
+        """Return the cost of one request in USD."""
+        return self.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens, used.written_tokens)
 
 
 class Spent(Struct, frozen=True, array_like=True):
@@ -91,14 +94,13 @@ class Spent(Struct, frozen=True, array_like=True):
 
     def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals) -> "Spent":
         """Add a round."""
-        used = [sum(counts) for counts in zip(*(call.tokens for call in calls), strict=True)] or [0, 0]
         has_cost = price is not None and self.cost_usd is not None
         hides_tokens = any(call.status == "ok" and not call.input_tokens and not call.output_tokens for call in calls)
         return Spent(
             self.calls + len(calls),
-            self.input_tokens + used[0],
-            self.output_tokens + used[1],
-            (self.cost_usd or 0.0) + price.cost_usd(*used) if price is not None and has_cost else None,
+            self.input_tokens + sum(call.input_tokens for call in calls),
+            self.output_tokens + sum(call.output_tokens for call in calls),
+            (self.cost_usd or 0.0) + sum(map(price.cost_of, calls)) if price is not None and has_cost else None,
             self.is_known and not hides_tokens,
             max(self.refusals, refusals),
         )
@@ -221,8 +223,8 @@ class ChatRequest(Struct, frozen=True):
     temperature: float = 0.0
     questions: tuple[Question, ...] = ()  # What a decision model is asked; then the messages hold the material.
     # Called before each attempt by a model behind an endpoint's limiter. It may raise ``OverBudgetError``; what it
-    # returns is called with the tokens of the attempt if they become known.
-    admit: "Callable[[ChatRequest], Awaitable[Callable[..., object]]] | None" = None
+    # returns is called with the answer if its tokens are known, and with an empty one if nothing was paid for.
+    admit: "Callable[[ChatRequest], Awaitable[Callable[[ChatResponse], object]]] | None" = None
 
     @property
     def offers_tools(self) -> bool:
@@ -251,11 +253,6 @@ class ChatResponse(Struct, frozen=True):
     # Names from ``REPLY_FIELDS`` that were dropped because their values were out of bounds.
     invalid: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()  # One answer to each question, in their order; the text is then empty.
-
-    @property
-    def tokens(self) -> tuple[int, int, int, int]:
-        """What is paid for, as ``Price`` takes it."""
-        return self.input_tokens, self.output_tokens, self.cached_tokens, self.written_tokens
 
 
 @runtime_checkable

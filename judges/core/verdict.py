@@ -86,11 +86,6 @@ class Call(Struct, frozen=True, omit_defaults=True):
     cached_tokens: int = 0  # Of the input: read from a cache, and written to one.
     written_tokens: int = 0
 
-    @property
-    def tokens(self) -> tuple[int, int, int, int]:
-        """What is paid for, as ``Price`` takes it."""
-        return self.input_tokens, self.output_tokens, self.cached_tokens, self.written_tokens
-
 
 class Refusals(NamedTuple):
     """How often an endpoint refused one evaluation (401, 402, 403, 404) while it answered others, over all retries.

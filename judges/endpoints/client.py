@@ -221,19 +221,20 @@ class LimitedModel:
             self._observer.ended(status, took_s)
             if result is not None:
                 self._record_result(request, result, took_s)
-                used = result.tokens if isinstance(result, ChatResponse) else ()
                 # The cost of an answer without counts, and of a call that timed out, is unknown; it is not 0.
-                has_cost = isinstance(result, ChatResponse | ModelTimeoutError)
-                if settle is not None and (any(used) or not has_cost):
-                    settle(*used)
+                if isinstance(result, ChatResponse):
+                    is_known = bool(result.input_tokens or result.output_tokens)
+                else:
+                    is_known = not isinstance(result, ModelTimeoutError)
+                if settle is not None and is_known:
+                    settle(result if isinstance(result, ChatResponse) else ChatResponse(""))
             self.limiter.release(permit, result)
         return structs.replace(response, took_s=took_s)
 
     def _record_result(self, request: ChatRequest, result: ChatResponse | ModelError, took_s: float) -> None:
         if isinstance(result, ChatResponse):
-            of_input, of_output = result.input_tokens, result.output_tokens
-            self._record_tokens(request.schema_name, "input", of_input, 0, result.cached_tokens, result.written_tokens)
-            self._record_tokens(request.schema_name, "output", 0, of_output)
+            self._record_tokens(request.schema_name, "input", structs.replace(result, output_tokens=0))
+            self._record_tokens(request.schema_name, "output", ChatResponse("", output_tokens=result.output_tokens))
             for field in result.invalid:
                 self._observer.dropped(field)
             return
@@ -242,11 +243,11 @@ class LimitedModel:
         if result.said:
             self.limiter.events.endpoint_error(result)
 
-    def _record_tokens(self, judge: str, direction: Direction, *used: int) -> None:
+    def _record_tokens(self, judge: str, direction: Direction, used: ChatResponse) -> None:
         """Report what was paid for, also where the evaluation ends without a verdict."""
-        if tokens := used[0] + used[1]:
+        if tokens := used.input_tokens + used.output_tokens:
             price = self.settings.price
-            self._observer.spent(judge, direction, tokens, None if price is None else price.cost_usd(*used))
+            self._observer.spent(judge, direction, tokens, None if price is None else price.cost_of(used))
 
 
 class DelayNotes(LimiterEvents):

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelSettings
 from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
-from judges.models.options import Asked, Options, OutputBound, Parts, without_patterns
+from judges.models.options import Asked, Options, OutputBound, without_patterns
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
 
@@ -77,21 +77,10 @@ class AnthropicModel:
             _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
         )
         self._output = OutputBound(settings)
-        self._options = Options(self._output, _INSTEAD_OF, DEFAULT_MAX_OUTPUT_TOKENS)
+        self._options = Options(self._endpoint, self._output, _INSTEAD_OF, DEFAULT_MAX_OUTPUT_TOKENS)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, or raise ``ModelError``."""
-        answer = await self._ask(request)
-        response = _response(answer)
-        has_thoughts = any(block.type in _THINKING for block in answer.message.content)
-        self._output.learn(response, shows_thinking=has_thoughts)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
-
-    async def _ask(self, request: ChatRequest) -> _Answer:
         system = _text_blocks(message.content for message in request.messages if message.role == "system")
         messages = _encoded(request.messages)
         body = {**(self.settings.body or {}), "model": self.settings.model, "messages": messages}
@@ -113,15 +102,19 @@ class AnthropicModel:
             options["cache_control"] = {"system": _cached(system)}
         if request.offers_tools:
             options.setdefault("cache_control", {})["messages"] = _with_cached_results(messages)
-
-        def bounded(tokens: int | None) -> Mapping[str, Parts]:
-            return {"max_tokens": {"max_tokens": tokens}, **options}
-
-        reply = await self._options.post(Asked(self._endpoint, request, body, bounded))
+        reply = await self._options.post(Asked(request, body, options))
         try:
-            return _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
+            answer = _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise no_chat_reply(reply, "the reply is no message") from error
+        response = _response(answer)
+        has_thoughts = any(block.type in _THINKING for block in answer.message.content)
+        self._output.learn(response, shows_thinking=has_thoughts)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
 
 
 def _output_config(schema: Mapping[str, object]) -> dict[str, object]:

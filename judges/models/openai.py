@@ -24,7 +24,7 @@ from judges.core.model import (
 )
 from judges.core.prompt import Message, ToolCall
 from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
-from judges.models.options import BOUNDS, Asked, Options, OutputBound, Parts, without_patterns
+from judges.models.options import Asked, Options, OutputBound, Parts, without_patterns
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import (
     ABSENT,
@@ -39,10 +39,7 @@ from judges.models.replies import (
     state_parts,
 )
 
-_INSTEAD_OF: Final[Mapping[str, str]] = {
-    "response_format": "key_patterns",
-    "max_completion_tokens": "max_tokens",
-}
+_INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
 # OpenAI's, DeepSeek's, and what OpenAI's newer models and OpenRouter report as written.
 _CACHE_FIELDS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_write_tokens")
@@ -112,7 +109,7 @@ class OpenAIModel:
             below(settings.base_url or "", "/chat/completions"), bearer(api_key), settings, proxy
         )
         self._output = OutputBound(settings)
-        self._options = Options(self._output, _INSTEAD_OF)
+        self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
         self._always_names_tools = False
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -161,11 +158,7 @@ class OpenAIModel:
             ]
         if names_tools and not request.may_call:
             body["tool_choice"] = "none"
-
-        def bounded(tokens: int | None) -> Mapping[str, Parts]:
-            return options if tokens is None else options | {name: {name: tokens} for name in BOUNDS}
-
-        reply = await self._options.post(Asked(self._endpoint, request, body, bounded))
+        reply = await self._options.post(Asked(request, body, options))
         response, shows_thinking = _read(reply, request)
         self._output.learn(response, shows_thinking=shows_thinking)
         return response
@@ -257,5 +250,5 @@ PROVIDER: Final = Provider(
     ),
     check=check_endpoint,
     probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
-    own_settings=OUTPUT_SETTINGS,
+    own_settings=OUTPUT_SETTINGS | {"reasoning_effort"},
 )

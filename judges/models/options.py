@@ -11,7 +11,7 @@ endpoint names are remembered.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
@@ -132,10 +132,9 @@ def without_patterns(schema: Mapping[str, object]) -> dict[str, object]:
 class Asked(NamedTuple):
     """One request, whose optional parts may be left out."""
 
-    endpoint: HttpEndpoint
     request: ChatRequest
     body: Mapping[str, object]  # What every endpoint accepts, and what the operator demands.
-    options: Callable[[int | None], Mapping[str, Parts]]  # By name what each adds or replaces, with this bound.
+    options: Mapping[str, Parts]  # By name what each adds or replaces, without the bound of the answer.
 
 
 class _Refusal(NamedTuple):
@@ -149,13 +148,18 @@ class _Refusal(NamedTuple):
 class Options:
     """What one endpoint accepts. Use it from one event loop.
 
-    Args:
-        output: The bound of answers.
-        instead_of: Options that are sent only when another one of the same request is refused, with that other one.
-        default_tokens: The bound where neither request nor settings have one, if the endpoint requires one.
+    ``instead_of`` names options that are sent only when another one of the same request is refused; ``default_tokens``
+    is the bound of answers at an endpoint that requires one.
     """
 
-    def __init__(self, output: OutputBound, instead_of: Mapping[str, str], default_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: HttpEndpoint,
+        output: OutputBound,
+        instead_of: Mapping[str, str],
+        default_tokens: int | None = None,
+    ) -> None:
+        self._endpoint = endpoint
         self._output = output
         self._instead_of = instead_of
         self._default_tokens = default_tokens
@@ -169,7 +173,7 @@ class Options:
         self._demanded: dict[bool, dict[str, object]] = {}
         self._refusals_in_row = self._failed_for_faults = 0
         self._leader: Asked | None = None
-        self._step: asyncio.Future[None] | None = None  # Ends with each reply to the leader.
+        self._turn: asyncio.Future[None] | None = None  # Ends with the leader's request.
 
     async def post(self, asked: Asked) -> Reply:
         """Send one request, again without what the endpoint refuses.
@@ -177,7 +181,7 @@ class Options:
         Raises:
             ModelError: There is no answer.
         """
-        options = asked.options(self._output.tokens(asked.request, self._default_tokens))
+        options, _ = self._offered(asked)
         kind = asked.request.schema_name, *asked.body, *options
         refusal: _Refusal | None = None
         try:
@@ -186,8 +190,9 @@ class Options:
                     await self._wait_for_turn(asked, kind)
                 doubted = [name for scope, name in self._doubted if scope in (None, kind) and name in options]
                 trial = doubted[0] if doubted and self._extra and self._leader is asked else None
-                if refusal is None or set(refusal.sent) != set(self._chosen(kind, options, trial)):
-                    answer = await self._send(asked, kind, trial)
+                allowed = frozenset({trial} if trial else ())
+                if refusal is None or refusal.sent != self._chosen(kind, options, allowed):
+                    answer = await self._send(asked, kind, allowed)
                     if isinstance(answer, Reply):
                         return answer
                     refusal = answer
@@ -200,93 +205,89 @@ class Options:
                         continue
                 return await self._learn(asked, kind, refusal, trial)
         finally:
-            if self._leader is asked:
-                self._end_step()
-                self._leader = self._step = None
+            if self._leader is asked and self._turn is not None:
+                self._turn.set_result(None)
+                self._leader = self._turn = None
 
     async def _wait_for_turn(self, asked: Asked, kind: _Kind) -> None:
         """Wait while another request learns what the endpoint accepts; then this one does, if it is not known yet."""
-        while self._step is not None and kind not in self._settled:
-            done, _ = await asyncio.wait([self._step], timeout=_PATIENCE_S)
+        while self._turn is not None and kind not in self._settled:
+            done, _ = await asyncio.wait([self._turn], timeout=_PATIENCE_S)
             if not done:
                 return
         if kind not in self._settled:
-            self._leader, self._step = asked, asyncio.get_running_loop().create_future()
-
-    def _end_step(self) -> None:
-        if self._step is not None and not self._step.done():
-            self._step.set_result(None)
+            self._leader, self._turn = asked, asyncio.get_running_loop().create_future()
 
     async def _learn(self, asked: Asked, kind: _Kind, first: _Refusal, trial: str | None) -> Reply:
         """Learn from a refusal which parts the endpoint refuses or demands."""
+        sent = [name for name in first.sent if name not in self._required]
+        unknown = [name for name in sent if name not in self._answered]
+        doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in unknown or sent]
+        # Requests that wait no longer leave them out meanwhile.
+        self._doubted.update(dict.fromkeys(doubts))
         refusal, without = first, frozenset[str]()
         demands: list[Mapping[str, object]] = [{}]
         is_fault = not isinstance(first.error, BadModelRequestError)
         while self._extra and not (is_fault and self._failed_for_faults >= _MAX_FAILED_FOR_FAULTS):
             demand = {} if trial or refusal.demand in demands else refusal.demand
             named = frozenset() if trial or demand else refusal.named - without - self._required
-            is_bare = not (trial or demand or named)
+            is_bare = not (demand or named)
             if is_bare and (isinstance(first.error, ToolsRefusedError) or self._required.issuperset(refusal.sent)):
                 break
             self._extra -= 1
-            without = frozenset(asked.options(1)) if is_bare else without | named
-            answer = await self._send(asked, kind, None, without, demand)
-            if not isinstance(answer, Reply):
-                self._failed_for_faults += is_fault
-                if not answer.may_be_ours:
-                    raise answer.error
-                if is_bare or trial:
-                    break
-                refusal = answer
-                demands.append(demand)
-                continue
-            self._demanded.setdefault("tools" in asked.body, {}).update(demand)
-            sent = [name for name in first.sent if name not in self._required]
-            unknown = [name for name in sent if name not in self._answered]
-            if is_bare and (len(unknown) != 1 or is_fault):
-                self._doubted.update(dict.fromkeys((None if unknown else kind, name) for name in unknown or sent))
+            without |= named
+            allowed = frozenset() if is_bare else self._offered(asked)[0].keys() - without
+            answer = await self._send(asked, kind, allowed, frozenset() if is_bare else without, demand)
+            if isinstance(answer, Reply):
+                self._demanded.setdefault("tools" in asked.body, {}).update(demand)
+                single = unknown if len(unknown) == 1 and not is_fault else []
+                for name in ([trial] if trial else single) if is_bare else without:
+                    scope = kind if name in self._answered else None
+                    self._refused.add((scope, name))
+                    fallbacks = [one for one, other in self._instead_of.items() if other == name and is_bare]
+                    self._doubted.update(dict.fromkeys((scope, one) for one in fallbacks))
+                    self._doubted.pop((scope, name), None)
                 return answer
-            for name in unknown if is_bare else {trial} if trial else without:
-                scope = kind if name in self._answered else None
-                self._refused.add((scope, name))
-                fallbacks = [one for one, other in self._instead_of.items() if other == name and (trial or is_bare)]
-                self._doubted.update(dict.fromkeys((scope, one) for one in fallbacks))
-                self._doubted.pop((scope, name), None)
-            return answer
+            self._failed_for_faults += is_fault
+            if not answer.may_be_ours:
+                raise answer.error
+            if is_bare:
+                break
+            refusal = answer
+            demands.append(demand)
+        for doubt in doubts:
+            self._doubted.pop(doubt, None)
         raise first.error
 
     async def _send(
         self,
         asked: Asked,
         kind: _Kind,
-        trial: str | None = None,
+        allowed: AbstractSet[str] = frozenset(),
         without: AbstractSet[str] = frozenset(),
         demand: Mapping[str, object] | None = None,
     ) -> Reply | _Refusal:
         """Send a request once, and again only with a smaller bound that the endpoint names."""
-        tokens, is_first = self._output.tokens(asked.request, self._default_tokens), True
+        options, tokens = self._offered(asked)
+        is_first = True
         while True:
-            options = asked.options(tokens)
-            names = self._chosen(kind, options, trial, without)
+            names = self._chosen(kind, options, allowed, without)
             whole = dict(asked.body)
             for name in names:
                 whole |= options[name]
             whole |= {**self._demanded.get("tools" in asked.body, {}), **(demand or {})}
-            reply = await asked.endpoint.post(msgspec.json.encode(whole))
-            if self._leader is asked:
-                self._end_step()
-                self._step = asyncio.get_running_loop().create_future()
+            reply = await self._endpoint.post(msgspec.json.encode(whole))
             if reply.status == httpx.codes.OK:
                 break
             fault = read_fault(reply.body)
             complaint = f"{fault.param or ''} {fault.message}"[:_MAX_COMPLAINT_CHARS].lower()
-            error = translated(reply, fault, asked.body, asked.endpoint, with_tools=bool(asked.request.tools))
+            error = translated(reply, fault, asked.body, self._endpoint, with_tools=bool(asked.request.tools))
             has_bound = not whole.keys().isdisjoint(BOUNDS)
             if is_first and has_bound and reply.status in _BOUND_STATUS and is_about_bound(complaint):
                 smaller = self._output.smaller(complaint, tokens or 0)
                 # Without a bound the rest of the context is one.
                 if smaller is not None or not self._required:
-                    tokens, is_first = smaller, False
+                    options, is_first = self._offered(asked, smaller)[0], False
                     continue
             # A failing endpoint must say something.
             is_fault = reply.status in _FAILING and bool(complaint.strip())
@@ -300,21 +301,31 @@ class Options:
             self._answered.update(names)
             self._doubted = {key: None for key in self._doubted if key[0] not in (None, kind) or key[1] not in names}
             has_doubts = any(scope in (None, kind) and name in options for scope, name in self._doubted)
-            if not without and not (has_doubts and self._extra):
+            if not (has_doubts and self._extra):
                 self._settled.add(kind)
         return reply
 
+    def _offered(self, asked: Asked, *smaller: int | None) -> tuple[Mapping[str, Parts], int | None]:
+        """Return all options, those of the bound included, and the bound."""
+        (tokens,) = smaller or (self._output.tokens(asked.request, self._default_tokens),)
+        names = [name for name in BOUNDS if name == "max_tokens" or name in self._instead_of]
+        return {**asked.options, **{name: {name: tokens} for name in names if tokens is not None}}, tokens
+
     def _chosen(
-        self, kind: _Kind, options: Mapping[str, Parts], trial: str | None, without: AbstractSet[str] = frozenset()
+        self,
+        kind: _Kind,
+        options: Mapping[str, Parts],
+        allowed: AbstractSet[str],
+        without: AbstractSet[str] = frozenset(),
     ) -> list[str]:
-        refused = {name for name in options if not self._refused.isdisjoint({(None, name), (kind, name)})} | without
-        left = options.keys() - (refused - self._required)
+        """Choose the options of a request: none that is refused, and of those in doubt only what is allowed."""
+        left = {name for name in options if self._refused.isdisjoint({(None, name), (kind, name)})} - without
         return [
             name
             for name in options
             if name in left
             and self._instead_of.get(name) not in left
-            and (name == trial or self._doubted.keys().isdisjoint({(None, name), (kind, name)}))
+            and (name in allowed or self._doubted.keys().isdisjoint({(None, name), (kind, name)}))
         ]
 
 
