@@ -17,9 +17,9 @@ from msgspec import Raw, Struct
 from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelSettings
 from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
-from judges.models.options import Asked, Options, OutputBound, without_patterns
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
+from judges.models.request_options import Asked, Options, OutputBound, without_patterns
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"

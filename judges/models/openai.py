@@ -24,7 +24,6 @@ from judges.core.model import (
 )
 from judges.core.prompt import Message, ToolCall
 from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
-from judges.models.options import Asked, Options, OutputBound, Parts, without_patterns
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import (
     ABSENT,
@@ -38,6 +37,7 @@ from judges.models.replies import (
     sendable_object,
     state_parts,
 )
+from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
 
 _INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")

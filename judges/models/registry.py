@@ -16,8 +16,8 @@ from msgspec import structs
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.models import anthropic, classifier, decisions, lexical, openai, scripted
-from judges.models.options import BOUNDS
 from judges.models.provider import ModelSettingsError, Provider
+from judges.models.request_options import BOUNDS
 from tracejudge.content.redact import is_secret_name, redact_credentials
 
 __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find", "known_model", "known_models"]
@@ -81,7 +81,7 @@ def check(settings: ModelSettings) -> None:
             owners = " or ".join(owner for owner, each in PROVIDERS.items() if name in each.own_settings)
             raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
     if settings.price and not all(usd is None or 0 <= usd < math.inf for usd in structs.astuple(settings.price)):
-        fix = "must be USD per million tokens, 0 or more, as { input = 0.10, cached_input = 0.01, output = 0.50 }"
+        fix = "must be USD per million tokens, 0 or more, as { input = 0.10, output = 0.50 }"
         raise ModelSettingsError(f"price: {fix}")
     _check_body("body", settings.body)
     provider.check(settings)

@@ -22,7 +22,6 @@ from support.replies import (
     not_json,
     refuses,
     rejects,
-    sequence,
     slow,
     truncated,
     yes_no,
@@ -286,6 +285,13 @@ class TestOptionsOfTheEndpoint:
         endpoint.behaviour = yes_no()
         one.ask()
         assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
+
+    def test_are_left_out_while_they_are_learnt_about(self, endpoint: ChatEndpoint) -> None:
+        """Refusals come at once, and answers after longer than a request waits for its turn."""
+        good = slow(2.3, yes_no())
+        endpoint.behaviour = lambda call: failing(400, WORDS) if "response_format" in call.body else good
+        assert len(client(endpoint.base_url).ask_often(64)) == 64
+        assert len(endpoint.calls) <= 64 + 4
 
     def test_do_not_wait_for_a_request_that_hangs(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = lambda call: Reply(hangs=True) if call.index == 0 else yes_no()

@@ -25,7 +25,7 @@ def describe_error(place: str, kind: Any, error: msgspec.ValidationError) -> str
     path = found[1] if found else ""
     here = f"{place}{'' if not path or path.startswith('[') else '.'}{path}"
     wanted = _at(inspect.type_info(kind), path)
-    example = ", as { input = 0.10, cached_input = 0.01, output = 0.50 }" if path.split(".")[0] == "price" else ""
+    example = ", as { input = 0.10, output = 0.50 }" if path.split(".")[0] == "price" else ""
     if name := _UNKNOWN.search(text):
         return f"{here}.{name[1]}: unknown key{nearest(name[1], _fields(wanted))}"
     if name := _MISSING.search(text):
