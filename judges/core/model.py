@@ -51,11 +51,7 @@ Backend = Literal["http", "onnx"]
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """Price of a model in USD per million tokens.
-
-    Without `cached_input` tokens from and to a cache cost as much as others. With it what is written to a cache costs a
-    quarter more, as endpoints that charge for it do.
-    """
+    """USD per million tokens. With ``cached_input`` tokens written to a cache cost a quarter more than others."""
 
     input: float
     output: float

@@ -221,13 +221,11 @@ class LimitedModel:
             self._observer.ended(status, took_s)
             if result is not None:
                 self._record_result(request, result, took_s)
+                answer = result if isinstance(result, ChatResponse) else ChatResponse("")
                 # The cost of an answer without counts, and of a call that timed out, is unknown; it is not 0.
-                if isinstance(result, ChatResponse):
-                    is_known = bool(result.input_tokens or result.output_tokens)
-                else:
-                    is_known = not isinstance(result, ModelTimeoutError)
-                if settle is not None and is_known:
-                    settle(result if isinstance(result, ChatResponse) else ChatResponse(""))
+                has_cost = isinstance(result, ChatResponse | ModelTimeoutError)
+                if settle is not None and (answer.input_tokens or answer.output_tokens or not has_cost):
+                    settle(answer)
             self.limiter.release(permit, result)
         return structs.replace(response, took_s=took_s)
 

@@ -19,7 +19,7 @@ from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
-from judges.models.request_options import Asked, Options, OutputBound, without_patterns
+from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
@@ -76,15 +76,15 @@ class AnthropicModel:
         self._endpoint = HttpEndpoint(
             _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
         )
-        self._output = OutputBound(settings)
-        self._options = Options(self._endpoint, self._output, _INSTEAD_OF, DEFAULT_MAX_OUTPUT_TOKENS)
+        self._output = OutputBound(settings, DEFAULT_MAX_OUTPUT_TOKENS)
+        self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, or raise ``ModelError``."""
         system = _text_blocks(message.content for message in request.messages if message.role == "system")
         messages = _encoded(request.messages)
         body = {**(self.settings.body or {}), "model": self.settings.model, "messages": messages}
-        options: dict[str, dict[str, object]] = {}
+        options: dict[str, Parts] = {}
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
@@ -101,7 +101,8 @@ class AnthropicModel:
             body["system"] = system
             options["cache_control"] = {"system": _cached(system)}
         if request.offers_tools:
-            options.setdefault("cache_control", {})["messages"] = _with_cached_results(messages)
+            results = {"messages": _with_cached_results(messages)}
+            options["cache_control"] = {**options.get("cache_control", {}), **results}
         reply = await self._options.post(Asked(request, body, options))
         try:
             answer = _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)

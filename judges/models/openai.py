@@ -220,9 +220,10 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
     fields = reply_fields(completion.id, completion.model, completion.usage, _TOKEN_FIELDS)
     usage = completion.usage if isinstance(completion.usage, dict) else {}
     details = usage.get("prompt_tokens_details")
-    # Read apart: an odd count here must not make the others invalid.
-    counts = {**usage, **details} if isinstance(details, dict) else usage
-    *cached, written = reply_fields(None, None, counts, _CACHE_FIELDS).tokens
+    counts = usage | details if isinstance(details, dict) else usage
+    # Read apart: an odd count there must not make the others invalid.
+    has_cache = any(map(counts.get, _CACHE_FIELDS))
+    *cached, written = reply_fields(None, None, counts, _CACHE_FIELDS).tokens if has_cache else (0, 0, 0)
     cached_tokens = min(max(cached), fields.tokens[0])
     thoughts = (message.reasoning, message.reasoning_content, message.reasoning_details)
     shows_thinking = shows_thinking or any(bytes(each) not in _NO_THOUGHTS for each in thoughts)

@@ -47,20 +47,22 @@ def is_about_bound(message: str) -> bool:
 class OutputBound:
     """The bound of answers from one endpoint."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, default_tokens: int | None = None) -> None:
+        """Keep a default for an endpoint that requires a bound, where neither request nor settings have one."""
         self._settings = settings
+        self.default_tokens = default_tokens
         self._thinks: bool | None = None  # None until an answer shows it.
         self._limit: int | None = None  # The largest bound that the endpoint accepts, where it named one.
 
-    def tokens(self, request: ChatRequest, default: int | None = None) -> int | None:
-        """Return the bound of one request, thinking included; ``default`` if neither request nor settings have one."""
+    def tokens(self, request: ChatRequest) -> int | None:
+        """Return the bound of one request, thinking included; the default if neither request nor settings have one."""
         tokens = self._settings.max_output_tokens
         if tokens is None and request.max_output_tokens is not None:
             thinking = self._settings.thinking_tokens
             if thinking is None:
                 thinking = 0 if self._thinks is False else DEFAULT_THINKING_TOKENS
             tokens = request.max_output_tokens + thinking
-        tokens = default if tokens is None else tokens
+        tokens = self.default_tokens if tokens is None else tokens
         if tokens is None:
             return None
         tokens *= request.output_factor
@@ -134,7 +136,7 @@ class Asked(NamedTuple):
 
     request: ChatRequest
     body: Mapping[str, object]  # What every endpoint accepts, and what the operator demands.
-    options: Mapping[str, Parts]  # By name what each adds or replaces, without the bound of the answer.
+    options: dict[str, Parts]  # By name what each adds or replaces, without the bound of the answer.
 
 
 class _Refusal(NamedTuple):
@@ -146,24 +148,15 @@ class _Refusal(NamedTuple):
 
 
 class Options:
-    """What one endpoint accepts. Use it from one event loop.
+    """What one endpoint accepts. Use it from one event loop."""
 
-    ``instead_of`` names options that are sent only when another one of the same request is refused; ``default_tokens``
-    is the bound of answers at an endpoint that requires one.
-    """
-
-    def __init__(
-        self,
-        endpoint: HttpEndpoint,
-        output: OutputBound,
-        instead_of: Mapping[str, str],
-        default_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, endpoint: HttpEndpoint, output: OutputBound, instead_of: Mapping[str, str]) -> None:
+        """Send the options that ``instead_of`` names only when another one of the same request is refused."""
         self._endpoint = endpoint
         self._output = output
         self._instead_of = instead_of
-        self._default_tokens = default_tokens
-        self._required = frozenset() if default_tokens is None else frozenset(BOUNDS)
+        self._bounds = [name for name in BOUNDS if name == "max_tokens" or name in instead_of]
+        self._required = frozenset() if output.default_tokens is None else frozenset(BOUNDS)
         self._extra = _MAX_EXTRA
         self._refused: set[_Scope] = set()
         self._doubted: dict[_Scope, None] = {}  # Left out until a request with one of them succeeds.
@@ -181,18 +174,19 @@ class Options:
         Raises:
             ModelError: There is no answer.
         """
-        options, _ = self._offered(asked)
+        options = self._offered(asked)
         kind = asked.request.schema_name, *asked.body, *options
         refusal: _Refusal | None = None
         try:
             while True:
                 if kind not in self._settled and self._leader is not asked:
                     await self._wait_for_turn(asked, kind)
+                    options = self._offered(asked)
                 doubted = [name for scope, name in self._doubted if scope in (None, kind) and name in options]
                 trial = doubted[0] if doubted and self._extra and self._leader is asked else None
                 allowed = frozenset({trial} if trial else ())
                 if refusal is None or refusal.sent != self._chosen(kind, options, allowed):
-                    answer = await self._send(asked, kind, allowed)
+                    answer = await self._send(asked, kind, options, allowed)
                     if isinstance(answer, Reply):
                         return answer
                     refusal = answer
@@ -236,12 +230,14 @@ class Options:
                 break
             self._extra -= 1
             without |= named
-            allowed = frozenset() if is_bare else self._offered(asked)[0].keys() - without
-            answer = await self._send(asked, kind, allowed, frozenset() if is_bare else without, demand)
+            options = self._offered(asked)
+            allowed = frozenset() if is_bare else options.keys() - without
+            left_out = frozenset() if is_bare else without
+            answer = await self._send(asked, kind, options, allowed, without=left_out, demand=demand)
             if isinstance(answer, Reply):
                 self._demanded.setdefault("tools" in asked.body, {}).update(demand)
-                single = unknown if len(unknown) == 1 and not is_fault else []
-                for name in ([trial] if trial else single) if is_bare else without:
+                culprits = [trial] if trial else unknown if len(unknown) == 1 and not is_fault else []
+                for name in culprits if is_bare else without:
                     scope = kind if name in self._answered else None
                     self._refused.add((scope, name))
                     fallbacks = [one for one, other in self._instead_of.items() if other == name and is_bare]
@@ -263,12 +259,13 @@ class Options:
         self,
         asked: Asked,
         kind: _Kind,
-        allowed: AbstractSet[str] = frozenset(),
+        options: Mapping[str, Parts],
+        allowed: AbstractSet[str],
+        *,
         without: AbstractSet[str] = frozenset(),
         demand: Mapping[str, object] | None = None,
     ) -> Reply | _Refusal:
         """Send a request once, and again only with a smaller bound that the endpoint names."""
-        options, tokens = self._offered(asked)
         is_first = True
         while True:
             names = self._chosen(kind, options, allowed, without)
@@ -282,12 +279,12 @@ class Options:
             fault = read_fault(reply.body)
             complaint = f"{fault.param or ''} {fault.message}"[:_MAX_COMPLAINT_CHARS].lower()
             error = translated(reply, fault, asked.body, self._endpoint, with_tools=bool(asked.request.tools))
-            has_bound = not whole.keys().isdisjoint(BOUNDS)
-            if is_first and has_bound and reply.status in _BOUND_STATUS and is_about_bound(complaint):
-                smaller = self._output.smaller(complaint, tokens or 0)
+            bounds = [value for name, value in whole.items() if name in BOUNDS and isinstance(value, int)]
+            if is_first and bounds and reply.status in _BOUND_STATUS and is_about_bound(complaint):
+                smaller = self._output.smaller(complaint, bounds[0])
                 # Without a bound the rest of the context is one.
                 if smaller is not None or not self._required:
-                    options, is_first = self._offered(asked, smaller)[0], False
+                    options, is_first = self._offered(asked, smaller), False
                     continue
             # A failing endpoint must say something.
             is_fault = reply.status in _FAILING and bool(complaint.strip())
@@ -305,11 +302,10 @@ class Options:
                 self._settled.add(kind)
         return reply
 
-    def _offered(self, asked: Asked, *smaller: int | None) -> tuple[Mapping[str, Parts], int | None]:
-        """Return all options, those of the bound included, and the bound."""
-        (tokens,) = smaller or (self._output.tokens(asked.request, self._default_tokens),)
-        names = [name for name in BOUNDS if name == "max_tokens" or name in self._instead_of]
-        return {**asked.options, **{name: {name: tokens} for name in names if tokens is not None}}, tokens
+    def _offered(self, asked: Asked, *smaller: int | None) -> Mapping[str, Parts]:
+        """Return all options, those of the bound included."""
+        (tokens,) = smaller or (self._output.tokens(asked.request),)
+        return asked.options if tokens is None else asked.options | {name: {name: tokens} for name in self._bounds}
 
     def _chosen(
         self,
@@ -319,13 +315,15 @@ class Options:
         without: AbstractSet[str] = frozenset(),
     ) -> list[str]:
         """Choose the options of a request: none that is refused, and of those in doubt only what is allowed."""
-        left = {name for name in options if self._refused.isdisjoint({(None, name), (kind, name)})} - without
+        left: AbstractSet[str] = options.keys()
+        if without or self._refused:
+            left = {name for name in left - without if self._refused.isdisjoint({(None, name), (kind, name)})}
         return [
             name
             for name in options
             if name in left
             and self._instead_of.get(name) not in left
-            and (name in allowed or self._doubted.keys().isdisjoint({(None, name), (kind, name)}))
+            and (not self._doubted or name in allowed or self._doubted.keys().isdisjoint({(None, name), (kind, name)}))
         ]
 
 
@@ -340,5 +338,5 @@ def _demand(complaint: str, whole: Mapping[str, object]) -> Mapping[str, object]
     if not allowed and "tools" in whole and now != "none":
         allowed = ["none"]
     rank = _EFFORTS.index(now) if now in _EFFORTS else 0
-    nearest = min(allowed, key=lambda effort: abs(_EFFORTS.index(effort) - rank), default=None)
-    return {} if nearest is None else {"reasoning_effort": nearest}
+    nearest = sorted(allowed, key=lambda effort: abs(_EFFORTS.index(effort) - rank))
+    return {"reasoning_effort": nearest[0]} if nearest else {}

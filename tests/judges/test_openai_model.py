@@ -22,6 +22,7 @@ from support.replies import (
     not_json,
     refuses,
     rejects,
+    sequence,
     slow,
     truncated,
     yes_no,
@@ -282,9 +283,12 @@ class TestOptionsOfTheEndpoint:
         assert len(endpoint.calls) <= 9 + 2
         endpoint.behaviour = failing(429, "response_format")
         assert isinstance(one.fails(), RateLimitedError)
-        endpoint.behaviour = yes_no()
-        one.ask()
-        assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
+        other = client(endpoint.base_url)
+        endpoint.behaviour = sequence(yes_no(), yes_no(), yes_no(), yes_no(), failing(500, "overloaded"), yes_no())
+        for asked in (one, other):
+            for _ in range(4):
+                asked.ask()
+            assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
 
     def test_are_left_out_while_they_are_learnt_about(self, endpoint: ChatEndpoint) -> None:
         """Refusals come at once, and answers after longer than a request waits for its turn."""

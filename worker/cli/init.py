@@ -24,8 +24,7 @@ _USUAL: Final = {one["provider"]: name for name, one in known_models().items() i
 
 def _priced(price: Mapping[str, float]) -> str:
     """Write a price."""
-    fields = ", ".join(f"{key} = {usd}" for key, usd in price.items())
-    return f"price = {{ {fields} }}   # USD per million tokens"
+    return f"price = {{ {', '.join(f'{key} = {usd}' for key, usd in price.items())} }}   # USD per million tokens"
 
 
 _PRICE: Final = _priced(known_models()[_USUAL["openai"]]["price"])
@@ -176,8 +175,8 @@ def _model(answer: Callable[[str, str, str], str], given: Mapping[str, str | Non
     known = known_model(lines["model"])
     price = _priced(known["price"]) if "price" in known else f"# {_PRICE}"
     if given["price"] is not None:
-        usd = _numbers("--price", given["price"], 2, "write two numbers, as 0.10,0.50")
-        price = _priced(dict(zip(("input", "output"), usd, strict=True)))
+        read, written = _numbers("--price", given["price"], 2, "write two numbers, as 0.10,0.50")
+        price = _priced({"input": read, "output": written})
     return "\n".join((*told, price, "# max_in_flight = 256"))
 
 
