@@ -101,8 +101,7 @@ class AnthropicModel:
             body["system"] = system
             options["cache_control"] = {"system": _cached(system)}
         if request.offers_tools:
-            results = {"messages": _with_cached_results(messages)}
-            options["cache_control"] = {**options.get("cache_control", {}), **results}
+            options.setdefault("cache_control", {})["messages"] = _with_cached_results(messages)
         reply = await self._options.post(Asked(request, body, options))
         try:
             answer = _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)

@@ -100,14 +100,13 @@ def _thought(response: ChatResponse) -> bool:
     return is_whole and response.output_tokens > len(text.encode("utf-8", "replace")) + _SLACK_TOKENS
 
 
-Parts = Mapping[str, object]
+Parts = dict[str, object]
 # What is answered or refused alike: the form of the answer, and the names of all fields and options.
 _Kind = tuple[str, ...]
 _Scope = tuple[_Kind | None, str]  # An option in requests of one kind; None for all kinds.
 _WORD: Final = re.compile(r"[a-z_]+")
 BOUNDS: Final = ("max_tokens", "max_completion_tokens")
 _BOUND_STATUS: Final = frozenset({400, 413, 422})
-_FAILING: Final = frozenset({500, 501})
 _REFUSING: Final = frozenset({400, 422, 500, 501})
 _MAX_COMPLAINT_CHARS: Final = 500
 _MAX_EXTRA: Final = 4
@@ -231,8 +230,7 @@ class Options:
             self._extra -= 1
             without |= named
             options = self._offered(asked)
-            allowed = frozenset() if is_bare else options.keys() - without
-            left_out = frozenset() if is_bare else without
+            allowed, left_out = (frozenset(), frozenset()) if is_bare else (options.keys() - without, without)
             answer = await self._send(asked, kind, options, allowed, without=left_out, demand=demand)
             if isinstance(answer, Reply):
                 self._demanded.setdefault("tools" in asked.body, {}).update(demand)
@@ -249,10 +247,8 @@ class Options:
                 raise answer.error
             if is_bare:
                 break
-            refusal = answer
-            demands.append(demand)
-        for doubt in doubts:
-            self._doubted.pop(doubt, None)
+            refusal, demands = answer, [*demands, demand]
+        self._doubted = {doubt: None for doubt in self._doubted if doubt not in doubts}
         raise first.error
 
     async def _send(
@@ -287,8 +283,9 @@ class Options:
                     options, is_first = self._offered(asked, smaller), False
                     continue
             # A failing endpoint must say something.
-            is_fault = reply.status in _FAILING and bool(complaint.strip())
-            may_be_ours = is_fault or (reply.status in _REFUSING and isinstance(error, BadModelRequestError))
+            is_fault = httpx.codes.is_server_error(reply.status)
+            is_cause = bool(complaint.strip()) if is_fault else isinstance(error, BadModelRequestError)
+            may_be_ours = is_cause and reply.status in _REFUSING
             words = frozenset(_WORD.findall(complaint)) - asked.body.keys()
             named = frozenset(name for name in names if not words.isdisjoint({name, *options[name]}))
             wanted = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}
