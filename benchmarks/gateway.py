@@ -130,7 +130,7 @@ def _body(chance: random.Random) -> bytes:
                 ]
                 values |= {
                     "gen_ai.operation.name": "chat",
-                    "gen_ai.response.model": "gpt-4.1",
+                    "gen_ai.response.model": "gpt-6.1-sol",
                     "gen_ai.input.messages": msgspec.json.encode(messages[0]).decode(),
                     "gen_ai.output.messages": msgspec.json.encode(messages[1]).decode(),
                 }

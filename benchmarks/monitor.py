@@ -105,7 +105,7 @@ def _verdict(number: int, chance: random.Random) -> Verdict:
         model=chance.choice(["large", "small"]),
         judge="groundedness",
         judge_version="0123456789abcdef",
-        judge_model="gpt-4.1-mini",
+        judge_model="gpt-6-luna",
         probability=0.05 if passed else 1.0,
         weight=20.0 if passed else 1.0,
         input_tokens=1200,

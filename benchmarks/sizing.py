@@ -133,7 +133,7 @@ def _verdict(evaluation_id: str) -> Verdict:
         service="bot",
         judge="groundedness",
         judge_version=secrets.token_hex(16),
-        judge_model="gpt-4.1-mini",
+        judge_model="gpt-6-luna",
         probability=1.0,
         weight=1.0,
         started_at=time.time(),
@@ -146,7 +146,7 @@ def _letter(trace: Trace) -> tuple[DeadLetter, Verdict]:
     evaluation = Evaluation(evaluation_id, "490000", "groundedness", secrets.token_hex(16), 1.0)
     item = Item(trace, (evaluation,))
     now = time.time()
-    letter = DeadLetter(1, evaluation, "default", "gpt-4.1-mini", "timeout", 4, now, now, item=item)
+    letter = DeadLetter(1, evaluation, "default", "gpt-6-luna", "timeout", 4, now, now, item=item)
     return letter, _verdict(evaluation_id)
 
 

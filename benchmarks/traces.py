@@ -21,7 +21,7 @@ def fields() -> dict[str, object]:
         "input": "When does my parcel arrive, and who brings it to the door?",
         "output": _SENTENCE * 6,
         "context": [_SENTENCE * 10, _SENTENCE * 10, _SENTENCE * 10],
-        "model": "gpt-4.1-mini",
+        "model": "gpt-6-luna",
         "user_id": "user-17",
         "usage": {"input_tokens": 900, "output_tokens": 80},
     }

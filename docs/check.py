@@ -1,6 +1,7 @@
 """Check the documentation against the tree, both ways.
 
-What pages name exists: links, commands with their options, targets of make, metrics. What exists is documented: each
+What pages name exists: links, commands with their options, targets of make, metrics, models. Those models have prices
+as the table of models says, and do not leave their makers' APIs soon. What exists is documented: each
 command, option, key and metric has a description in the reference, each command a page that tells when to use it, each
 reason and event a meaning. Nothing names this machine, and the built site, where there is one, loads nothing from other
 hosts.
@@ -9,7 +10,9 @@ hosts.
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -17,6 +20,7 @@ from typing import Final
 import click
 
 from docs import commands, errors
+from judges.models.registry import known_model
 from worker.cli import verbs
 from worker.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
 
@@ -37,6 +41,15 @@ _URL: Final = re.compile(r"""url\(["']?(https?:|//)""")
 _SITE: Final = _ROOT / "site"
 # Names in the form of a metric that are none.
 _NO_METRICS: Final = frozenset({"tracejudge_pause", "tracejudge_resume", "tracejudge_worker"})
+# Models of makers that end them. Names of tests and measurements are not taken from the table.
+_MODEL: Final = re.compile(
+    r"(?<![\w-])(?:(?:gpt|chatgpt|claude|gemini|grok)-[a-z0-9.-]*\d[a-z0-9.-]*\b|o[1-9](?:-\w+)?(?=\"))"
+)
+_PRICED: Final = re.compile(r'^\W*model = "([^"]+)"\n(?:.*\n){0,3}?\W*(price = \{[^}]*\})', re.MULTILINE)
+_NAMING: Final = ("README.md", "docs/", "deploy/", "judges/", "worker/", "benchmarks/")
+_TABLE: Final = _ROOT / "judges" / "models" / "known.toml"
+_WARN_DAYS: Final = 60
+_FAIL_DAYS: Final = 14
 _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w+")
 
 
@@ -44,6 +57,12 @@ def main() -> int:
     """Print what is wrong, one line each; 1 when something is."""
     problems = [problem for path in _tracked() for problem in _problems(path)]
     problems += [*_undocumented(), *errors.problems(), *_foreign()]
+    today = datetime.now(UTC).date()
+    for path in _tracked():
+        if _name(path).startswith(_NAMING) and path not in (_TABLE, Path(__file__)) and path.suffix != ".svg":
+            wrong, soon = model_problems(_name(path), path.read_text(encoding="utf-8", errors="replace"), today)
+            problems += wrong
+            print(*(f"warning: {one}" for one in soon), sep="\n", end="\n" if soon else "")
     print("\n".join(problems) or "documentation: no problem found")
     return int(bool(problems))
 
@@ -71,6 +90,24 @@ def _problems(path: Path) -> Iterator[str]:
             # Prompts, which are fenced as text, speak of other things than commands.
             if code[1] != "text":
                 yield from _wrong_commands(path, code[2] or code[3])
+
+
+def model_problems(name: str, text: str, today: date) -> tuple[list[str], list[str]]:
+    """Name models of a text that the table lacks, that are priced otherwise or end soon; and those that end later."""
+    wrong: list[str] = []
+    soon: list[str] = []
+    for model in sorted(set(_MODEL.findall(text))):
+        known = known_model(model)
+        days = (known["end"] - today).days if "end" in known else _WARN_DAYS + 1
+        if not known:
+            wrong.append(f"{name}: {model} is not in {_TABLE.name}")
+        elif days <= _WARN_DAYS:
+            (wrong if days <= _FAIL_DAYS else soon).append(f"{name}: {model} leaves its maker's API on {known['end']}")
+    for model, written in _PRICED.findall(text):
+        price = known_model(model).get("price")
+        if price is not None and tomllib.loads(written)["price"] != price:
+            wrong.append(f"{name}: {_TABLE.name} has another price of {model}: {written}")
+    return wrong, soon
 
 
 @cache

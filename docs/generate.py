@@ -140,7 +140,7 @@ _PANELS: Final = """\
 ## Several models on one question
 
 A rule with `combine` has a series for each of its models and one for all of them together, the panel, whose
-`judge_model` is a name as `majority(gpt-4.1-mini,llama)`. It holds the combined verdict, and under the metric
+`judge_model` is a name as `majority(gpt-6-luna,llama)`. It holds the combined verdict, and under the metric
 `disagreement`, or `<metric>_disagreement` of a judge with several, how far the models differ. So a sum over
 `judge_model` counts a question asked of three models four times. To count what was asked, leave panels out:
 

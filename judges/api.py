@@ -1,8 +1,8 @@
 """The judges in Python: what ``from judges import groundedness, make_judge, evaluate`` imports.
 
-    verdict = groundedness(inputs="Who?", outputs="Ada.", context=["Ada wrote it."], model="openai:/gpt-4.1-mini")
-    tone = make_judge("tone", "Is {{ outputs }} polite?", "openai:/gpt-4.1-mini")
-    table = evaluate_all(frame, [groundedness, tone], model="openai:/gpt-4.1-mini")
+    verdict = groundedness(inputs="Who?", outputs="Ada.", context=["Ada wrote it."], model="openai:/gpt-6-luna")
+    tone = make_judge("tone", "Is {{ outputs }} polite?", "openai:/gpt-6-luna")
+    table = evaluate_all(frame, [groundedness, tone], model="openai:/gpt-6-luna")
 
 A verdict is the one that `tracejudge evaluate` would give: the same prompts, reading, limits, retries and cost. Nothing
 is published or stored.

@@ -71,7 +71,7 @@ class Background:
         else:
             given = _settings(given)
             # A key that is exported after the first call makes another model.
-            key = given, os.environ.get(given.api_key_env or "")
+            key = msgspec.json.encode(given), os.environ.get(given.api_key_env or "")
         if key not in self._models:
             chat_model = build(given, os.environ) if isinstance(given, ModelSettings) else given
             where = httpx.URL(chat_model.settings.base_url or "").host or chat_model.settings.judge_model

@@ -191,7 +191,7 @@ class JudgeCall(NamedTuple):
             self.calls.extend(failed)
             if error.was_asked:
                 times = self._times(error.took_s, started_at, start)
-                self.calls.append(Call(*times, error.reason, error.input_tokens, error.output_tokens))
+                self.calls.append(Call(*times, error.reason))
             raise UnscoredError(error.reason, str(error), error) from error
         except asyncio.CancelledError:
             # Only the deadline cancels a request that has left the queue, so that the last call timed out.
@@ -208,6 +208,8 @@ class JudgeCall(NamedTuple):
                 response.response_id,
                 response.model,
                 response.finish_reason,
+                response.cached_tokens,
+                response.written_tokens,
             )
         )
         return response

@@ -23,7 +23,7 @@ def answer(question: str) -> str:
         output=reply,
         context=documents,
         messages=[tracejudge.Message("system", "Be brief.")],
-        model="gpt-4.1-mini",
+        model="gpt-6-luna",
         usage=tracejudge.Usage(100, 10),
         tags={"team": "support"},
     )
@@ -46,7 +46,7 @@ def observed(question: str, *, limit: int = 3) -> list[str]:
     return [question] * limit
 
 
-@tracejudge.observe(name="answer", kind="llm", model="gpt-4.1-mini", tags={"team": "support"})
+@tracejudge.observe(name="answer", kind="llm", model="gpt-6-luna", tags={"team": "support"})
 async def observed_later(question: str) -> int:
     return len(question)
 
@@ -154,7 +154,7 @@ def judge_of_a_text(text: str) -> bool:
 
 
 async def judges_of_a_notebook(frame: "Frame") -> None:
-    verdict = groundedness(inputs="Who?", outputs="Ada.", context=["Ada."], model="openai:/gpt-4.1-mini")
+    verdict = groundedness(inputs="Who?", outputs="Ada.", context=["Ada."], model="openai:/gpt-6-luna")
     assert_type(verdict, JudgeVerdict)
     assert_type(await safety.aio(outputs="Ada.", model={"base_url": "http://localhost/v1", "model": "m"}), JudgeVerdict)
     assert_type((verdict.value, verdict.passed), tuple[float | None, bool | None])

@@ -54,7 +54,7 @@ class Account(Struct, frozen=True):
     lost: int
     reasons: Mapping[str, int]
     """Drops, invalid entries, unscored and dead evaluations by reason, as ``unscored:timeout``; evaluations shed by
-    judge model, as ``shed:gpt-4.1-mini``; unreadable batches set aside, each time, as ``unreadable:wrong_type``; traces
+    judge model, as ``shed:gpt-6-luna``; unreadable batches set aside, each time, as ``unreadable:wrong_type``; traces
     gathered for conversations as ``session:gathered``, and conversations as ``session:opened`` and ``session:judged``,
     ``updated`` (judged again), ``dropped`` (before they were judged), ``expired`` and ``removed`` (forgotten)."""
 

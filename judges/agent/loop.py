@@ -96,6 +96,7 @@ class TokenBudget:
         self._max_usd = math.inf if limits.max_usd is None or price is None else limits.max_usd
         self._input_tokens = 0
         self._output_tokens = 0
+        self._cached = 0, 0
         self._longest_answer = _LEAST_ANSWER_TOKENS
         self._tokens_per_byte = 1 / BYTES_PER_TOKEN
 
@@ -113,6 +114,7 @@ class TokenBudget:
         for call in calls:
             self._input_tokens += call.input_tokens
             self._output_tokens += call.output_tokens
+            self._cached = self._cached[0] + call.cached_tokens, self._cached[1] + call.written_tokens
 
     def learn(self, size: Size, answer_bytes: int, response: ChatResponse) -> None:
         """Update the estimates by an answer. Tokens that the endpoint did not count are estimated and subtracted."""
@@ -130,7 +132,7 @@ class TokenBudget:
         """Return how many input tokens may be sent until so many further answers are in; negative when none."""
         output_tokens = self._output_tokens + answers * self._longest_answer
         in_tokens = RemainingTokens(self._limits.max_tokens - self._input_tokens - output_tokens, "max_tokens")
-        left_usd = self._max_usd - self._price.cost_usd(self._input_tokens, output_tokens)
+        left_usd = self._max_usd - self._price.cost_usd(self._input_tokens, output_tokens, *self._cached)
         if self._price.input:
             for_usd = left_usd / self._price.cost_usd(1, 0)
         else:

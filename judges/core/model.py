@@ -51,14 +51,24 @@ Backend = Literal["http", "onnx"]
 
 
 class Price(Struct, frozen=True, forbid_unknown_fields=True):
-    """Price of a model in USD per million tokens."""
+    """USD per million tokens. With ``cached_input`` tokens written to a cache cost a quarter more than others."""
 
     input: float
     output: float
+    cached_input: float | None = None
 
-    def cost_usd(self, input_tokens: float, output_tokens: float) -> float:
-        """Return the cost of these tokens."""
-        return (input_tokens * self.input + output_tokens * self.output) / _MILLION
+    def cost_usd(
+        self, input_tokens: float, output_tokens: float = 0, cached_tokens: float = 0, written_tokens: float = 0
+    ) -> float:
+        """Return the cost of these tokens; the input contains those that were read from a cache or written to it."""
+        usd = input_tokens * self.input + output_tokens * self.output
+        if self.cached_input is not None:
+            usd += cached_tokens * (self.cached_input - self.input) + written_tokens * self.input / 4
+        return usd / _MILLION
+
+    def cost_of(self, used: "Call | ChatResponse") -> float:
+        """Return the cost of one request in USD."""
+        return self.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens, used.written_tokens)
 
 
 class Spent(Struct, frozen=True, array_like=True):
@@ -80,14 +90,13 @@ class Spent(Struct, frozen=True, array_like=True):
 
     def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals) -> "Spent":
         """Add a round."""
-        inputs, outputs = (sum(getattr(call, name) for call in calls) for name in ("input_tokens", "output_tokens"))
         has_cost = price is not None and self.cost_usd is not None
         hides_tokens = any(call.status == "ok" and not call.input_tokens and not call.output_tokens for call in calls)
         return Spent(
             self.calls + len(calls),
-            self.input_tokens + inputs,
-            self.output_tokens + outputs,
-            (self.cost_usd or 0.0) + price.cost_usd(inputs, outputs) if price is not None and has_cost else None,
+            self.input_tokens + sum(call.input_tokens for call in calls),
+            self.output_tokens + sum(call.output_tokens for call in calls),
+            (self.cost_usd or 0.0) + sum(map(price.cost_of, calls)) if price is not None and has_cost else None,
             self.is_known and not hides_tokens,
             max(self.refusals, refusals),
         )
@@ -106,7 +115,8 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         allow_link_local: Allow a link-local, metadata or unspecified address, which is otherwise refused.
         max_in_flight: Maximum number of concurrent calls.
         max_input_tokens: Maximum size of a request; longer traces are truncated.
-        price: Price per million tokens; without it verdicts carry no cost.
+        price: Price per million tokens; without it verdicts carry no cost. `cached_input` is that of input tokens which
+            the endpoint read from its cache; without it they cost as much as others.
         label: Name of the judge model where two endpoints serve the same `model`.
         timeout_s: Time limit of one call.
         script: File with the steps of a `scripted` model, one JSON object per line.
@@ -123,6 +133,10 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             accept 208 or 26. `tracejudge doctor --ask` finds it out.
         backend: Where a `classifier` runs: `http` for a server, whose whole address `base_url` is, with `/predict` or
             `/classify`; `onnx` for a model in the worker, which needs the extra `local`.
+        reasoning_effort: How much a reasoning model thinks, as the endpoint names it: `none`, `low`, `medium`, … Only
+            with `openai`. Where an endpoint refuses it and names another value, the nearest one is sent from then on.
+        body: Further fields of each request, as the endpoint names them; none that TraceJudge sets, and no secret. Only
+            with `openai` and `anthropic`.
         path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
     """
 
@@ -145,6 +159,8 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     max_options: int | None = None
     backend: Backend | None = None
     path: str | None = None
+    reasoning_effort: str | None = None
+    body: dict[str, object] | None = None
 
     def __repr__(self) -> str:
         # The base URL may hold a password.
@@ -203,8 +219,8 @@ class ChatRequest(Struct, frozen=True):
     temperature: float = 0.0
     questions: tuple[Question, ...] = ()  # What a decision model is asked; then the messages hold the material.
     # Called before each attempt by a model behind an endpoint's limiter. It may raise ``OverBudgetError``; what it
-    # returns is called with the tokens of the attempt if they become known.
-    admit: "Callable[[ChatRequest], Awaitable[Callable[[int, int], object]]] | None" = None
+    # returns is called with the answer if its tokens are known, and with an empty one if nothing was paid for.
+    admit: "Callable[[ChatRequest], Awaitable[Callable[[ChatResponse], object]]] | None" = None
 
     @property
     def offers_tools(self) -> bool:
@@ -220,6 +236,8 @@ class ChatResponse(Struct, frozen=True):
     refusal: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0  # Of the input: read from a cache, and written to one.
+    written_tokens: int = 0
     response_id: str | None = None
     model: str | None = None
     quota: Quota | None = None  # Remaining quota as reported by the endpoint
@@ -255,8 +273,6 @@ class ModelError(Exception):
     """
 
     reason: ClassVar[Reason] = "judge_unavailable"
-    input_tokens: int = 0  # Tokens spent all the same, for example on a truncated answer.
-    output_tokens: int = 0
     quota: Quota | None = None  # Remaining quota as reported by the endpoint.
     took_s: float | None = None  # As in ``ChatResponse``.
     was_asked: bool = True  # False if no request was sent because the circuit is open.

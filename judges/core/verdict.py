@@ -83,6 +83,8 @@ class Call(Struct, frozen=True, omit_defaults=True):
     response_id: str | None = None
     response_model: str | None = None
     finish_reason: str | None = None
+    cached_tokens: int = 0  # Of the input: read from a cache, and written to one.
+    written_tokens: int = 0
 
 
 class Refusals(NamedTuple):

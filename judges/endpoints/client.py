@@ -174,8 +174,7 @@ class LimitedModel:
                     # A further refusal would not count: a later round asks again when others were answered.
                     raise
                 took_s = error.took_s or 0.0
-                tokens = error.input_tokens, error.output_tokens
-                request.failed.append(Call(time.time() - took_s, took_s, error.reason, *tokens))
+                request.failed.append(Call(time.time() - took_s, took_s, error.reason))
                 request = structs.replace(request, refusals=error.refusals)
 
     async def aclose(self) -> None:
@@ -222,18 +221,18 @@ class LimitedModel:
             self._observer.ended(status, took_s)
             if result is not None:
                 self._record_result(request, result, took_s)
-                used = result.input_tokens, result.output_tokens
+                answer = result if isinstance(result, ChatResponse) else ChatResponse("")
                 # The cost of an answer without counts, and of a call that timed out, is unknown; it is not 0.
                 has_cost = isinstance(result, ChatResponse | ModelTimeoutError)
-                if settle is not None and (any(used) or not has_cost):
-                    settle(*used)
+                if settle is not None and (answer.input_tokens or answer.output_tokens or not has_cost):
+                    settle(answer)
             self.limiter.release(permit, result)
         return structs.replace(response, took_s=took_s)
 
     def _record_result(self, request: ChatRequest, result: ChatResponse | ModelError, took_s: float) -> None:
-        self._record_tokens(request.schema_name, "input", result.input_tokens)
-        self._record_tokens(request.schema_name, "output", result.output_tokens)
         if isinstance(result, ChatResponse):
+            self._record_tokens(request.schema_name, "input", structs.replace(result, output_tokens=0))
+            self._record_tokens(request.schema_name, "output", ChatResponse("", output_tokens=result.output_tokens))
             for field in result.invalid:
                 self._observer.dropped(field)
             return
@@ -242,11 +241,11 @@ class LimitedModel:
         if result.status is not None:
             self.limiter.events.endpoint_error(result)
 
-    def _record_tokens(self, judge: str, direction: Direction, tokens: int) -> None:
+    def _record_tokens(self, judge: str, direction: Direction, used: ChatResponse) -> None:
         """Report what was paid for, also where the evaluation ends without a verdict."""
-        if tokens:
-            price, counts = self.settings.price, (tokens, 0) if direction == "input" else (0, tokens)
-            self._observer.spent(judge, direction, tokens, None if price is None else price.cost_usd(*counts))
+        if tokens := used.input_tokens + used.output_tokens:
+            price = self.settings.price
+            self._observer.spent(judge, direction, tokens, None if price is None else price.cost_of(used))
 
 
 class DelayNotes(LimiterEvents):

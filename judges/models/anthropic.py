@@ -1,9 +1,8 @@
 """Anthropic's Messages API, or a gateway that speaks it.
 
-Structured output, temperature 0 and the marks for prompt caching are sent until the endpoint rejects them, which is
-remembered. While the model may ask for more calls of tools, their newest results are marked too, because each round
-sends again all that was read before. `max_tokens` is required. Requests whose messages contain calls
-of tools must contain the tools, even where none may be called.
+The request is marked for prompt caching. While the model may ask for more calls of tools, their newest results are
+marked too, because each round sends again all that was read before. `max_tokens` is required. Requests whose messages
+contain calls of tools must contain the tools, even where none may be called.
 """
 
 from collections import deque
@@ -17,23 +16,16 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelSettings
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields, without_patterns
-from judges.models.output_bound import OutputBound, OutputRefusedError
+from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
+from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 8192
 _API_VERSION: Final = "2023-06-01"
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
-_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "key_patterns": ("output_config", "output_format", "output format", "structured output", "pattern", "schema"),
-    "output_config": ("output_config", "output_format", "output format", "json_schema", "structured output"),
-    "temperature": ("temperature",),
-    "cache_control": ("cache_control", "prompt caching"),
-    "tool_choice": ("tool_choice",),
-}
 _INSTEAD_OF: Final[Mapping[str, str]] = {"output_config": "key_patterns"}
 _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
@@ -84,36 +76,15 @@ class AnthropicModel:
         self._endpoint = HttpEndpoint(
             _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
         )
-        self._output = OutputBound(settings)
-        self._options = Options(_OPTIONS, _INSTEAD_OF)
+        self._output = OutputBound(settings, DEFAULT_MAX_OUTPUT_TOKENS)
+        self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, or raise ``ModelError``."""
-        tokens = self._output.tokens(request, DEFAULT_MAX_OUTPUT_TOKENS) or DEFAULT_MAX_OUTPUT_TOKENS
-        try:
-            answer = await self._ask(request, tokens)
-        except OutputRefusedError as refusal:
-            smaller = self._output.smaller(refusal.message, tokens)
-            if smaller is None:
-                raise refusal.error from None
-            try:
-                answer = await self._ask(request, smaller)
-            except OutputRefusedError as again:
-                raise again.error from None
-        response = _response(answer)
-        has_thoughts = any(block.type in _THINKING for block in answer.message.content)
-        self._output.learn(response, shows_thinking=has_thoughts)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._endpoint.aclose()
-
-    async def _ask(self, request: ChatRequest, max_tokens: int) -> _Answer:
         system = _text_blocks(message.content for message in request.messages if message.role == "system")
         messages = _encoded(request.messages)
-        body: dict[str, object] = {"model": self.settings.model, "max_tokens": max_tokens, "messages": messages}
-        options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
+        body = {**(self.settings.body or {}), "model": self.settings.model, "messages": messages}
+        options: dict[str, Parts] = {}
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
@@ -125,16 +96,25 @@ class AnthropicModel:
             options["output_config"] = _output_config(plain := without_patterns(request.schema))
             if plain != request.schema:
                 options["key_patterns"] = _output_config(request.schema)
+        options["temperature"] = {"temperature": request.temperature}
         if system:
             body["system"] = system
             options["cache_control"] = {"system": _cached(system)}
         if request.offers_tools:
             options.setdefault("cache_control", {})["messages"] = _with_cached_results(messages)
-        reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
+        reply = await self._options.post(Asked(request, body, options))
         try:
-            return _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
+            answer = _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise no_chat_reply(reply, "the reply is no message") from error
+        response = _response(answer)
+        has_thoughts = any(block.type in _THINKING for block in answer.message.content)
+        self._output.learn(response, shows_thinking=has_thoughts)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
 
 
 def _output_config(schema: Mapping[str, object]) -> dict[str, object]:
@@ -224,9 +204,10 @@ def _response(answer: _Answer) -> ChatResponse:
         text="".join(block.text or "" for block in message.content if block.type == "text"),
         finish_reason=_FINISH.get(message.stop_reason, "other"),
         refusal=message.stop_reason == "refusal",
-        # All priced as input, which is too much from the first cache hit on: a hit costs a tenth of it, the write 1.25.
         input_tokens=sum(inputs),
         output_tokens=output,
+        written_tokens=inputs[1],
+        cached_tokens=inputs[2],
         response_id=fields.id,
         model=fields.model,
         invalid=fields.invalid,

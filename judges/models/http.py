@@ -33,7 +33,6 @@ from judges.core.model import (
 )
 from judges.models.connections import BrokenReplyError, Connections
 from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, check_pem
-from judges.models.output_bound import OutputRefusedError, is_about_bound
 from judges.models.replies import read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
 from tracejudge.redis_url import mask_url
@@ -459,100 +458,3 @@ def _opens_with(fault: Fault, words: Iterable[str], chars: int = _OPENING_CHARS)
     # Only the beginning: later words may be a quotation of the trace.
     opening = fault.message[:chars].lower()
     return any(each in opening for each in words)
-
-
-_COMPLAINT: Final = re.compile(
-    r"support|unknown|unrecogni[sz]ed|unexpected|not allowed|not permitted|invalid|extra|needs|requires|must"
-    r"|deprecated|may only"
-)
-# DeepSeek names a missing field by the same words by which others name a field that they reject.
-_MISSING: Final = re.compile(r"missing|passed back")
-_MAX_COMPLAINT_CHARS: Final = 500
-_BOUNDS: Final = frozenset({"max_tokens", "max_completion_tokens"})
-_BOUND_STATUS: Final = frozenset({400, 413, 422})
-
-
-def without_patterns(schema: Mapping[str, object]) -> dict[str, object]:
-    """Copy a schema without the patterns of its texts, which not every endpoint supports."""
-    return {
-        key: without_patterns(value) if isinstance(value, Mapping) else value
-        for key, value in schema.items()
-        if key != "pattern" or not isinstance(value, str)
-    }
-
-
-class Options:
-    """Optional parts of the requests to one endpoint. Each is sent until the endpoint rejects it.
-
-    Args:
-        hints: For each option, the words in lower case by which complaints name it.
-        instead_of: Options that are sent only when another one of the same request is rejected, with that other one.
-    """
-
-    def __init__(self, hints: Mapping[str, tuple[str, ...]], instead_of: Mapping[str, str] | None = None) -> None:
-        self._hints = hints
-        self._instead_of = instead_of or {}
-        self._refused: frozenset[str] = frozenset()
-
-    async def post(
-        self,
-        endpoint: HttpEndpoint,
-        body: Mapping[str, object],
-        options: Mapping[str, Mapping[str, object]],
-        *,
-        with_tools: bool = False,
-    ) -> Reply:
-        """Send one request, again without each option that the endpoint rejects.
-
-        Args:
-            endpoint: Where to send it.
-            body: The parts that every endpoint accepts.
-            options: By option, the parts of the body that it adds or replaces.
-            with_tools: Whether body or messages contain tools, so that a complaint may be about them.
-
-        Raises:
-            ModelError: There is no answer.
-            OutputRefusedError: The endpoint finds the bound of the answer too large.
-        """
-        while True:
-            without = self._refused
-            sent = {
-                name
-                for name in options
-                if name not in without and (options.keys() - without).isdisjoint({self._instead_of.get(name)})
-            }
-            whole = dict(body)
-            for name, parts in options.items():
-                if name in sent:
-                    whole |= parts
-            reply = await endpoint.post(msgspec.json.encode(whole))
-            if reply.status == httpx.codes.OK:
-                return reply
-            fault = read_fault(reply.body)
-            complaint = f"{fault.param or ''} {fault.message}"[:_MAX_COMPLAINT_CHARS].lower()
-            if not _BOUNDS.isdisjoint(whole) and reply.status in _BOUND_STATUS and is_about_bound(complaint):
-                error = translated(reply, fault, body, endpoint, with_tools=with_tools)
-                raise OutputRefusedError(error, complaint)
-            # Only options that were sent: a complaint about a tool may use the same words.
-            refused = self._named_by(reply.status, fault) & sent
-            if not refused:
-                raise translated(reply, fault, body, endpoint, with_tools=with_tools)
-            self._refused |= refused
-
-    def _named_by(self, status: int, fault: Fault) -> frozenset[str]:
-        """Find the options that an error names."""
-        if status not in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
-            return frozenset()
-        param, message = (fault.param or "").lower(), fault.message.lower()
-        if _MISSING.search(message[:_MAX_COMPLAINT_CHARS]):
-            return frozenset()
-        # Some servers name the option only in words. Longer texts may quote the prompt, which proves nothing.
-        reads_words = param in {"", "none", "null"} and len(message) <= _MAX_COMPLAINT_CHARS
-        text = message if reads_words else param
-        # In words, a plain hint counts only in a complaint; one with `_` is a name of the API and always counts.
-        accepts_all = not reads_words or _COMPLAINT.search(message) is not None
-        return frozenset(
-            option
-            for option, hints in self._hints.items()
-            if any(hint in text and (accepts_all or "_" in hint) for hint in hints)
-        )

@@ -1,11 +1,10 @@
 """Any OpenAI-compatible `/chat/completions`: OpenAI, Azure OpenAI, vLLM, Ollama, LiteLLM and others.
 
-Structured output, temperature 0 and the bound of the answer are sent until the endpoint rejects them, which is
-remembered. Structured output is not requested where a tool may be called, because many servers accept only one of the
-two. The bound is `max_tokens`, which all servers know, and `max_completion_tokens` where it is rejected. Fields that
-some servers add to an answer and require with it later are returned unchanged: DeepSeek's `reasoning_content`,
-OpenRouter's `reasoning_details`, the `extra_content` of a call with Gemini's signature, and the `content` list of
-Mistral's reasoning models.
+Structured output is not requested where a tool may be called, because many servers accept only one of the two. The
+bound is `max_tokens`, which all servers know, and `max_completion_tokens` where it is refused. Fields that some servers
+add to an answer and require with it later are returned unchanged: DeepSeek's `reasoning_content`, OpenRouter's
+`reasoning_details`, the `extra_content` of a call with Gemini's signature, and the `content` list of Mistral's
+reasoning models.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,8 +23,7 @@ from judges.core.model import (
     ToolsRefusedError,
 )
 from judges.core.prompt import Message, ToolCall
-from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields, without_patterns
-from judges.models.output_bound import OutputBound, OutputRefusedError
+from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import (
     ABSENT,
@@ -39,20 +37,12 @@ from judges.models.replies import (
     sendable_object,
     state_parts,
 )
+from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
 
-_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "key_patterns": ("response_format", "json_schema", "structured output", "pattern", "schema"),
-    "response_format": ("response_format", "json_schema", "structured output"),
-    "max_tokens": ("max_tokens",),
-    "max_completion_tokens": ("max_completion_tokens",),
-    "temperature": ("temperature",),
-    "provider_state": ("reasoning_content", "reasoning_details", "extra_content"),
-}
-_INSTEAD_OF: Final[Mapping[str, str]] = {
-    "response_format": "key_patterns",
-    "max_completion_tokens": "max_tokens",
-}
+_INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
+# OpenAI's, DeepSeek's, and what OpenAI's newer models and OpenRouter report as written.
+_CACHE_FIELDS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_write_tokens")
 _NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
 _FINISH: Final[Mapping[str | None, FinishReason]] = {
     "stop": "stop",
@@ -118,8 +108,8 @@ class OpenAIModel:
         self._endpoint = HttpEndpoint(
             below(settings.base_url or "", "/chat/completions"), bearer(api_key), settings, proxy
         )
-        self._options = Options(_OPTIONS, _INSTEAD_OF)
         self._output = OutputBound(settings)
+        self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
         self._always_names_tools = False
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -143,10 +133,18 @@ class OpenAIModel:
     async def _ask(self, request: ChatRequest, *, names_tools: bool) -> ChatResponse:
         messages = request.messages
         body: dict[str, object] = {
+            **(self.settings.body or {}),
             "model": self.settings.model,
             "messages": [_encoded(message) for message in messages],
         }
-        options: dict[str, dict[str, object]] = {"temperature": {"temperature": request.temperature}}
+        options: dict[str, Parts] = {}
+        if request.schema and not request.offers_tools:
+            options["response_format"] = _response_format(request, plain := without_patterns(request.schema))
+            if plain != request.schema:
+                options["key_patterns"] = _response_format(request, request.schema)
+        options["temperature"] = {"temperature": request.temperature}
+        if self.settings.reasoning_effort is not None:
+            options["reasoning_effort"] = {"reasoning_effort": self.settings.reasoning_effort}
         parts: Iterable[Message | ToolCall] = chain(messages, *(message.tool_calls for message in messages))
         if any(part.provider_state is not None for part in parts):
             options["provider_state"] = {"messages": [_encoded(message, with_state=True) for message in messages]}
@@ -160,30 +158,10 @@ class OpenAIModel:
             ]
         if names_tools and not request.may_call:
             body["tool_choice"] = "none"
-        if request.schema and not request.offers_tools:
-            options["response_format"] = _response_format(request, plain := without_patterns(request.schema))
-            if plain != request.schema:
-                options["key_patterns"] = _response_format(request, request.schema)
-        tokens = self._output.tokens(request)
-        try:
-            reply = await self._post(request, body, options, tokens)
-        except OutputRefusedError as refusal:
-            # Without a bound the rest of the context is one.
-            smaller = self._output.smaller(refusal.message, tokens or 0)
-            try:
-                reply = await self._post(request, body, options, smaller)
-            except OutputRefusedError as again:
-                raise again.error from None
+        reply = await self._options.post(Asked(request, body, options))
         response, shows_thinking = _read(reply, request)
         self._output.learn(response, shows_thinking=shows_thinking)
         return response
-
-    async def _post(
-        self, request: ChatRequest, body: dict[str, object], options: dict[str, dict[str, object]], tokens: int | None
-    ) -> Reply:
-        if tokens is not None:
-            options = {**options, **{name: {name: tokens} for name in ("max_tokens", "max_completion_tokens")}}
-        return await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
 
 
 def _response_format(request: ChatRequest, schema: Mapping[str, object]) -> dict[str, object]:
@@ -240,6 +218,13 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         read = read_call(call.id, function.name, function.arguments, number)
         calls.append(read._replace(provider_state=keep_state(call.extra_content)))
     fields = reply_fields(completion.id, completion.model, completion.usage, _TOKEN_FIELDS)
+    usage = completion.usage if isinstance(completion.usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    counts = usage | details if isinstance(details, dict) else usage
+    # Read apart: an odd count there must not make the others invalid.
+    has_cache = any(map(counts.get, _CACHE_FIELDS))
+    *cached, written = reply_fields(None, None, counts, _CACHE_FIELDS).tokens if has_cache else (0, 0, 0)
+    cached_tokens = min(max(cached), fields.tokens[0])
     thoughts = (message.reasoning, message.reasoning_content, message.reasoning_details)
     shows_thinking = shows_thinking or any(bytes(each) not in _NO_THOUGHTS for each in thoughts)
     response = ChatResponse(
@@ -248,6 +233,8 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         refusal=bool(message.refusal),
         input_tokens=fields.tokens[0],
         output_tokens=fields.tokens[1],
+        cached_tokens=cached_tokens,
+        written_tokens=min(written, fields.tokens[0] - cached_tokens),
         response_id=fields.id,
         model=fields.model,
         invalid=fields.invalid,
@@ -264,5 +251,5 @@ PROVIDER: Final = Provider(
     ),
     check=check_endpoint,
     probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
-    own_settings=OUTPUT_SETTINGS,
+    own_settings=OUTPUT_SETTINGS | {"reasoning_effort"},
 )

@@ -15,7 +15,7 @@ from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_gua
 from judges.models.http import is_endpoint, tls_context
 
 # Settings of the providers whose endpoints bound an answer.
-OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens"})
+OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens", "body"})
 
 
 class ModelSettingsError(ValueError):

@@ -4,16 +4,23 @@ A new provider is one file and one row; its own settings are fields of ``ModelSe
 """
 
 import math
+import re
+import tomllib
 from collections.abc import Mapping
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
+from msgspec import structs
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.models import anthropic, classifier, decisions, lexical, openai, scripted
 from judges.models.provider import ModelSettingsError, Provider
+from judges.models.request_options import BOUNDS
+from tracejudge.content.redact import is_secret_name, redact_credentials
 
-__all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find"]
+__all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find", "known_model", "known_models"]
 
 PROVIDERS: Final[dict[str, Provider]] = {
     "openai": openai.PROVIDER,
@@ -23,6 +30,25 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "lexical": lexical.PROVIDER,
     "scripted": scripted.PROVIDER,
 }
+
+
+# Fields of a request that TraceJudge sets.
+_OURS: Final = frozenset({
+    "model", "messages", "system", "temperature", "response_format", "output_config", "tools", "tool_choice", "stream",
+    "reasoning_effort", *BOUNDS,
+})  # fmt: skip
+_MAKER_AND_DATE: Final = re.compile(r".*[/:]|-20\d\d-?\d\d-?\d\d$")
+
+
+@cache
+def known_models() -> Mapping[str, Mapping[str, Any]]:
+    """Read the table of models by name: provider, price, end; defaults, examples and checks use it."""
+    return tomllib.loads(Path(__file__).with_name("known.toml").read_text(encoding="utf-8"))
+
+
+def known_model(name: str) -> Mapping[str, Any]:
+    """Find a model in the table, else nothing, also with a maker before its name or a date behind it."""
+    return known_models().get(_MAKER_AND_DATE.sub("", name.lower()), {})
 
 
 _LEAST: Final[Mapping[str, int]] = {
@@ -54,9 +80,10 @@ def check(settings: ModelSettings) -> None:
         if getattr(settings, name) is not None:
             owners = " or ".join(owner for owner, each in PROVIDERS.items() if name in each.own_settings)
             raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
-    if settings.price and not all(0 <= usd < math.inf for usd in (settings.price.input, settings.price.output)):
-        fix = "must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }"
+    if settings.price and not all(usd is None or 0 <= usd < math.inf for usd in structs.astuple(settings.price)):
+        fix = "must be USD per million tokens, 0 or more, as { input = 0.10, output = 0.50 }"
         raise ModelSettingsError(f"price: {fix}")
+    _check_body("body", settings.body)
     provider.check(settings)
     if provider.probe is not None and settings.api_key_env is None and settings.api_key_file is None:
         host = httpx.URL(settings.base_url or provider.default_url).host
@@ -64,6 +91,17 @@ def check(settings: ModelSettings) -> None:
         if variable is not None:
             fix = f"name the variable that holds it, as {variable}"
             raise ModelSettingsError(f"api_key_env: https://{host} requires a key; {fix}")
+
+
+def _check_body(path: str, value: object) -> None:
+    """Check that further fields, nested ones included, replace none of ours and hold no secret."""
+    if path.removeprefix("body.") in _OURS:
+        raise ModelSettingsError(f"{path}: TraceJudge sets this field; take it out of body")
+    is_named = is_secret_name(path.rpartition(".")[2])
+    if isinstance(value, str) and (is_named or redact_credentials(value, value.encode()) != value):
+        raise ModelSettingsError(f"{path}: holds a secret; name the variable with the key in api_key_env")
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        _check_body(f"{path}.{key}", each)
 
 
 def build(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None) -> ChatModel:

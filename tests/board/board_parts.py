@@ -138,7 +138,7 @@ def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> No
                     service=service,
                     started_at=at_ms / 1000 + 1,
                     cost_usd=0.0004,
-                    judge_model="gpt-4.1-mini",
+                    judge_model="gpt-6-luna",
                     attempts=1,
                     input_tokens=812,
                     output_tokens=96,

@@ -28,7 +28,7 @@ BOT = {
     "environment": "prod",
     "judge": "groundedness",
     "version": "0a1b2c3d",
-    "judge_model": "gpt-4.1-mini",
+    "judge_model": "gpt-6-luna",
     "metric": "groundedness",
 }
 

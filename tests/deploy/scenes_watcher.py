@@ -106,7 +106,7 @@ def circuit() -> dict[str, list[Fires]]:
     return watcher(
         CIRCUIT,
         "ticket",
-        "Judge model gpt-4.1-mini fails, and its circuit is open",
+        "Judge model gpt-6-luna fails, and its circuit is open",
         "The circuit has been open for 5m or longer. Its evaluations are parked, and given up after "
         "`give_up_after` (6 h); meanwhile it reports nothing about quality. `tracejudge doctor` sends a request to "
         "its endpoint; fix the key, quota or address, and judging resumes by itself.",
@@ -118,7 +118,7 @@ def slow(took: str) -> dict[str, list[Fires]]:
     return watcher(
         SLOW,
         "ticket",
-        f"Requests to gpt-4.1-mini take {took}",
+        f"Requests to gpt-6-luna take {took}",
         "This is the 95th percentile of the last 15m; the bound is 30 s. Scores are late, and the backlog grows. "
         "Check concurrency and limits on the dashboard, then the provider's status.",
         judge_model=MODEL,
@@ -321,7 +321,7 @@ def changed(version: str, model: str) -> dict[str, list[Fires]]:
         "info",
         "info",
         f"groundedness judges support-bot in version {version} by {model} now",
-        "Its first verdicts came within the last 1h. It was version 1a2b3c4d by gpt-4.1-mini. A step in its graphs at "
+        "Its first verdicts came within the last 1h. It was version 1a2b3c4d by gpt-6-luna. A step in its graphs at "
         "this moment comes from the judge, not from the service; drops are compared within one version only, so their "
         "baseline begins anew.",
         dashboard="quality",

@@ -32,8 +32,8 @@ SCALE = 60
 """An hour of the rules is a minute."""
 FINDING_S = 240.0
 """How long queries are asked until they find something: it takes many scrapes, and more where machines are busy."""
-MODEL, AWAY = "gpt-4.1-mini", "claude-haiku"
-PANEL = "majority(gpt-4.1-mini,llama)"
+MODEL, AWAY = "gpt-6-luna", "claude-haiku"
+PANEL = "majority(gpt-6-luna,llama)"
 PANEL_REASON = "over_budget"
 """Why panels have no score, and nobody else."""
 _OF_MONITOR = ("quality_", "safety_", "budget_", "cascade_", "judge_canary_", "judge_flip_", "judge_kappa")

@@ -196,7 +196,7 @@ def test_the_blind_silence_quality_of_what_they_do_not_see_and_nothing_else(
 
 def test_who_is_blind_is_heard_in_place_of_the_quality_alert(alertmanager: Alertmanager) -> None:
     """The judge model dies: its alert comes and no quality alert of its own, while another model's is heard."""
-    alertmanager.post(alert("TraceJudgeJudgeCircuitOpen", "ticket", "watcher", judge_model="gpt-4.1-mini"))
+    alertmanager.post(alert("TraceJudgeJudgeCircuitOpen", "ticket", "watcher", judge_model="gpt-6-luna"))
     alertmanager.inbox.wait_for("ticket")
     alertmanager.post(alert("TraceJudgeQualityDrop", "page", "quality", **BOT))
     alertmanager.post(alert("TraceJudgeQualityDrop", "page", "quality", **(BOT | {"service": "summariser"})))

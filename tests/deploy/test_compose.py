@@ -192,7 +192,7 @@ def test_the_real_model_in_the_comment_can_be_taken_as_it_stands(tmp_path: Path)
     file = tmp_path / "tracejudge.toml"
     file.write_text(f"{rest}\n{commented}", encoding="utf-8")
     model = load({"OPENAI_API_KEY": "sk-none"}, config=str(file)).models["default"]
-    assert (model.judge_model, model.api_key_env) == ("gpt-4.1-mini", "OPENAI_API_KEY")
+    assert (model.judge_model, model.api_key_env) == ("gpt-6-luna", "OPENAI_API_KEY")
     assert model.api_key_env in services()["worker"]["environment"]
 
 

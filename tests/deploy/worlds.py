@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 SERVICE: Final = "support-bot"
 ENVIRONMENT: Final = "prod"
 VERSION: Final = "1a2b3c4d"
-MODEL: Final = "gpt-4.1-mini"
+MODEL: Final = "gpt-6-luna"
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
 JOB: Final = "tracejudge"
 STARTED: Final = "process_start_time_seconds"

@@ -1,5 +1,6 @@
 """The checks of the documentation notice a page that names what is not there, and what no page describes."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,24 @@ from support.cases import each_case
 from docs import check, diagrams, errors
 
 MACHINE = "/home" + "/somebody"  # this file must name none either
+
+GENERATED_ON = date(2026, 11, 29)
+
+
+def test_models_are_those_of_the_table_with_its_prices_and_no_near_end() -> None:
+    priced = 'model = "gpt-6-luna"\n# a comment\nprice = { input = 0.10, cached_input = 0.01, output = 0.50 }\n'
+    for text, wrong, soon in (
+        (priced, 0, 0),
+        (priced.replace("0.50", "0.60"), 1, 0),
+        ('model = "gpt-7-nova", "claude-opus-9", "o9"', 3, 0),
+        ('"openai:/gpt-5-mini-2025-08-07"', 1, 0),  # ends in 12 days
+        ("gpt-4.1-mini.", 0, 1),  # in 46 days
+        ("gpt-5.1", 0, 0),  # in 123 days
+        ("claude-3-5-haiku-20241022", 1, 0),  # has ended
+        ("a gpt, claude-test, my-gpt-4-mill, chat with claude", 0, 0),
+    ):
+        found = check.model_problems("page.md", text, GENERATED_ON)
+        assert tuple(map(len, found)) == (wrong, soon), (text, found)
 
 
 @each_case(

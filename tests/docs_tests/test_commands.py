@@ -80,7 +80,7 @@ judges_folder = "judges.d"
 [models.default]
 provider = "lexical"
 model = "lexical"
-label = "gpt-4.1-mini"
+label = "gpt-6-luna"
 
 [models.small]
 provider = "lexical"

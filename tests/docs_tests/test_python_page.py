@@ -52,7 +52,7 @@ def test_the_code_of_the_page_runs(hosted: ChatEndpoint) -> None:
         "[True, False]",
     ]
     assert {call.headers["authorization"] for call in hosted.calls} == {"Bearer k"}
-    assert {call.body["model"] for call in hosted.calls} == {"gpt-4.1-mini"}
+    assert {call.body["model"] for call in hosted.calls} == {"gpt-6-luna"}
 
 
 @pytest.mark.filterwarnings("default")

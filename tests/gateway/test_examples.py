@@ -70,8 +70,8 @@ ANSWERED: Final = {
 }
 CALL: Final = {
     **ANSWERED,
-    "span_id": "chat gpt-4.1-mini",
-    "spans": ["internal: ask", "retriever: retrieval handbook", "llm: chat gpt-4.1-mini"],
+    "span_id": "chat gpt-6-luna",
+    "spans": ["internal: ask", "retriever: retrieval handbook", "llm: chat gpt-6-luna"],
 }
 EXPECTED: Final[dict[str, Fields]] = {
     "FastAPI": {
@@ -104,9 +104,9 @@ EXPECTED: Final[dict[str, Fields]] = {
         "span_id": "invoke_agent support",
         "spans": [
             "agent: invoke_agent support",
-            "llm: chat gpt-4.1-mini",
+            "llm: chat gpt-6-luna",
             "tool: execute_tool track",
-            "llm: chat gpt-4.1-mini",
+            "llm: chat gpt-6-luna",
         ],
     },
     "Node.js": CALL,
@@ -115,7 +115,7 @@ EXPECTED: Final[dict[str, Fields]] = {
         **COMMON,
         "name": "ask",
         "environment": "prod",
-        "model": "gpt-4.1-mini",
+        "model": "gpt-6-luna",
         "context": DOCUMENTS,
         "span_id": "span",
         "tags": {"plan": "gold"},

@@ -140,6 +140,16 @@ class TestUsd:
         assert assessment.outcome == "scored"
         assert spent_usd(assessment, price) <= 0.03
 
+    def test_go_further_where_a_cache_serves_the_requests(self) -> None:
+        class Cached(Reader):
+            async def complete(self, request: ChatRequest) -> ChatResponse:
+                response = await super().complete(request)
+                return structs.replace(response, cached_tokens=response.input_tokens)
+
+        settings = structs.replace(SETTINGS, price=Price(input=1.0, output=4.0, cached_input=0.1))
+        plain, cached = (judged(paging(3_000, max_usd=0.05), reader(settings)) for reader in (Reader, Cached))
+        assert len(cached.calls) > len(plain.calls)
+
     def test_end_it_and_say_so(self) -> None:
         assessment = judged(paging(3_000, max_usd=0.05), Reader(PRICED))
         assert course(assessment)["ended_by"] == "max_usd"

@@ -126,7 +126,10 @@ class TestResponse:
         [
             (answers("Yes.", usage=Usage(7, 3)), said("Yes.", input_tokens=7, output_tokens=3)),
             (answers("Yes.", model="claude-test-2"), said("Yes.", model="claude-test-2")),
-            (answers("Yes.", usage=CachedUsage(7, 500, 2000, 3)), said("Yes.", input_tokens=2507, output_tokens=3)),
+            (
+                answers("Yes.", usage=CachedUsage(7, 500, 2000, 3)),
+                said("Yes.", input_tokens=2507, output_tokens=3, written_tokens=500, cached_tokens=2000),
+            ),
             (answers("Yes.", usage=None), said("Yes.", input_tokens=0, output_tokens=0)),
             (answers("„Ja“ \U0001f600"), said("„Ja“ \U0001f600")),
             (answers("Yes.", finish_reason="stop_sequence"), said("Yes.")),

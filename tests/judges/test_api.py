@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from support.endpoint import ChatEndpoint
 from support.processes import wait_until
-from support.replies import Call, answers_json, failing, gathering, hangs, sequence, yes_no
+from support.replies import Call, Reply, answers_json, failing, gathering, hangs, sequence, yes_no
 
 import judges
 from judges import (
@@ -50,6 +50,30 @@ def endpoint() -> Iterator[ChatEndpoint]:
 
 def at(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
     return {"base_url": endpoint.base_url, "model": "m", **settings}
+
+
+def test_tokens_from_a_cache_cost_what_they_cost(endpoint: ChatEndpoint) -> None:
+    """Counts of OpenAI, OpenRouter and DeepSeek; those that cannot be are ignored."""
+    counts: list[tuple[dict[str, Any], float]] = [
+        ({}, 1000 * 10.0),
+        ({"prompt_tokens_details": {"cached_tokens": 600}}, 400 * 10.0 + 600),
+        ({"prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 200}}, 400 * 10.0 + 600 + 200 * 2.5),
+        ({"prompt_cache_hit_tokens": 1000, "prompt_cache_miss_tokens": 0}, 1000),
+        ({"prompt_tokens_details": {"cached_tokens": 5000, "cache_write_tokens": 9}}, 1000),
+        ({"prompt_tokens_details": {"cached_tokens": -1}}, 1000 * 10.0),
+        ({"prompt_tokens_details": {"cached_tokens": None, "audio_tokens": "x"}}, 1000 * 10.0),
+        ({"prompt_tokens_details": [3]}, 1000 * 10.0),
+    ]
+    for more, usd in counts:
+        usage = {"prompt_tokens": 1000, "completion_tokens": 10, **more}
+        choice = {"message": {"content": '{"rationale": "So.", "result": "yes"}'}}
+        endpoint.behaviour = Reply(raw=json.dumps({"choices": [choice], "usage": usage}))
+        for cached_input in (1.0, None):
+            price = {"input": 10.0, "output": 1.0, "cached_input": cached_input}
+            verdict = groundedness(**ROW, model=at(endpoint, price=price))
+            expected = (usd if cached_input else 1000 * 10.0) + 10
+            assert verdict.cost_usd == pytest.approx(expected / 1e6), (more, cached_input)
+            assert (verdict.input_tokens, verdict.outcome) == (1000, "scored"), more
 
 
 def says(yes: Callable[[str], bool]) -> Callable[[Call], Any]:
@@ -240,7 +264,7 @@ def test_rows_come_in_the_forms_of_files(endpoint: ChatEndpoint) -> None:
         {"inputs": "Who?", "outputs": {"response": "Ada."}, "context": [Found("It was Ada.")], "row": float("nan")},
     ]
     assert [one.passed for one in evaluate(rows, groundedness, at(endpoint))] == [True] * 4
-    assert len({_without_key(one.body) for one in endpoint.calls}) == 1, "all four are the same question"
+    assert len({json.dumps(one.body["messages"]) for one in endpoint.calls}) == 1, "all four are the same question"
 
 
 def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(endpoint: ChatEndpoint) -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
+from support.replies import failing, yes_no
 
 from judges.core.model import ChatModel, ChatRequest, ModelSettings, Price
 from judges.core.prompt import Message
@@ -50,11 +51,11 @@ WRONG = {
     "no room for input": ({"max_input_tokens": 0}, "max_input_tokens: must be at least 1"),
     "a price below nothing": (
         {"price": Price(-1.0, 1.0)},
-        "price: must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }",
+        "price: must be USD per million tokens, 0 or more, as { input = 0.10, output = 0.50 }",
     ),
     "a price that is no number": (
         {"price": Price(1.0, float("nan"))},
-        "price: must be USD per million tokens, 0 or more, as { input = 0.40, output = 1.60 }",
+        "price: must be USD per million tokens, 0 or more, as { input = 0.10, output = 0.50 }",
     ),
     "anthropic without a model": (
         {"provider": "anthropic", "model": None},
@@ -85,6 +86,34 @@ WRONG = {
     "room for an answer elsewhere": (
         {"provider": "lexical", "max_output_tokens": 8192},
         "max_output_tokens: goes with the provider openai or anthropic alone; take it out",
+    ),
+    "a price below 0": (
+        {"price": Price(1.0, 1.0, -0.1)},
+        "price: must be USD per million tokens, 0 or more, as { input = 0.10, output = 0.50 }",
+    ),
+    "a field of ours": (
+        {"body": {"seed": 7, "temperature": 1}},
+        "body.temperature: TraceJudge sets this field; take it out of body",
+    ),
+    "the effort twice": (
+        {"body": {"reasoning_effort": "low"}},
+        "body.reasoning_effort: TraceJudge sets this field; take it out of body",
+    ),
+    "a key by its name": (
+        {"body": {"provider": {"order": [{"api_key": "x"}]}}},
+        "body.provider.order.0.api_key: holds a secret; name the variable with the key in api_key_env",
+    ),
+    "a key by its form": (
+        {"body": {"metadata": {"a": "Bearer abcdefgh12345678abcdefgh"}}},
+        "body.metadata.a: holds a secret; name the variable with the key in api_key_env",
+    ),
+    "fields elsewhere": (
+        {"provider": "lexical", "body": {"seed": 7}},
+        "body: goes with the provider openai or anthropic alone; take it out",
+    ),
+    "effort elsewhere": (
+        {"provider": "anthropic", "reasoning_effort": "low"},
+        "reasoning_effort: goes with the provider openai alone; take it out",
     ),
     "no script": ({"provider": "scripted"}, "script: a scripted model needs a file with its steps"),
     "lexical with nothing in flight": (
@@ -120,6 +149,7 @@ class TestCheck:
             OPENAI,
             changed(base_url="https://api.openai.com/v1/", api_key_env="OPENAI_API_KEY", price=Price(0.4, 1.6)),
             changed(base_url="http://[::1]:8000/v1"),
+            changed(body={"seed": 7, "max_completion_cost": 1.5, "prompt_cache_key": "judges", "stop": ["###"]}),
             ANTHROPIC,
             changed(ANTHROPIC, api_key_env=None, api_key_file="absent"),
             changed(ANTHROPIC, base_url="http://gateway:4000", api_key_env=None, max_output_tokens=1),
@@ -130,6 +160,7 @@ class TestCheck:
             "openai",
             "with a key",
             "ip version 6",
+            "further fields",
             "anthropic",
             "key in a file",
             "gateway without a key",
@@ -153,6 +184,24 @@ class TestBuild:
         assert [model.settings.judge_model for model in models] == ["m", "m", "lexical", "scripted"]
         assert [model.settings for model in models[:2]] == [OPENAI, ANTHROPIC]
         assert asyncio.run(models[3].complete(REQUEST)).text == "a"
+
+    def test_further_fields_are_sent_whatever_is_refused(self, endpoint: ChatEndpoint) -> None:
+        """They may say who may see a request: none is left out."""
+        body = {"stop_sequences": ["###"], "metadata": {"retention": "none"}}
+        endpoint.behaviour = lambda call: failing(400, "odd") if len(call.body) > 4 else yes_no()
+        with MessagesEndpoint() as messages:
+            for settings, server in ((OPENAI, endpoint), (ANTHROPIC, messages)):
+                model = build(changed(settings, base_url=server.base_url, body=body), {"JUDGE_KEY": "sk-1"})
+
+                async def ask(model: ChatModel = model) -> None:
+                    try:
+                        await model.complete(REQUEST)
+                    finally:
+                        await model.aclose()
+
+                asyncio.run(ask())
+                assert all(call.body.items() >= body.items() for call in server.calls)
+        assert len(endpoint.calls) == 2
 
     @pytest.mark.parametrize(
         ("name", "environment", "sent"),

@@ -1,11 +1,13 @@
 """An OpenAI-compatible endpoint on the loopback: what is sent, what is read, and what each failure is called."""
 
 import asyncio
-from collections.abc import Callable
+import itertools
+import json
 
+import msgspec
 import pytest
 from judge_traces import LONG, SHORT, served
-from model_client import KEY, PROMPT, REQUEST, WORDS, Client, by_heuristic, requests_of
+from model_client import KEY, PROMPT, REQUEST, WORDS, Client, by_heuristic, requests_of, with_tools
 from model_client import openai as client
 from raw_server import RawServer
 from support.endpoint import ChatEndpoint
@@ -35,6 +37,7 @@ from judges.core.model import (
     ModelError,
     ModelRejectedError,
     ModelSettings,
+    ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
 )
@@ -184,80 +187,166 @@ class TestResponse:
         assert str(client(endpoint.base_url).fails()) == "the reply holds no choice"
 
 
-def without_param(name: str, then: Behaviour, message: str) -> Behaviour:
-    """Refuse a parameter as endpoints do that name it only in the message."""
-    return lambda call: failing(400, message) if name in call.body else then
-
-
-REFUSING: dict[str, tuple[Callable[[Behaviour], Behaviour], set[str]]] = {
-    "response_format": (lambda then: rejects("response_format", then), {"response_format"}),
-    "response_format with 422": (lambda then: rejects("response_format", then, status=422), {"response_format"}),
-    "response_format named in the message only": (
-        lambda then: without_param(
-            "response_format", then, "Invalid parameter: 'response_format' of type 'json_schema'"
-        ),
-        {"response_format"},
-    ),
-    "json_schema named in the message only": (
-        lambda then: without_param("response_format", then, "json_schema mode needs a newer version"),
-        {"response_format"},
-    ),
-    "json_schema of a newer version only": (
-        lambda then: without_param(
-            "response_format", then, "response_format value as json_schema is enabled only for api versions 2024-08-01"
-        ),
-        {"response_format"},
-    ),
-    "a type that is away": (
-        lambda then: without_param("response_format", then, "This response_format type is unavailable now"),
-        {"response_format"},
-    ),
-    "temperature": (lambda then: rejects("temperature", then), {"temperature"}),
-    "temperature named in the message only": (
-        lambda then: without_param("temperature", then, "Only the default temperature (1) is supported."),
-        {"temperature"},
-    ),
-    "one after the other": (
-        lambda then: rejects("response_format", rejects("temperature", then)),
-        {"response_format", "temperature"},
-    ),
+MESSAGES: dict[str, str] = {
+    "in the message": "Invalid parameter: 'response_format' of type 'json_schema'",
+    "of a newer version": "json_schema mode needs a newer version",
+    "of a newer version, by name": "response_format value as json_schema is enabled only for api versions 2024-08-01",
+    "away": "This response_format type is unavailable now",
+    "in words of nobody": "that is more than we can do",
 }
+BOUNDED = msgspec.structs.replace(REQUEST, max_output_tokens=1500)
+SENT = {"response_format", "max_tokens", "max_completion_tokens", "temperature"}
+SUBSETS = [set(names) for size in range(5) for names in itertools.combinations(sorted(SENT), size)]
+
+
+def refusing(fields: set[str], reply: Reply) -> Behaviour:
+    """Refuse requests with any of these fields, always by the same reply."""
+    return lambda call: reply if fields & call.body.keys() else yes_no()
 
 
 class TestOptionsOfTheEndpoint:
-    @pytest.mark.parametrize(("refusing", "refused"), REFUSING.values(), ids=REFUSING)
-    def test_are_found_out_once_and_remembered(
-        self, endpoint: ChatEndpoint, refusing: Callable[[Behaviour], Behaviour], refused: set[str]
-    ) -> None:
-        endpoint.behaviour = refusing(yes_no())
+    def test_are_found_out_by_requests_under_way_together(self) -> None:
+        """Whichever are refused, whatever is said, with whichever status: all is answered, with at most 4 more."""
+        replies = {
+            "unknown words": failing(400, 'json: unknown field "response_schema"'),
+            "a fault": failing(500, "guided decoding backend not found"),
+            "nothing": not_json("", status=422),
+        }
+        for (said_, reply), refused in itertools.product(replies.items(), SUBSETS):
+            with ChatEndpoint(slow(0.01, refusing(refused, reply))) as server:
+                one = client(server.base_url)
+                assert len(one.ask_often(64, BOUNDED)) == 64, (said_, refused)
+                assert len(server.calls) <= 64 + 4, (said_, refused, len(server.calls))
+                server.forget()
+                one.ask(BOUNDED)
+                (last,) = server.calls
+                usual = {"response_format", "max_tokens", "temperature"}
+                kept = usual - refused
+                if "max_tokens" in refused and "max_completion_tokens" not in refused and len(refused) < 3:
+                    kept.add("max_completion_tokens")
+                assert last.body.keys() & SENT == kept, (said_, refused)
+
+    @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+    @pytest.mark.parametrize("field", ["response_format", "temperature"])
+    def test_are_found_out_once_and_remembered(self, endpoint: ChatEndpoint, message: str, field: str) -> None:
+        endpoint.behaviour = refusing({field}, failing(400, message))
+        one = client(endpoint.base_url)
+        assert [one.ask(BOUNDED).finish_reason for _ in range(6)] == ["stop"] * 6
+        assert [call.status for call in endpoint.calls].count(400) <= 3
+        assert [call.status for call in endpoint.calls[-3:]] == [200] * 3
+        assert endpoint.calls[-1].body.keys() & SENT == {"response_format", "max_tokens", "temperature"} - {field}
+
+    def test_that_are_named_cost_one_request_each(self, endpoint: ChatEndpoint) -> None:
+        endpoint.behaviour = rejects("response_format", rejects("temperature", yes_no()), status=422)
         one = client(endpoint.base_url)
         assert [one.ask().finish_reason for _ in range(3)] == ["stop"] * 3
-        tried = [{"temperature", "response_format"} & set(call.body) for call in endpoint.calls]
-        assert tried[0] == {"temperature", "response_format"}
-        assert tried[len(refused) :] == [{"temperature", "response_format"} - refused] * 3
-        assert [call.status for call in endpoint.calls[len(refused) :]] == [200] * 3
+        assert [call.status for call in endpoint.calls] == [422, 400, 200, 200, 200]
 
-    def test_are_found_out_by_requests_under_way_together(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = slow(0.05, rejects("response_format", rejects("temperature", yes_no())))
+    def test_that_one_judge_alone_is_refused_with_stay_with_the_others(self, endpoint: ChatEndpoint) -> None:
+        endpoint.behaviour = lambda call: (
+            failing(400, "grammar too deep") if "odd" in json.dumps(call.body.get("response_format")) else yes_no()
+        )
         one = client(endpoint.base_url)
-        assert len(one.ask_often(20)) == 20
-        endpoint.forget()
-        one.ask()
-        (call,) = endpoint.calls
-        assert set(call.body) == {"model", "messages"}
+        odd = msgspec.structs.replace(REQUEST, schema_name="odd")
+        for request in (REQUEST, odd, odd, odd, odd, REQUEST):
+            one.ask(request)
+        assert len(endpoint.calls) <= 6 + 2
+        assert ["response_format" in call.body for call in endpoint.calls[-2:]] == [False, True]
+        assert "temperature" in endpoint.calls[-2].body
 
-    def test_that_are_refused_although_they_were_left_out_end_as_a_bad_request(self, endpoint: ChatEndpoint) -> None:
+    def test_are_not_doubted_for_a_bad_request_among_good_ones(self, endpoint: ChatEndpoint) -> None:
+        endpoint.behaviour = lambda call: failing(400, WORDS) if call.index % 2 else yes_no()
+        one = client(endpoint.base_url)
+        for number in range(10):
+            assert isinstance(one.fails() if number % 2 else one.ask(), ChatResponse | BadModelRequestError)
+        assert len(endpoint.calls) == 10
+        assert all({"temperature", "response_format"} <= call.body.keys() for call in endpoint.calls)
+
+    def test_are_learnt_anew_where_an_endpoint_changes(self, endpoint: ChatEndpoint) -> None:
+        one = client(endpoint.base_url)
+        one.ask()
+        endpoint.behaviour = refusing({"temperature"}, failing(400, WORDS))
+        assert [isinstance(one.fails(), BadModelRequestError) for _ in range(2)] == [True, True]
+        assert [one.ask().finish_reason for _ in range(3)] == ["stop"] * 3
+        assert endpoint.calls[-1].body.keys() & SENT == {"response_format"}
+
+    def test_cost_at_most_4_requests_at_an_endpoint_that_refuses_all(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = failing(400, "response_format and temperature are not supported here")
-        assert isinstance(client(endpoint.base_url).fails(), BadModelRequestError)
-        assert [set(call.body) >= {"temperature", "response_format"} for call in endpoint.calls] == [True, False]
-
-    def test_that_are_refused_with_another_status_stay(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = sequence(failing(500, "temperature"), failing(429, "response_format"), yes_no())
         one = client(endpoint.base_url)
-        assert isinstance(one.fails(), ModelUnavailableError)
+        assert [isinstance(one.fails(), BadModelRequestError) for _ in range(9)] == [True] * 9
+        assert len(endpoint.calls) <= 9 + 4
+
+    def test_of_a_failing_endpoint_stay(self, endpoint: ChatEndpoint) -> None:
+        one = client(endpoint.base_url)
+        endpoint.behaviour = failing(500, "temperature")
+        assert [isinstance(one.fails(), ModelUnavailableError) for _ in range(9)] == [True] * 9
+        assert len(endpoint.calls) <= 9 + 2
+        endpoint.behaviour = failing(429, "response_format")
         assert isinstance(one.fails(), RateLimitedError)
-        one.ask()
-        assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
+        other = client(endpoint.base_url)
+        endpoint.behaviour = sequence(yes_no(), yes_no(), yes_no(), yes_no(), failing(500, "overloaded"), yes_no())
+        for asked in (one, other):
+            for _ in range(4):
+                asked.ask()
+            assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
+
+    def test_are_left_out_while_they_are_learnt_about(self, endpoint: ChatEndpoint) -> None:
+        """Refusals come at once, and answers after longer than a request waits for its turn."""
+        good = slow(2.3, yes_no())
+        endpoint.behaviour = lambda call: failing(400, WORDS) if "response_format" in call.body else good
+        assert len(client(endpoint.base_url).ask_often(64)) == 64
+        assert len(endpoint.calls) <= 64 + 4
+
+    def test_do_not_wait_for_a_request_that_hangs(self, endpoint: ChatEndpoint) -> None:
+        endpoint.behaviour = lambda call: Reply(hangs=True) if call.index == 0 else yes_no()
+        one = client(endpoint.base_url, timeout_s=3.0)
+        with pytest.raises(ModelTimeoutError):
+            one.ask_often(8)
+        assert len(endpoint.calls) == 8
+
+    def test_demanded_by_a_refusal_are_sent_from_then_on(self, endpoint: ChatEndpoint) -> None:
+        """What today's small models of OpenAI say to tools, and how other servers ask for a value."""
+        cases: list[tuple[str, str | None, str]] = [
+            ("To use function tools, use /v1/responses or set reasoning_effort to 'none'.", None, "none"),
+            (
+                "Function tools with reasoning_effort are not supported. Please use /v1/responses instead.",
+                "low",
+                "none",
+            ),
+            (
+                "'reasoning_effort' does not support 'none'. Supported values are: 'minimal', 'low', and 'high'.",
+                "none",
+                "minimal",
+            ),
+            (
+                "Unsupported value: 'reasoning_effort' supports 'low', 'medium' and 'high', not 'xhigh'.",
+                "xhigh",
+                "high",
+            ),
+        ]
+        for message, effort, wanted in cases:
+            endpoint.forget()
+            refusal = failing(
+                400, f"Function tools with reasoning_effort are not supported. {message}", param="reasoning_effort"
+            )
+            endpoint.behaviour = lambda call, wanted=wanted, refusal=refusal: (
+                refusal if call.body.get("reasoning_effort") != wanted and "tools" in call.body else yes_no()
+            )
+            one = client(endpoint.base_url, reasoning_effort=effort)
+            for request in (with_tools(), with_tools(), REQUEST):
+                one.ask(request)
+            efforts = [call.body.get("reasoning_effort") for call in endpoint.calls]
+            assert efforts == [effort, wanted, wanted, effort], message
+            assert endpoint.calls[-1].body.keys() >= {"temperature", "response_format"}
+        endpoint.behaviour = lambda call: (
+            yes_no()
+            if call.body.get("enable_thinking") is False
+            else failing(400, "parameter.enable_thinking must be set to false for non-streaming calls")
+        )
+        endpoint.forget()
+        one = client(endpoint.base_url)
+        assert [one.ask().finish_reason for _ in range(2)] == ["stop"] * 2
+        assert len(endpoint.calls) == 3
 
 
 BAD_STATUS = {400, 406, 411, 414, 415, 416, 417, 422, 431, 494}
@@ -374,7 +463,10 @@ class TestFailures:
         endpoint.behaviour = reply
         failure = client(endpoint.base_url).fails()
         assert (type(failure), str(failure), failure.reason) == (error, text.format(endpoint.base_url), REASONS[error])
-        assert len(endpoint.calls) == 1
+        # What may be about an optional part is asked once more without any.
+        may_be_ours = (reply.status in {400, 422} and error is BadModelRequestError) or reply.status == 500
+        sent = [call.body.keys() & SENT for call in endpoint.calls]
+        assert (len(sent) > 1, len(sent) <= 3, not sent[-1]) == (may_be_ours, True, may_be_ours)
 
     def test_may_quote_the_prompt_without_our_doing_so(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = lambda call: failing(400, f"{call.text()} {call.headers['authorization']}", code=PROMPT)

@@ -12,7 +12,7 @@ from support.endpoint import ChatEndpoint
 from support.replies import Behaviour, Usage, answers, failing, not_json, rejects, sequence, truncated, yes_no
 
 from judges.core.model import BadModelRequestError, InputTooLongError, ModelSettings
-from judges.models.output_bound import OutputBound, is_about_bound
+from judges.models.request_options import OutputBound, is_about_bound
 from judges.registry import catalogue
 
 BOUNDED = msgspec.structs.replace(REQUEST, max_output_tokens=1500)

@@ -18,18 +18,18 @@ BASE = {"trace_id": "t0", "span_id": "s0", "service": "shop"}
 
 
 def test_a_block_becomes_a_trace(sdk: StartedSdk) -> None:
-    with tracejudge.trace(name="answer", input="Where?", model="gpt-4.1-mini", user_id="u-1") as t:
+    with tracejudge.trace(name="answer", input="Where?", model="gpt-6-luna", user_id="u-1") as t:
         t.output = "Here."
         t.context = ["It is here.", tracejudge.Document("Or there.", id="d2")]
         t.set(usage=tracejudge.Usage(12, 3), session_id="s-1")
         t.feedback = tracejudge.Feedback(1)
-        assert (t.output, t.model, t.provider) == ("Here.", "gpt-4.1-mini", None)
+        assert (t.output, t.model, t.provider) == ("Here.", "gpt-6-luna", None)
     assert the_trace(sdk) == {
         **BASE,
         "name": "answer",
         "input": "Where?",
         "output": "Here.",
-        "model": "gpt-4.1-mini",
+        "model": "gpt-6-luna",
         "user_id": "u-1",
         "session_id": "s-1",
         "context": ["It is here.", {"text": "Or there.", "id": "d2"}],
@@ -74,7 +74,7 @@ def test_an_error_can_be_said_by_hand(sdk: StartedSdk, error: object) -> None:
 
 def test_blocks_within_are_spans_with_attributes(sdk: StartedSdk) -> None:
     with tracejudge.trace(name="answer") as t:
-        with tracejudge.trace(name="chat", kind="llm", input="Where?", model="gpt-4.1-mini") as chat:
+        with tracejudge.trace(name="chat", kind="llm", input="Where?", model="gpt-6-luna") as chat:
             chat.output = {"text": "Here."}
             chat.usage = tracejudge.Usage(1, 2)
             assert chat.trace_id == t.trace_id
@@ -88,7 +88,7 @@ def test_blocks_within_are_spans_with_attributes(sdk: StartedSdk) -> None:
         "spans": [
             {"span_id": "s1", "parent_id": "s0", "name": "chat", "kind": "llm", "status": "ok", "inputs": "Where?",
              "outputs": {"text": "Here."},
-             "attributes": {"model": "gpt-4.1-mini", "usage": {"input_tokens": 1, "output_tokens": 2}}},
+             "attributes": {"model": "gpt-6-luna", "usage": {"input_tokens": 1, "output_tokens": 2}}},
             {"span_id": "s2", "parent_id": "s1", "name": "block", "kind": "tool", "status": "ok"},
         ],
     }  # fmt: skip

@@ -29,7 +29,7 @@ def test_a_call_becomes_a_trace(sdk: StartedSdk) -> None:
 
 
 def test_a_coroutine_becomes_a_trace(sdk: StartedSdk) -> None:
-    @tracejudge.observe(name="answer", model="gpt-4.1-mini", tags={"team": "a"})
+    @tracejudge.observe(name="answer", model="gpt-6-luna", tags={"team": "a"})
     async def answer(question: str) -> str:
         await asyncio.sleep(0)
         return f"{question} Yes."
@@ -40,7 +40,7 @@ def test_a_coroutine_becomes_a_trace(sdk: StartedSdk) -> None:
         "name": "answer",
         "input": "Really?",
         "output": "Really? Yes.",
-        "model": "gpt-4.1-mini",
+        "model": "gpt-6-luna",
         "tags": {"team": "a"},
     }
 

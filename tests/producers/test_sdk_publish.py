@@ -30,7 +30,7 @@ EVERYTHING: dict[str, Any] = {
     "started_at": 1700000000.25,
     "ended_at": 1700000001.5,
     "provider": "openai",
-    "model": "gpt-4.1-mini",
+    "model": "gpt-6-luna",
     "input": "Where is my parcel?",
     "messages": [{"role": "system", "content": "Be kind."}],
     "context": [{"text": "Parcels take a day.", "id": "d1", "score": 0.5}, "Plain text."],

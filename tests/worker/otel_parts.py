@@ -15,7 +15,7 @@ from worker.telemetry.metrics import Metrics
 GROUP = "otel"
 MODELS = {
     "default": ModelSettings(provider="lexical"),
-    "big": ModelSettings(model="gpt-4.1-mini"),
+    "big": ModelSettings(model="gpt-6-luna"),
     "labelled": ModelSettings(model="gpt-4.1", label="careful"),
 }
 BEGAN_S = 1_700_000_000.25  # as in make_verdict, which lasts half a second
@@ -30,14 +30,14 @@ SCORED = make_verdict(
     response_id="chatcmpl-1",
     environment="prod",
     user_id="0123456789abcdef",
-    judge_model="gpt-4.1-mini",
+    judge_model="gpt-6-luna",
     probability=0.25,
     weight=4.0,
     cost_usd=0.5,
     attempts=2,
     calls=(
         Call(BEGAN_S, 0.125, "rate_limited"),
-        Call(BEGAN_S + 0.125, 0.25, "ok", 100, 20, "chatcmpl-2", "gpt-4.1-mini-2025", "stop"),
+        Call(BEGAN_S + 0.125, 0.25, "ok", 100, 20, "chatcmpl-2", "gpt-6-luna-2025", "stop"),
     ),
 )
 

@@ -12,7 +12,7 @@ import pytest
 from judging_parts import MODEL, YES, Desks, assert_settled, choose, output
 from stage_parts import Ground, make_trace, sampler_of, settings_of
 
-from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
 from worker.cli.doctor import budgets as doctor
@@ -85,6 +85,21 @@ def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:
                 assert isinstance(reply, Exception)
             await drained(budgets)
             assert spent(ground) == wanted, reply
+
+    asyncio.run(run())
+
+
+def test_tokens_from_a_cache_are_charged_at_their_own_price(ground: Ground) -> None:
+    async def run() -> None:
+        model = msgspec.structs.replace(MODEL, price=Price(input=10.0, output=1.0, cached_input=1.0))
+        _, budgets = of(ground, models={"default": model}, budgets={"all": Budget(usd_per_day=1.0)})
+        answer = ChatResponse(YES, input_tokens=1000, output_tokens=10, cached_tokens=600, written_tokens=200)
+        paid = budgets.model(LimitedModel(Endpoint(answer, settings=model)), make_trace(1), SAFETY)
+        await paid.complete(request())
+        await drained(budgets)
+        (found, _) = ground.store.run("budget_state", ground.keys.budget("all"), ())
+        # 10^-9 USD: 400 tokens at 10 USD a million, 600 at 1, a quarter more for 200, and the answer.
+        assert int(found[0]) == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
 
     asyncio.run(run())
 

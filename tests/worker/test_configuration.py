@@ -44,7 +44,7 @@ metrics_port = 9808
 [models.default]
 provider = "openai"
 base_url = "https://api.openai.com/v1"
-model = "gpt-4.1-mini"
+model = "gpt-6-luna"
 api_key_env = "OPENAI_API_KEY"
 max_in_flight = 256
 max_input_tokens = 120_000
@@ -64,7 +64,7 @@ MODEL = '[models.default]\nbase_url = "https://host/v1"\nmodel = "m"\n'
 LEXICAL = '[models.default]\nprovider = "lexical"\n'
 RULE = '[[rules]]\nname = "all"\njudges = ["safety"]\n'
 KNOWN_PROVIDERS = f"{', '.join(sorted(PROVIDERS))}; most endpoints are openai, with a base_url"
-PRICE = "as { input = 0.40, output = 1.60 }"
+PRICE = "as { input = 0.10, output = 0.50 }"
 SECRET = "sk-proj-Abc123"  # noqa: S105 - nobody's
 
 
@@ -149,7 +149,7 @@ def test_the_example_of_the_contract_loads() -> None:
             "default": ModelSettings(
                 provider="openai",
                 base_url="https://api.openai.com/v1",
-                model="gpt-4.1-mini",
+                model="gpt-6-luna",
                 api_key_env="OPENAI_API_KEY",
                 max_in_flight=256,
                 max_input_tokens=120_000,
@@ -716,7 +716,9 @@ MISTAKES: Mapping[str, Mistake] = {
         " as ANTHROPIC_API_KEY",
     ),
     "half a price": in_model("price = { input = 1 }", f".price.output: is missing; it must be a number, {PRICE}"),
-    "price in one number": in_model("price = 0.4", f".price: must be a table with some of input, output, {PRICE}"),
+    "price in one number": in_model(
+        "price = 0.4", f".price: must be a table with some of input, output, cached_input, {PRICE}"
+    ),
     "price": in_model(
         "price = { input = -1, output = 1 }", f".price: must be USD per million tokens, 0 or more, {PRICE}"
     ),

@@ -80,7 +80,7 @@ def test_a_trace_may_hold_every_field_of_the_contract() -> None:
         "started_at": 1_700_000_001.5,
         "ended_at": 1_700_000_002,
         "provider": "openai",
-        "model": "gpt-4.1-mini",
+        "model": "gpt-6-luna",
         "input": "Is it?",
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "Inès"}],
         "context": [{"text": "It is.", "id": "d1", "score": 0.9}, {"text": "So."}],

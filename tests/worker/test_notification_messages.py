@@ -12,7 +12,7 @@ from redis import Redis
 from worker.celery import _is_notification
 from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK
 
-OURS = {"v": MESSAGE_VERSION, "model": "gpt-4.1-mini"}
+OURS = {"v": MESSAGE_VERSION, "model": "gpt-6-luna"}
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 HEADS = {"task": TASK, "id": "6f1c", "eta": None, "expires": None, "retries": 0, "timelimit": [None, None]}
 

@@ -24,7 +24,7 @@ from worker.export.receivers.otlp_encoding import SCHEMA_URL, Attribute, Verdict
 from worker.export.receivers.otlp_receiver import RequestEncoder, record_fields, span_fields
 
 ORIGIN = {"service.name": "tracejudge", "service.version": "1.2"}
-PROVIDERS = {"lexical": "lexical", "gpt-4.1-mini": "openai"}
+PROVIDERS = {"lexical": "lexical", "gpt-6-luna": "openai"}
 ENCODER = RequestEncoder(ORIGIN)
 
 
@@ -61,7 +61,7 @@ def assert_same(*verdicts: Verdict, explanations: bool = False) -> None:
         assert in_order(logs(*verdicts, explanations=explanations)) == in_order(expected.logs(*verdicts))
 
 
-CALL = Call(BEGAN_S, 0.25, "ok", 100, 20, "chatcmpl-2", "gpt-4.1-mini-2025", "stop")
+CALL = Call(BEGAN_S, 0.25, "ok", 100, 20, "chatcmpl-2", "gpt-6-luna-2025", "stop")
 VERDICTS: dict[str, Verdict] = {
     "scored": SCORED,
     "abstained": make_verdict(1),
@@ -76,7 +76,7 @@ VERDICTS: dict[str, Verdict] = {
     "long texts": make_verdict(7, trace_id="t" * 128, response_id="r" * 20_000, service="s" * 300),
     "bare call": make_verdict(8, calls=(Call(BEGAN_S, 0.0, "timeout"),)),
     "large numbers": make_verdict(9, calls=(msgspec.structs.replace(CALL, input_tokens=2**62, output_tokens=-1),)),
-    "many calls": make_verdict(10, calls=(CALL,) * 20, judge_model="gpt-4.1-mini"),
+    "many calls": make_verdict(10, calls=(CALL,) * 20, judge_model="gpt-6-luna"),
     "small ids": make_verdict(0, trace_id="0" * 31 + "1", span_id="0" * 15 + "1"),
 }
 

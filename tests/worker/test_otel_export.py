@@ -96,7 +96,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
     chat = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": "gpt-4.1-mini",
+        "gen_ai.request.model": "gpt-6-luna",
     }
     assert otlp.spans == (
         Span(
@@ -115,7 +115,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
                 "tracejudge.environment": "prod",
                 "tracejudge.judge.name": "safety",
                 "tracejudge.judge.version": VERSION,
-                "tracejudge.judge.model": "gpt-4.1-mini",
+                "tracejudge.judge.model": "gpt-6-luna",
                 "tracejudge.sampling.probability": 0.25,
                 "tracejudge.cost_usd": 0.5,
                 "gen_ai.response.id": "chatcmpl-1",
@@ -123,7 +123,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
                 "evaluations.0.evaluation.score": 1.0,
                 "evaluations.0.evaluation.label": "yes",
                 "evaluations.0.evaluation.annotator_kind": "LLM",
-                "evaluations.0.evaluation.identifier": "safety@01234567/gpt-4.1-mini",
+                "evaluations.0.evaluation.identifier": "safety@01234567/gpt-6-luna",
             },
             links=[Link("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")],
             status=Status("UNSET", ""),
@@ -135,7 +135,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
             trace_id=evaluation,
             span_id=span_id(f"{evaluation} call 0"),
             parent_span_id=span_id(evaluation),
-            name="chat gpt-4.1-mini",
+            name="chat gpt-6-luna",
             kind="CLIENT",
             attributes={
                 **chat,
@@ -153,14 +153,14 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
             trace_id=evaluation,
             span_id=span_id(f"{evaluation} call 1"),
             parent_span_id=span_id(evaluation),
-            name="chat gpt-4.1-mini",
+            name="chat gpt-6-luna",
             kind="CLIENT",
             attributes={
                 **chat,
                 "gen_ai.usage.input_tokens": 100,
                 "gen_ai.usage.output_tokens": 20,
                 "gen_ai.response.id": "chatcmpl-2",
-                "gen_ai.response.model": "gpt-4.1-mini-2025",
+                "gen_ai.response.model": "gpt-6-luna-2025",
                 "gen_ai.response.finish_reasons": ["stop"],
             },
             links=[],

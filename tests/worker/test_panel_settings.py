@@ -217,7 +217,7 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
 
 @pytest.mark.parametrize(
     ("judge_model", "is_one"),
-    [("majority(a,b)", True), ("min(a)", True), ("gpt-4.1-mini", False), ("min(large) v2", False), ("code", False)],
+    [("majority(a,b)", True), ("min(a)", True), ("gpt-6-luna", False), ("min(large) v2", False), ("code", False)],
 )
 def test_a_panel_is_known_by_its_name(judge_model: str, is_one: bool) -> None:  # noqa: FBT001 - a parameter
     assert is_panel(judge_model) is is_one

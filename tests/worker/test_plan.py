@@ -7,11 +7,12 @@ from statistics import fmean
 
 import pytest
 from msgspec import structs
-from stage_parts import Ground, make_traces
+from stage_parts import Ground, make_traces, make_verdict
 
 from judges.core.decision import Question
 from judges.core.model import ChatRequest, ModelSettings, Price
 from judges.core.prompt import Message
+from judges.core.verdict import Call
 from judges.registry import configured
 from judges.request import BYTES_PER_TOKEN
 from worker.config.graders import Graders
@@ -55,6 +56,25 @@ def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(
     assert row.half_width == pytest.approx(1.96 * (0.9 * 0.1 / 2500) ** 0.5, rel=0.02)
     assert any("no past verdicts" in text for text in found.notes), found.notes
     assert any("90%" in text for text in found.notes), found.notes
+
+
+def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(ground: Ground) -> None:
+    for trace in make_traces(range(50)):
+        ground.add(trace)
+    price = Price(input=10.0, output=0.0, cached_input=1.0)
+    settings = Settings(
+        models={"default": ModelSettings(provider="scripted", model="scripted", price=price)},
+        rules=(Rule(name="all", judges=("safety",)),),
+    )
+    (before,) = estimated(settings, ground.store, traces=50).rows
+    call = Call(1.0, 0.1, "ok", 1000, 10, cached_tokens=600)
+    verdict = make_verdict(
+        1, judge="safety", judge_model="scripted", input_tokens=1000, output_tokens=10, calls=(call,)
+    )
+    ground.send(*(structs.replace(verdict, evaluation_id=str(number)) for number in range(20)))
+    (after,) = estimated(settings, ground.store, traces=50).rows
+    assert before.usd == pytest.approx(before.input_tokens * 10 / 1e6)
+    assert after.usd == pytest.approx(after.input_tokens * (0.4 * 10 + 0.6 * 1) / 1e6)
 
 
 def test_without_traces_there_is_nothing_to_plan_from(ground: Ground) -> None:

@@ -129,7 +129,7 @@ PATTERNS = {
     "some environment": (Where(environment="?*"), {}, False),
     "name": (Where(name="answer_*"), {"name": "answer_question"}, True),
     "release": (Where(release="2024-*"), {"release": "2025-01"}, False),
-    "model": (Where(model="gpt-4.1*"), {"model": "gpt-4.1-mini"}, True),
+    "model": (Where(model="gpt-6*"), {"model": "gpt-6-luna"}, True),
     "all of several": (Where(service="shop", environment="prod"), {"environment": "prod"}, True),
     "one of several": (Where(service="shop", environment="prod"), {"environment": "test"}, False),
 }

@@ -25,7 +25,7 @@ SERIES = {
     "environment": "prod",
     "judge": "trio",
     "version": "01234567",
-    "judge_model": "gpt-4.1-mini",
+    "judge_model": "gpt-6-luna",
 }
 PASS = Score("clear", 1.0, 1.0, "yes", passed=True)
 FAIL = Score("true", 0.25, 2.0, passed=False)
@@ -44,7 +44,7 @@ def verdict(**fields: Any) -> Verdict:
             "environment": "prod",
             "judge": "trio",
             "judge_version": "0123456789abcdef0123456789abcdef",
-            "judge_model": "gpt-4.1-mini",
+            "judge_model": "gpt-6-luna",
             "probability": 0.25,
             "weight": 4.0,
             "started_at": 1000.0,
@@ -262,10 +262,10 @@ def test_another_version_or_model_of_a_judge_is_another_series() -> None:
         if sample.value == 1
     }
     assert found == {
-        ("01234567", "gpt-4.1-mini", "prod"),
-        ("ffffffff", "gpt-4.1-mini", "prod"),
+        ("01234567", "gpt-6-luna", "prod"),
+        ("ffffffff", "gpt-6-luna", "prod"),
         ("01234567", "other", "prod"),
-        ("01234567", "gpt-4.1-mini", ""),
+        ("01234567", "gpt-6-luna", ""),
     }
 
 

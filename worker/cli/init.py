@@ -11,17 +11,23 @@ from typing import Final
 
 import click
 
-from judges.models.registry import PROVIDERS
+from judges.models.registry import PROVIDERS, known_model, known_models
 from judges.registry import catalogue
 from worker.cli.lint import LintFinding, lint
 from worker.cli.options import note
 from worker.config.errors import nearest
 from worker.config.loading import CONFIG_NAME
 
-_USUAL: Final = {
-    "openai": ("https://api.openai.com/v1", "gpt-4.1-mini"),
-    "anthropic": ("", "claude-haiku-4-5"),
-}
+_ADDRESSES: Final = {"openai": "https://api.openai.com/v1"}
+_USUAL: Final = {one["provider"]: name for name, one in known_models().items() if "usual" in one}
+
+
+def _priced(price: Mapping[str, float]) -> str:
+    """Write a price."""
+    return f"price = {{ {', '.join(f'{key} = {usd}' for key, usd in price.items())} }}   # USD per million tokens"
+
+
+_PRICE: Final = _priced(known_models()[_USUAL["openai"]]["price"])
 _FIRST_JUDGES: Final = "groundedness,relevance_to_query,safety"
 _TEMPLATE: Final = """\
 # Configuration of TraceJudge. Lines that begin with `#` and a key show defaults or examples.
@@ -55,13 +61,13 @@ rate = {rate}                              # the share of matching traces, 0 to 
 # [monitor]
 # segments = ["model", "release"]
 """
-_HEURISTIC: Final = """\
+_HEURISTIC: Final = f"""\
 provider = "lexical"                    # a built-in heuristic without a language model: to try things out
 # provider = "openai"                   # any OpenAI-compatible endpoint
 # base_url = "https://api.openai.com/v1"
-# model = "gpt-4.1-mini"
+# model = "{_USUAL["openai"]}"
 # api_key_env = "OPENAI_API_KEY"        # the name of the variable, never the key
-# price = { input = 0.40, output = 1.60 }   # USD per million tokens"""
+# {_PRICE}"""
 _BUDGETED: Final = """
 # Rates are reduced before the money runs out; the price of the model makes it count.
 [budgets.all]
@@ -82,7 +88,7 @@ _NO_BUDGET: Final = """
 @click.option("--service", metavar="PATTERN", help="The services whose traces are judged, as 'support-*'; else all.")
 @click.option("--judges", metavar="LIST", help="Names of judges, separated by commas.")
 @click.option("--rate", metavar="SHARE", help="Share of matching traces that is judged, 0 to 1.")
-@click.option("--price", metavar="INPUT,OUTPUT", help="USD per million tokens, as 0.40,1.60.")
+@click.option("--price", metavar="INPUT,OUTPUT", help="USD per million tokens, as 0.10,0.50.")
 @click.option("--usd-per-day", type=float, metavar="USD", help="What judging may cost in a day; needs --price.")
 @click.option("--output", default=CONFIG_NAME, show_default=True, metavar="FILE", help="File or folder to write to.")
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
@@ -96,7 +102,7 @@ def command(*, output: str, force: bool, prints: bool, usd_per_day: float | None
     \b
     Examples:
       tracejudge init
-      tracejudge init --provider openai --model gpt-4.1-mini --service 'support-*' --rate 0.05
+      tracejudge init --provider openai --model gpt-6-luna --service 'support-*' --rate 0.05
       tracejudge init --provider lexical --print
     """  # noqa: D301 - click's mark for lines that stay as they are
     path = Path(output)
@@ -159,18 +165,18 @@ def _model(answer: Callable[[str, str, str], str], given: Mapping[str, str | Non
         raise click.UsageError(f"--provider: there is no provider {provider!r}{nearest(provider, PROVIDERS)}")
     if provider == "lexical":
         return _HEURISTIC
-    address, name = _USUAL.get(provider, ("", ""))
     lines = {
         "provider": provider,
-        "base_url": answer("base_url", "Address of the endpoint", address),
-        "model": answer("model", "Model", name),
+        "base_url": answer("base_url", "Address of the endpoint", _ADDRESSES.get(provider, "")),
+        "model": answer("model", "Model", _USUAL.get(provider, "")),
         "api_key_env": answer("api_key_env", "Variable with its key", f"{provider.upper()}_API_KEY"),
     }
     told = (f"{key} = {_quoted(value)}" for key, value in lines.items() if value)
-    price = "# price = { input = 0.40, output = 1.60 }   # USD per million tokens, for costs and budgets"
+    known = known_model(lines["model"])
+    price = _priced(known["price"]) if "price" in known else f"# {_PRICE}"
     if given["price"] is not None:
-        read, written = _numbers("--price", given["price"], 2, "write two numbers, as 0.40,1.60")
-        price = f"price = {{ input = {read}, output = {written} }}   # USD per million tokens"
+        read, written = _numbers("--price", given["price"], 2, "write two numbers, as 0.10,0.50")
+        price = _priced({"input": read, "output": written})
     return "\n".join((*told, price, "# max_in_flight = 256"))
 
 

@@ -18,7 +18,7 @@ def describe_error(place: str, kind: Any, error: msgspec.ValidationError) -> str
     path = found[1] if found else ""
     here = f"{place}{'' if not path or path.startswith('[') else '.'}{path}"
     wanted = type_at(inspect.type_info(kind), path)
-    example = ", as { input = 0.40, output = 1.60 }" if path.split(".")[0] == "price" else ""
+    example = ", as { input = 0.10, output = 0.50 }" if path.split(".")[0] == "price" else ""
     if name := UNKNOWN.search(text):
         return f"{here}.{name[1]}: unknown key{nearest(name[1], fields_of(wanted))}"
     if name := MISSING.search(text):

@@ -1,7 +1,7 @@
 """Graders: a model of the configuration, several models together (a panel), or the worker itself for judges in code.
 
 The judge model of a grader names its evaluations, batches and verdicts. That of a panel lists its members and how they
-are combined, as ``majority(gpt-4.1-mini,llama)``; a panel sends no requests, its members do. Judges in code have the
+are combined, as ``majority(gpt-6-luna,llama)``; a panel sends no requests, its members do. Judges in code have the
 judge model ``code``, whatever model their rules name.
 """
 

@@ -221,14 +221,15 @@ class _PaidModel:
     async def aclose(self) -> None:
         """Do nothing: other evaluations use the same model."""
 
-    async def _admit(self, request: ChatRequest) -> Callable[[int, int], object]:
-        usd, tokens = _cost(self.settings, *most_tokens(request, self.settings))
+    async def _admit(self, request: ChatRequest) -> Callable[[ChatResponse], object]:
+        most = most_tokens(request, self.settings)
+        usd, tokens = _cost(self.settings, ChatResponse("", input_tokens=most[0], output_tokens=most[1]))
         reserved = f"{secrets.token_hex(8)} {usd} {tokens}"
         reservations = [f"{reserved} {terms}" for terms in self._terms]
         await self._budgets.reserve(self._concerned, reservations, self.settings.timeout_s + _EXPIRES_AFTER_S)
 
-        def settle(input_tokens: int, output_tokens: int) -> None:
-            self._budgets.settle(self._concerned, reservations, *_cost(self.settings, input_tokens, output_tokens))
+        def settle(answer: ChatResponse) -> None:
+            self._budgets.settle(self._concerned, reservations, *_cost(self.settings, answer))
 
         return settle
 
@@ -250,10 +251,10 @@ def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int
     return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor
 
 
-def _cost(settings: ModelSettings, input_tokens: int, output_tokens: int) -> tuple[int, int]:
+def _cost(settings: ModelSettings, answer: ChatResponse) -> tuple[int, int]:
     """Return the cost of a call in 10^-9 USD, and in tokens."""
-    usd = 0.0 if settings.price is None else settings.price.cost_usd(input_tokens, output_tokens)
-    return round(usd * NANO), input_tokens + output_tokens
+    usd = 0.0 if settings.price is None else settings.price.cost_of(answer)
+    return round(usd * NANO), answer.input_tokens + answer.output_tokens
 
 
 def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) -> tuple[float, int]:

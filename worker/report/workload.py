@@ -42,7 +42,6 @@ _USED: Final = 50
 # With fewer past verdicts the estimate is better than their mean.
 _LEAST_SPAN_S: Final = 60.0
 _LEAST_PAST: Final = 10
-_MILLION: Final = 1_000_000
 # How many probabilities stand for a first model without past verdicts.
 _ASSUMED: Final = 1000
 
@@ -109,6 +108,8 @@ class Past(Struct):
     count: int = 0
     calls: int = 0
     input_tokens: int = 0
+    cached_tokens: int = 0  # Of the input: read from a cache, and written to one.
+    written_tokens: int = 0
     output_tokens: int = 0
     probabilities: list[Mapping[str, float]] = []
 
@@ -228,6 +229,8 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
             of_pair.calls += verdict.attempts
             of_pair.input_tokens += verdict.input_tokens
             of_pair.output_tokens += verdict.output_tokens
+            of_pair.cached_tokens += sum(call.cached_tokens for call in verdict.calls)
+            of_pair.written_tokens += sum(call.written_tokens for call in verdict.calls)
             if verdict.probabilities:
                 of_pair.probabilities.append(verdict.probabilities)
             tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
@@ -597,7 +600,10 @@ class Estimator:
             else:
                 notes.add(f"{judge} by {judge_model}: no past verdicts, so tokens are estimated from above")
         if model is not None and model.price is not None:
-            usd = (one.input_tokens * ratio * model.price.input + one.output_tokens * model.price.output) / _MILLION
+            past = self._history.past.get((judge, judge_model), Past(input_tokens=1))
+            tokens = one.input_tokens * ratio
+            cached = (tokens / past.input_tokens * count for count in (past.cached_tokens, past.written_tokens))
+            usd = model.price.cost_usd(tokens, one.output_tokens, *cached)
         elif usd is None:
             notes.add(f"{judge_model} has no price; set price in its [models.NAME] for the cost")
         share, effect = self._history.shares.get(key, (DEFAULT_SHARE, 1.0))

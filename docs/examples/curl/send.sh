@@ -24,7 +24,7 @@ send '{
     {"id": "faq-1", "text": "Parcels leave on Mondays.", "score": 0.9},
     {"id": "faq-2", "text": "A parcel takes two days.", "score": 0.5}
   ],
-  "model": "gpt-4.1-mini",
+  "model": "gpt-6-luna",
   "usage": {"input_tokens": 100, "output_tokens": 20},
   "tags": {"plan": "gold"}
 }'

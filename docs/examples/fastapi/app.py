@@ -43,7 +43,7 @@ async def ask(question: Question) -> dict[str, str | None]:
         documents = await search(question.text)
         handbook = "\n".join(str(one["text"]) for one in documents)
         completion = await client.chat.completions.create(
-            model="gpt-4.1-mini",
+            model="gpt-6-luna",
             messages=[
                 {"role": "system", "content": f"Answer from the handbook:\n{handbook}"},
                 {"role": "user", "content": question.text},

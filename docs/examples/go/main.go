@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-const model = "gpt-4.1-mini"
+const model = "gpt-6-luna"
 
 var tracer = otel.Tracer("support-bot")
 

@@ -41,7 +41,7 @@ class Handbook(BaseRetriever):
 
 
 handbook = Handbook()
-model = ChatOpenAI(model="gpt-4.1-mini")
+model = ChatOpenAI(model="gpt-6-luna")
 
 
 def retrieve(state: State) -> Found:

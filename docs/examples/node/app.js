@@ -40,7 +40,7 @@ function ask(question) {
   return within("ask", { "session.id": "session-1", "user.id": "user-1" }, async () => {
     const handbook = await search(question);
     const completion = await client.chat.completions.create({
-      model: "gpt-4.1-mini",
+      model: "gpt-6-luna",
       messages: [
         { role: "system", content: `Answer from the handbook:\n${handbook}` },
         { role: "user", content: question },

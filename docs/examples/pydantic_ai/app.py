@@ -23,7 +23,7 @@ class Stay(BaseModel):
     days: int
 
 
-agent = Agent("openai-chat:gpt-4.1-mini", name="support", instructions="Be brief.", output_type=Stay)
+agent = Agent("openai-chat:gpt-6-luna", name="support", instructions="Be brief.", output_type=Stay)
 
 
 @agent.tool_plain

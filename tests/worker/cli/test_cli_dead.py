@@ -30,10 +30,10 @@ def add_dead_letter(
     ground: Ground, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: Any
 ) -> str:
     """Leave a dead letter; those of higher numbers are younger."""
-    verdict = make_verdict(number, outcome="unscored", reason=reason, judge=judge, judge_model="gpt-4.1-mini")
+    verdict = make_verdict(number, outcome="unscored", reason=reason, judge=judge, judge_model="gpt-6-luna")
     evaluation = Evaluation(verdict.evaluation_id, HOUR, judge, verdict.judge_version, 0.5)
     item = Item(make_trace(number, **trace), (evaluation,))
-    letter = DeadLetter(1, evaluation, "default", "gpt-4.1-mini", reason, number, NOW_S, NOW_S + 5, item=item)
+    letter = DeadLetter(1, evaluation, "default", "gpt-6-luna", reason, number, NOW_S, NOW_S + 5, item=item)
     ground.client.hincrby(ground.keys.account_all, "chosen", 1)
     assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, verdict)]) == [True]
     seconds, _ = ground.client.time()
@@ -50,7 +50,7 @@ def test_a_table_of_the_newest_for_people(served: Run, ground: Ground) -> None:
     assert head.split() == ["id", "age", "reason", "calls", "service", "judge", "version", "judge", "model"]
     assert (first.split()[0], first.split()[2:4]) == ("000000000000", ["rate_limited", "2"])
     version = make_verdict(1, judge="safety").judge_version[:8]
-    assert second.split()[2:] == ["timeout", "1", "shop-a", "safety", version, "gpt-4.1-mini"]
+    assert second.split()[2:] == ["timeout", "1", "shop-a", "safety", version, "gpt-6-luna"]
     assert "\x1b" not in ended.out
     assert SECRET not in ended.out
     assert "2 dead letters of 2" in ended.err
@@ -190,10 +190,10 @@ def test_retry_waits_while_the_model_has_enough_to_do(
     served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_dead_letter(ground, 1)
-    ground.client.hset(ground.keys.waiting, "gpt-4.1-mini", 200 * 1024 * 1024)
+    ground.client.hset(ground.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
     monkeypatch.setattr(retry_module.time, "sleep", lambda _: ground.client.delete(ground.keys.waiting))
     ended = served("dead", "retry", "--all")
-    assert "waiting: batches for gpt-4.1-mini hold 200 MiB" in ended.err
+    assert "waiting: batches for gpt-6-luna hold 200 MiB" in ended.err
     assert "1 evaluation chosen again" in ended.out
 
 
@@ -201,9 +201,9 @@ def test_retry_tells_where_nobody_may_be_there_to_judge(
     served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_dead_letter(ground, 1)
-    said = "there is no [models.default] for gpt-4.1-mini here: dead letters wait for a worker with it"
+    said = "there is no [models.default] for gpt-6-luna here: dead letters wait for a worker with it"
     assert said in words(served("dead", "retry", "--all", "--dry-run").err)
-    model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-4.1-mini"}
+    model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-6-luna"}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
     assert served("dead", "retry", "--all", "--dry-run").err == ""
 
@@ -213,7 +213,7 @@ def test_ctrl_c_ends_a_retry_that_waits(served: Run, ground: Ground, monkeypatch
         raise KeyboardInterrupt
 
     add_dead_letter(ground, 1)
-    ground.client.hset(ground.keys.waiting, "gpt-4.1-mini", 200 * 1024 * 1024)
+    ground.client.hset(ground.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
     monkeypatch.setattr(retry_module.time, "sleep", stop)
     ended = served("dead", "retry", "--all", "--json")
     assert (ended.code, ended.document["chosen"]) == (130, 0)

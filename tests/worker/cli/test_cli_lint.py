@@ -208,8 +208,12 @@ def test_init_writes_a_file_without_findings_and_never_over_another(run: Run, mo
     assert lint(os.environ) == []
     settings = load({})
     (rule,) = settings.rules
-    assert (rule.where.service, rule.rate, settings.models["default"].model) == ("shop-*", 0.05, "gpt-4.1-mini")
+    assert (rule.where.service, rule.rate, settings.models["default"].model) == ("shop-*", 0.05, "gpt-6-luna")
     assert settings.budgets["all"].usd_per_day == 20
+    for provider in ("openai", "anthropic"):
+        printed = run("init", "--provider", provider, "--print").out
+        assert "\nprice = { input = 0.1, cached_input = 0.01, output = 0.5 }" in printed, "from the table of models"
+    assert "\n# price = {" in run("init", "--provider", "openai", "--model", "llama", "--print").out
     text = Path("tracejudge.toml").read_text(encoding="utf-8")
     assert (refused := run("init", "--provider", "lexical")).code == 2
     assert "tracejudge.toml exists; --force replaces it" in refused.err
@@ -246,7 +250,7 @@ WRONG_ANSWERS = {
     ("--judges", "safty"): "there is no judge 'safty'; did you mean safety?",
     ("--model", "m", "--api-key-env", "sk-abc"): "never the key",
     ("--redis-url", "redis://h/x"): "the path of redis_url must be a database number",
-    ("--model", "m", "--price", "1"): "--price: write two numbers, as 0.40,1.60",
+    ("--model", "m", "--price", "1"): "--price: write two numbers, as 0.10,0.50",
     ("--usd-per-day", "0"): "budgets.all",
 }
 

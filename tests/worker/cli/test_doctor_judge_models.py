@@ -5,7 +5,7 @@ from stage_parts import Ground, make_verdict, settings_of
 
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
-from worker.cli.doctor.judge_models import calibrations, families, same_family
+from worker.cli.doctor.judge_models import calibrations, ends, families, same_family
 from worker.config.settings import JudgeCalibration, Settings
 from worker.telemetry.finding import ok, warning
 
@@ -29,9 +29,26 @@ def test_calibrations_of_earlier_versions_are_named() -> None:
     ]
 
 
+def test_models_that_leave_their_maker_s_api_are_named() -> None:
+    for name, end in (
+        ("gpt-4.1-mini", "2027-01-14"),
+        ("openai/gpt-4.1-mini-2025-04-14", "2027-01-14"),
+        ("GPT-5-mini", "2026-12-11"),
+        ("claude-3-5-haiku-20241022", "2026-02-19"),
+        ("gpt-6-luna", None),
+        ("gpt-4.1-mini-of-ours", None),
+        ("llama", None),
+    ):
+        (found,) = ends(Settings(models={"default": ModelSettings(base_url="http://localhost:9/v1", model=name)}))
+        assert found.result == ("ok" if end is None else "warning"), name
+        if end is not None:
+            assert found.what == f"{name} of [models.default] leaves its maker's API on {end}"
+            assert found.fix.startswith("choose "), name
+
+
 def test_models_have_families() -> None:
     for name, expected in (
-        ("gpt-4.1-mini", {"GPT"}),
+        ("gpt-6-luna", {"GPT"}),
         ("openai/o3-mini", {"GPT"}),
         ("us.anthropic.claude-sonnet-4", {"Claude"}),
         ("majority(gemini-2.5-flash,Llama-3.1-8B)", {"Gemini", "Llama"}),
@@ -45,7 +62,7 @@ def test_models_have_families() -> None:
 
 
 def test_a_model_that_judges_its_own_family_is_named(ground: Ground) -> None:
-    judge = ModelSettings(provider="openai", model="gpt-4.1-mini", label="strict")
+    judge = ModelSettings(provider="openai", model="gpt-6-luna", label="strict")
     settings = structs.replace(settings_of(ground), models={"default": judge})
     one = make_verdict(judge_model="strict", model="claude-sonnet-4")
     ground.send(one, structs.replace(one, evaluation_id="b", model=None))

@@ -27,7 +27,7 @@ from judges.registry import configured
 from tracejudge_worker import replaced_files
 from worker.accounting import read_account, summed
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, metrics_receiver, page
-from worker.cli.doctor.judge_models import calibrations, same_family
+from worker.cli.doctor.judge_models import ENDS, calibrations, ends, same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, amount, print_json
 from worker.config.canary_file import Canary
@@ -127,6 +127,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
         if asks and PROVIDERS[model.provider].probe is not None:
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
+    first.append(Check(ENDS, partial(ends, settings)))
     if settings.budgets:
         first.append(Check("budgets", partial(budgets, settings)))
     if settings.calibrations:

@@ -216,7 +216,7 @@ def ask(
     elif settings.price is None:
         cost = f"{tokens}, no price configured"
     else:
-        cost = f"{tokens}, {settings.price.cost_usd(response.input_tokens, response.output_tokens):.6f} USD"
+        cost = f"{tokens}, {settings.price.cost_of(response):.6f} USD"
     if settings.decides and (not response.decisions or response.decisions[0].problem is not None):
         return [broken(part, f"answers, but not the question; {cost}", _UNANSWERED[settings.provider])]
     if options < settings.option_limit:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+from judges.models.registry import known_model
 from judges.registry import configured
 from worker.config.settings import Settings
 from worker.queue.ledger import read_outbox_entry
 from worker.storage.client import Store, scan_shards
 from worker.telemetry.finding import Finding, ok, warning
 
+ENDS: Final = "ends of models"
 _CALIBRATIONS: Final = "calibrations"
 _FAMILIES: Final = "model families"
 _NEWEST: Final = 500
@@ -52,6 +54,17 @@ def calibrations(settings: Settings) -> Sequence[Finding]:
             fix = f"`tracejudge calibrate --judge {one.judge} --model {one.model}` fits it anew"
             findings.append(warning(_CALIBRATIONS, what, fix))
     return findings or [ok(_CALIBRATIONS, f"{len(settings.calibrations)}, all for the present versions")]
+
+
+def ends(settings: Settings) -> Sequence[Finding]:
+    """Check whether a model leaves its maker's API, as far as the table of models knows."""
+    findings = []
+    for name, model in settings.models.items():
+        known = known_model(model.model or "")
+        if "end" in known:
+            what = f"{model.model} of [models.{name}] leaves its maker's API on {known['end']}"
+            findings.append(warning(ENDS, what, f"choose {known.get('instead', 'another model')}"))
+    return findings or [ok(ENDS, "no end of a model is known")]
 
 
 def same_family(settings: Settings, store: Store) -> Sequence[Finding]:

@@ -42,7 +42,7 @@ def cost_of(calls: Sequence[Call], price: Price | None) -> float | None:
     unreported = any(call.status == "ok" and not call.input_tokens + call.output_tokens for call in calls)
     if price is None or unreported:
         return None
-    return price.cost_usd(sum(call.input_tokens for call in calls), sum(call.output_tokens for call in calls))
+    return sum(map(price.cost_of, calls))
 
 
 class Subject(NamedTuple):
