@@ -18,11 +18,12 @@ from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 OPENING: Final = "Let's think step by step"  # Requested opening of a rationale; not stored.
+REASONS: Final = f"your reasons; their first words are `{OPENING}`, and the weighing follows"
 FORM: Final = f"""\
 How to answer
 {OBJECT_RULES} The object has these two keys, in this order:
 {{
-  "rationale": "<text>",   // your reasons, which begin with: {OPENING}
+  "rationale": "<text>",   // {REASONS}
   "result": "yes|no"       // follows from the reasons; write yes or no, nothing else
 }}"""
 RESULT_SCHEMA: Final[Mapping[str, object]] = {"type": "string", "enum": ["yes", "no"]}
