@@ -121,6 +121,13 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
     )
 
 
+def left_out(verdict: Verdict) -> str:
+    """Return what was left out to fit the model's context, as text; empty if nothing was."""
+    counts = verdict.details.get("left_out")
+    found = counts.items() if isinstance(counts, Mapping) else ()
+    return ", ".join(f"{count} {'documents' if name == 'context' else name}" for name, count in found)
+
+
 def place(text: str, within: str, document: int, start: int = 0, end: int | None = None) -> Place | None:
     """Find a text in another, whatever its blanks and case; None where it is not there as a whole."""
     end = len(within) if end is None else end

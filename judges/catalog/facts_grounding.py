@@ -67,7 +67,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             label for both, which also covers partly right, wrongly attributed or unqualified sentences.
         min_covered: Share of the words of the answer that the labelled sentences must cover. Headings and courtesies do
             not count. With less the labels are requested once more, then the verdict is unscored as `incomplete`.
-        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     labels: Literal["v1", "v2"] = "v1"

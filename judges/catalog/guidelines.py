@@ -91,11 +91,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         guidelines: Rules for every trace, before those of the trace itself; one string is one rule.
         fields: The fields of the trace that the rules are about, as `output`, `messages`, `tool_calls` or `tags.plan`;
             `input`, `output` and `context` unless given. Absent ones are left out.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     guidelines: tuple[_Rule, ...] | _Rule = ()
     # Unset and not None: so the version without fields is that of the judge before there were any.
     fields: Annotated[tuple[_Field, ...], Meta(min_length=1)] | UnsetType = UNSET
+    score_cut: bool | UnsetType = UNSET
 
 
 def rules(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ def make(settings: Settings) -> Judge:
     shown = _shown_blocks if fields is None else partial(_field_blocks, fields)
     form = _decision_form(shown, history=fields is None)
     # Normalised rules: one rule as a string and as a list of one are the same judge version.
-    kept = Settings(configured, UNSET if fields is None else fields)
+    kept = Settings(configured, UNSET if fields is None else fields, settings.score_cut or UNSET)
     return dataclasses.replace(judge, settings=kept, make=make, prepare=prepare, decision_form=form)
 
 

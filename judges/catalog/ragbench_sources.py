@@ -80,7 +80,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             this is set; the published data set has 1.0.
         enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
             schema, which takes seconds; by default the schema describes the form of keys and never changes.
-        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     lengths: bool = False

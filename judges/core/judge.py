@@ -199,8 +199,8 @@ class Judge:
 
     @property
     def scores_cut(self) -> bool:
-        """Whether a failing verdict counts when material was left out to fit; the setting ``score_cut``, if any."""
-        return getattr(self.settings, "score_cut", True)
+        """Whether a trace is judged although documents were left out to fit; the setting ``score_cut``."""
+        return getattr(self.settings, "score_cut", False)
 
     def configured(self, values: Mapping[str, object]) -> "Judge":
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""

@@ -40,7 +40,7 @@ FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
 PASSING_REASONS: Final[frozenset[str]] = frozenset(get_args(PassingReason))
 MEANINGS: Final[Mapping[Reason, str]] = {
     "missing_input": "The trace lacks an input of the judge, or has two references that exclude each other.",
-    "input_too_long": "The trace exceeds the model's context, or what was cut to fit may change a failing verdict.",
+    "input_too_long": "The trace exceeds the model's context, or only a part of its documents fits.",
     "content_filter": "The endpoint's content filter withheld the answer or refused the request.",
     "refusal": "The model declined to answer, as the endpoint reports or in words.",
     "truncated": "The answer was cut off at the token limit.",

@@ -161,6 +161,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     form: str  # Who describes the form: `ours` or `template`.
     result: object  # The declared result, or the settings of the built-in form.
     pass_share: float | None = None  # The share of documents that must pass, where each has its own request.
+    score_cut: bool = False
     fill: str = "material"  # Where the values stand: in the material, or `inline`.
 
 
@@ -185,6 +186,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         temperature: The temperature to ask with; 0 unless given.
         unit: What is judged: a `trace`, or a `session`, which is a whole conversation, with `history` before its last
             `input` and `output`.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     template: File
@@ -195,6 +197,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelName | None = None
     temperature: Temperature | None = None
     unit: Unit = "trace"
+    score_cut: bool = False
 
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
@@ -213,7 +216,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     else:
         fixed = _fixed_part(template, form, definition)
     answer = definition.answer
-    settings = Settings(_KEY, answer.form_of, answer.form, form.declaration, share, definition.fill)
+    settings = Settings(_KEY, answer.form_of, answer.form, form.declaration, share, definition.score_cut, definition.fill)
 
     def prompt(trace: Trace, document: Retrieved | None = None) -> Prompt:
         shown = {name: blocks((name,), trace, document and document.text) for name in template.variables}

@@ -450,7 +450,7 @@ class TestTooLong:
     def test_what_was_left_out_is_marked_and_not_shown(self) -> None:
         trace = msgspec.structs.replace(SHORT, context=["first", "second " * 50, "third " * 2_000, "fourth"])
         model = ScriptedModel([YES], self.SETTINGS)
-        assert run(GROUNDEDNESS, trace, model) == Assessment(
+        assert run(GROUNDEDNESS.configured({"score_cut": True}), trace, model) == Assessment(
             "scored",
             scores=score("groundedness", "yes"),
             rationale="It is so.",

@@ -131,7 +131,7 @@ class TestPrompt:
     def test_the_lowest_ranked_documents_may_be_left_out(self) -> None:
         model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
         trace = msgspec.structs.replace(LONG, context=["Two years.", "Devices come with paper. " * 1000])
-        found = asyncio.run(evaluate(JUDGE, trace, model))
+        found = asyncio.run(evaluate(JUDGE.configured({"score_cut": True}), trace, model))
         assert (found.outcome, found.details) == ("scored", {"left_out": {"messages": 4, "context": 1}})
 
 
