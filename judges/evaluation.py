@@ -62,7 +62,7 @@ async def evaluate(
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
     if "context" in truncated.left_out and not judge.scores_cut:
         # Only an answer that rests on the documents shown could pass, so that either verdict would bias the share.
-        note = "documents do not fit the model's context; a larger max_input_tokens or score_cut = true judges the trace"
+        note = "documents do not fit the model's context; raise max_input_tokens, or set score_cut = true"
         return Assessment("unscored", "input_too_long", details=_details(None, truncated.left_out), note=note)
     calls: list[Call] = []
     deadline = None if deadline_s is None else Deadline(deadline_s)

@@ -89,7 +89,8 @@ def make(settings: Settings) -> Judge:
         statement=STATEMENT.format(what="The text is" if parts == _DEFAULT else "Every part of the material is"),
     )
     # The default is left out of the version only where it is the same object.
-    return dataclasses.replace(judge, settings=Settings(_DEFAULT if parts == _DEFAULT else parts, settings.score_cut), make=make)
+    kept = Settings(_DEFAULT if parts == _DEFAULT else parts, settings.score_cut)
+    return dataclasses.replace(judge, settings=kept, make=make)
 
 
 def blocks(parts: Sequence[str], trace: Trace) -> tuple[Block, ...]:

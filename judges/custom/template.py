@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from judges.catalog.guidelines import numbered
 from judges.core.judge import Answered, Judge, Metric, Needs, Reading, Unit, has_text
-from judges.core.prompt import MATERIAL_RULES, Block, Message, Prompt, conversation, documents, neutralise
+from judges.core.prompt import MATERIAL_RULES, Block, Message, Prompt, conversation, neutralise
 from judges.core.verdict import Score
 from judges.custom.definition import (
     DefinitionError,
@@ -29,6 +29,7 @@ from judges.custom.definition import (
 from judges.custom.free_form import FREE_FORMS
 from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
 from judges.custom.template_file import TemplateError, TemplateFile, fill, parse
+from judges.custom.variables import retrieved
 from judges.forms.yes_no import NEEDED, claim
 from judges.parsing.retrievals import Retrieved, of_context
 from judges.sessions import lacking
@@ -49,14 +50,10 @@ class Source(NamedTuple):
     cut: str | None = None  # The trace field of which parts may be left out when a trace is too long.
 
 
-def _retrieved(name: str, trace: Trace) -> tuple[Block, ...]:
-    return tuple(Block(name + block.name.removeprefix("document"), block.value) for block in documents(trace.context))
-
-
 def _fields(name: str, trace: Trace) -> tuple[Block, ...]:
     asked = (Block(f"{name} input", trace.input or ""),) if has_text(trace.input) else ()
-    retrieved = _retrieved(f"{name} context", trace) if has_text(trace.context) else ()
-    return (*asked, Block(f"{name} output", trace.output), *retrieved)
+    found = retrieved(f"{name} context", trace) if has_text(trace.context) else ()
+    return (*asked, Block(f"{name} output", trace.output), *found)
 
 
 _INPUT: Final = Source("what the user asked", "input", lambda name, trace: (Block(name, trace.input or ""),))
@@ -65,7 +62,7 @@ _CONTEXT: Final = Source(
     "everything that was retrieved for this request; where that is several documents, each is a part of its own, with "
     "its rank behind the name",
     "context",
-    _retrieved,
+    retrieved,
     "context",
 )
 _DOCUMENT: Final = Source("one document that was retrieved for this request", "context", lambda _name, _trace: ())
@@ -216,7 +213,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     else:
         fixed = _fixed_part(template, form, definition)
     answer = definition.answer
-    settings = Settings(_KEY, answer.form_of, answer.form, form.declaration, share, definition.score_cut, definition.fill)
+    declared = (answer.form_of, answer.form, form.declaration, share)
+    settings = Settings(_KEY, *declared, definition.score_cut, definition.fill)
 
     def prompt(trace: Trace, document: Retrieved | None = None) -> Prompt:
         shown = {name: blocks((name,), trace, document and document.text) for name in template.variables}
