@@ -39,9 +39,9 @@ ABSTAINED: Final = ("unknown",)  # Accepted as results, and never offered.
 SCORING: Final = "yes_no/2"  # Revision of parsing and scoring; part of the version of every judge of this form.
 
 
-def fixed_part(role: str, criterion: str, history: str = "") -> str:
+def fixed_part(role: str, criterion: str, history: str = "", form: str = FORM) -> str:
     """Join role and criterion with the rules for earlier messages and material, and the form of the answer."""
-    return "\n\n".join(filter(None, (role, criterion, history, MATERIAL_RULES, FORM)))
+    return "\n\n".join(filter(None, (role, criterion, history, MATERIAL_RULES, form)))
 
 
 def make(
