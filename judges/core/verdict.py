@@ -57,6 +57,11 @@ MEANINGS: Final[Mapping[Reason, str]] = {
     "unknown_judge_version": "No worker has this version of the judge, for example during an upgrade.",
     "internal_error": "An internal error of TraceJudge.",
 }
+# The lists of sentences in details, the keys that name a sentence, and the key of its reason.
+_SENTENCE_REASONS: Final = (
+    ("sentences", (), "rationale"),
+    ("sentence_support", ("response_sentence_key", "sentence_key"), "explanation"),
+)
 REASONS: Final[tuple[Reason, ...]] = (*get_args(FinalReason), *get_args(PassingReason))
 
 
@@ -200,6 +205,33 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
             for score in self.scores
             if score.passed is not None and score.probability is not None
         }
+
+    def explanation(self, score: Score) -> str | None:
+        """Return the reasons of a score: its own, or the verdict's with those of all sentences that do not pass."""
+        if score.rationale or not self.details:
+            return score.rationale or self.rationale
+        lines, said = [self.rationale or ""], self.rationale or ""
+        for name, keys, reason in _SENTENCE_REASONS:
+            found = self.details.get(name)
+            for number, one in enumerate(found if isinstance(found, list | tuple) else (), 1):
+                if isinstance(one, Mapping) and one.get(reason):
+                    line = f"Sentence {next((one[key] for key in keys if key in one), number)}: {one[reason]}"
+                    lines += [] if line in said else [line]
+        return "\n".join(filter(None, lines)) or None
+
+
+class ReasonBudget:
+    """Bounds the reasons that a verdict keeps for parts of a trace: it stays in Redis, and goes to every receiver."""
+
+    def __init__(self) -> None:
+        self._left_chars = 20_000
+
+    def cut(self, reason: str) -> str:
+        """Cut a reason to 500 characters, or to what is left for all reasons of the verdict."""
+        most = min(500, self._left_chars)
+        kept = reason if len(reason) <= most else f"{reason[: most - 1]}\u2026" if most > 1 else ""
+        self._left_chars -= len(kept)
+        return kept
 
 
 def with_said(note: str, said: str) -> str:

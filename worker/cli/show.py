@@ -221,7 +221,7 @@ def _print_verdict(entry: OutboxEntry, found: Explanation | None) -> None:
             _line(f"     evidence {said}: {each.text}", "dim")
     for marked in () if found is None else found.document_sentences:
         letters = f"{'R' if marked.relevant else ' '}{'U' if marked.used else ' '}"
-        _line(f"  {letters} {marked.text}", "dim")
+        _line(f"  {letters} {marked.text}" + (f" ({marked.note})" if marked.note else ""), "dim")
     for result_of in () if found is None else found.documents:
         said = {True: "yes", False: "no", None: "unknown"}[result_of.passed]
         _line(f"  document {result_of.rank} {result_of.span}: {said} {result_of.rationale}".rstrip(), "dim")
