@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
-
 from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import balanced, is_right
 from judges.core.judge import RESULT, Answered, Judge, Metric, Reading
@@ -57,10 +55,6 @@ class NotJudgedError(Exception):
     """A request ended for a reason that passes, so that no agreement can be measured."""
 
 
-class _Settings(Struct, frozen=True):
-    score_cut: bool = True  # Guidance is derived from as many cases as fit.
-
-
 def _deriver() -> Judge:
     """Make the judge whose result is guidance: it is asked, repaired and bounded as every other."""
     result = Result(FreeForm("list"))
@@ -93,7 +87,6 @@ def _deriver() -> Judge:
         score=score,
         heuristic=lambda _trace, _prompt: result.guess(0.0, "No guidance."),
         scoring="alignment/1",
-        settings=_Settings(),
         cuts=("context",),
         output_tokens=lambda _trace, _prompt: _OUTPUT_TOKENS,
     )

@@ -23,10 +23,8 @@ from judges.core.prompt import (
     neutralise,
     with_earlier_messages,
 )
-from judges.core.verdict import Score
 from judges.forms import typed_questions, yes_no
-from judges.parsing.answer import InvalidAnswerError, object_schema, text_field
-from judges.parsing.objects import read_object
+from judges.parsing.answer import InvalidAnswerError, object_schema
 from judges.parsing.sentences import LIST, shape, split
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -61,13 +59,8 @@ How to answer
   "broken_rules": [<number>],    // the numbers of all rules that are broken, be it in part; [] when none is
   "result": "yes|no"             // no when a number stands in the list, else yes; nothing else
 }}"""
-SCHEMA: Final = object_schema(
-    {
-        "rationale": {"type": "string"},
-        "broken_rules": {"type": "array", "items": {"type": "integer"}},
-        "result": yes_no.RESULT_SCHEMA,
-    }
-)
+_LIST: Final = {"type": "array", "items": {"type": "integer"}}
+SCHEMA: Final = object_schema({"rationale": {"type": "string"}, "broken_rules": _LIST, "result": yes_no.RESULT_SCHEMA})
 _NUMBER: Final = re.compile(r"(?:\A|[,;\n&]|\band\b)[\W_]*(?:rules?\W*)?(\d{1,6})(?:\.0+)?(?![.\d]*\d)", re.IGNORECASE)
 _NAMED: Final = re.compile(r"\brules?\W{1,3}(\d{1,6})(?!\d)", re.IGNORECASE)
 _HALF: Final = 0.5
@@ -152,38 +145,31 @@ def make(settings: Settings) -> Judge:
         blocks=blocks
         if fields is None
         else lambda trace: (Block("guidelines", numbered(trace)), *_field_blocks(fields, trace)),
-        heuristic=lambda trace: (not complaints(trace), ""),
+        heuristic=heuristic,
         cuts=tuple(name for name in ("messages", "context") if fields is None or name in fields),
     )
     shown = _shown_blocks if fields is None else partial(_field_blocks, fields)
     form = _decision_form(shown, history=fields is None)
     # Normalised rules: one rule as a string and as a list of one are the same judge version.
     kept = Settings(configured, UNSET if fields is None else fields, settings.score_cut or UNSET)
+
+    def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
+        return _naming(
+            judge.score(trace, answered), len(rules(trace.guidelines)), broken_rules(trace, answered[0].answer)
+        )
+
     return dataclasses.replace(
         judge,
         schema=SCHEMA,
-        read=read,
+        read=lambda text: yes_no.read(text, ("broken_rules",)),
         check=check,
         score=score,
-        heuristic=lambda trace, _prompt: heuristic(trace),
         scoring=f"{yes_no.SCORING}, broken rules/1",
         settings=kept,
         make=make,
         prepare=prepare,
         decision_form=form,
     )
-
-
-def read(text: str) -> Answer:
-    """Parse an answer; raises ``AnswerError``. The list of broken rules may be missing: the rationale may name one."""
-    keys = ("rationale", "broken_rules", "result")
-    answer = read_object(text, keys, deciding=("result",), optional=("broken_rules",), value=yes_no.result_of)
-    rationale = yes_no.without_opening(text_field(answer, "rationale"))
-    result = yes_no.result_of(answer, "result")
-    numbers = frozenset(_numbers(answer.get("broken_rules")))
-    if not numbers and result == "no" and len(named := frozenset(_NAMED.findall(rationale))) == 1:
-        numbers = frozenset(map(int, named))
-    return {"rationale": rationale, "broken_rules": numbers, "result": result}
 
 
 def _numbers(value: object) -> Iterator[int]:
@@ -198,13 +184,12 @@ def _numbers(value: object) -> Iterator[int]:
 
 
 def broken_rules(trace: Trace, answer: Answer) -> list[int]:
-    """Return the numbers of existing rules that an answer calls broken; of a no to a single rule, that rule."""
-    count = len(rules(trace.guidelines))
-    return [
-        number
-        for number in range(1, count + 1)
-        if number in answer["broken_rules"] or (count == 1 and answer["result"] == "no")
-    ]
+    """Return the numbers of existing rules that an answer calls broken; without its list the rationale may name one."""
+    count, numbers = len(rules(trace.guidelines)), {*_numbers(answer["broken_rules"])}
+    if answer["result"] == "no" and not numbers:
+        named = {"1"} if count == 1 else {*_NAMED.findall(answer["rationale"])}
+        numbers = {*map(int, named)} if len(named) == 1 else set()
+    return [number for number in range(1, count + 1) if number in numbers]
 
 
 def check(trace: Trace, _prompt: Prompt, answer: Answer) -> None:
@@ -213,20 +198,11 @@ def check(trace: Trace, _prompt: Prompt, answer: Answer) -> None:
         raise InvalidAnswerError("`result` is yes, and `broken_rules` is not empty")
 
 
-def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
-    """Score an answer, and name the numbers of the broken rules."""
-    ((_, answer),) = answered
-    result, broken = answer["result"], broken_rules(trace, answer)
-    if result == "unknown":
-        return Reading((), answer["rationale"])
-    value = float(result == "yes")
-    found = Score("guidelines", value, value, result, result == "yes")
-    return _reading(found, len(rules(trace.guidelines)), broken, answer["rationale"])
-
-
-def _reading(found: Score, count: int, broken: Sequence[int], said: str, **details: object) -> Reading:
-    numbered = f"Broken rule{'s' * (len(broken) > 1)}: {', '.join(map(str, broken))}. " if broken else ""
-    return Reading((found,), (numbered + said).strip() or None, {"broken_rules": broken, "rules": count, **details})
+def _naming(reading: Reading, count: int, broken: Sequence[int]) -> Reading:
+    """Name the numbers of the broken rules, of ``count``, in rationale and details."""
+    named = f"Broken rule{'s' * (len(broken) > 1)}: {', '.join(map(str, broken))}. " if broken else ""
+    details = {"broken_rules": broken, "rules": count, **reading.details}
+    return reading._replace(rationale=f"{named}{reading.rationale or ''}".strip() or None, details=details)
 
 
 def _field_blocks(fields: Sequence[str], trace: Trace) -> tuple[Block, ...]:
@@ -272,8 +248,8 @@ def _decision_form(shown: Callable[[Trace], tuple[Block, ...]], *, history: bool
         is_broken = (each < _HALF or each == raw for each in obeyed)
         broken = [] if found.passed else [number for number, each in enumerate(is_broken, 1) if each]
         listed = [{"rule": number, "probability": each} for number, each in enumerate(obeyed, 1)]
-        more = typed_questions.details({"guidelines": raw}, calibrations)
-        return _reading(found, len(obeyed), broken, "", probabilities=listed, **more)
+        details = {"probabilities": listed, **typed_questions.details({"guidelines": raw}, calibrations)}
+        return _naming(Reading((found,), details=details), len(obeyed), broken)
 
     return DecisionForm(prompts, (fixed, STATEMENT), score, "guidelines, decisions/1")
 
@@ -284,20 +260,14 @@ def numbered(trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def heuristic(trace: Trace) -> Mapping[str, object]:
+def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by counting and looking for words."""
-    found = complaints(trace)
-    said = " ".join(f"Rule {number} {complaint}" for number, complaint in found.items())
-    said = said or "Of what can be checked by counting words and looking for them, no rule is broken."
-    rationale, result = yes_no.guess(not found, said).values()
-    return {"rationale": rationale, "broken_rules": list(found), "result": result}
-
-
-def complaints(trace: Trace) -> Mapping[int, str]:
-    """Say what counting and looking for words find against each rule, by its number."""
     said = content_words(trace.output)
-    found = ((number, _complaint(rule, trace.output, said)) for number, rule in enumerate(rules(trace.guidelines), 1))
-    return {number: complaint for number, complaint in found if complaint is not None}
+    for number, rule in enumerate(rules(trace.guidelines), 1):
+        complaint = _complaint(rule, trace.output, said)
+        if complaint is not None:
+            return False, f"Rule {number} {complaint}"
+    return True, "Of what can be checked by counting words and looking for them, no rule is broken."
 
 
 def _complaint(rule: str, output: str, said: AbstractSet[str]) -> str | None:

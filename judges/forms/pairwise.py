@@ -14,17 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import structs
 
-from judges.core.judge import (
-    MIN_OUTPUT_TOKENS,
-    Answer,
-    Answered,
-    Judge,
-    Metric,
-    NoSettings,
-    Reading,
-    has_text,
-    text_tokens,
-)
+from judges.core.judge import MIN_OUTPUT_TOKENS, Answer, Answered, Judge, Metric, Reading, has_text, text_tokens
 from judges.core.prompt import (
     MATERIAL_RULES,
     OBJECT_RULES,
@@ -219,7 +209,6 @@ def _make(
         score=score,
         heuristic=heuristic,
         scoring=SCORING if by is None else f"{SCORING} {by.version}",
-        settings=NoSettings() if by is None else by.settings,
         prepare=with_earlier_messages if by is None else by.prepare,
         cuts=("messages", "context") if by is None else by.cuts,
         output_tokens=lambda trace, _prompt: MIN_OUTPUT_TOKENS + 2 * text_tokens(trace.output, _other(trace)),

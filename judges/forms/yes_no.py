@@ -121,11 +121,16 @@ def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - 
     return {"rationale": f"{OPENING}. {reason}", "result": "yes" if result else "no"}
 
 
-def read(text: str) -> Answer:
-    """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``."""
-    answer = read_object(text, ("rationale", "result"), deciding=("result",), value=result_of)
-    rationale = text_field(answer, "rationale")
-    return {"rationale": without_opening(rationale), "result": result_of(answer, "result")}
+def read(text: str, further: tuple[str, ...] = ()) -> Answer:
+    """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``.
+
+    ``further`` are keys that may be missing.
+    """
+    keys = ("rationale", *further, "result")
+    answer = read_object(text, keys, deciding=("result",), optional=further, value=result_of)
+    others = {key: answer.get(key) for key in further}
+    rationale = without_opening(text_field(answer, "rationale"))
+    return {"rationale": rationale, "result": result_of(answer, "result"), **others}
 
 
 def result_of(answer: Mapping[str, object], key: str) -> str:

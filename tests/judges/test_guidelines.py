@@ -13,6 +13,7 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
 from judges.evaluation import evaluate
+from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Message, ToolCall, Trace
 
@@ -167,18 +168,14 @@ class TestHeuristic:
     def test_says_yes_where_words_show_nothing(self, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
         said = "Of what can be checked by counting words and looking for them, no rule is broken."
-        assert JUDGE.heuristic(trace, prompt) == {
-            "rationale": f"Let's think step by step. {said}",
-            "result": "yes",
-            "broken_rules": [],
-        }
+        assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {said}", "result": "yes"}
 
     @pytest.mark.parametrize(("said", "trace"), BROKEN.items(), ids=BROKEN)
     def test_says_no_and_what_it_counted(self, said: str, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
-        number = int(said.split()[1])
-        expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [number], "result": "no"}
-        assert JUDGE.heuristic(trace, prompt) == expected
+        assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {said}", "result": "no"}
+        found = asyncio.run(evaluate(JUDGE, msgspec.structs.replace(trace, input="?"), LexicalModel()))
+        assert found.details["broken_rules"] == [int(said.split()[1])]
 
 
 TWO_RULES = ruled("Yes!", "Be brief.", "Be polite.")
