@@ -123,13 +123,6 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
     )
 
 
-def left_out(verdict: Verdict) -> str:
-    """Return what was left out to fit the model's context, as text; empty if nothing was."""
-    counts = verdict.details.get("left_out")
-    found = counts.items() if isinstance(counts, Mapping) else ()
-    return ", ".join(f"{count} {'documents' if name == 'context' else name}" for name, count in found)
-
-
 def place(text: str, within: str, document: int, start: int = 0, end: int | None = None) -> Place | None:
     """Find a text in another, whatever its blanks and case; None where it is not there as a whole."""
     end = len(within) if end is None else end
@@ -179,10 +172,7 @@ def _labelled(entries: Iterable[Mapping[str, Any]], answer: str, texts: Sequence
             evidence = (Evidence(excerpt, in_documents, _places(excerpt, texts) if in_documents else ()),)
         elif isinstance(passage, str):
             evidence = (Evidence(passage, found=True, places=_places(passage, texts), looked_up=True),)
-        claimed = one.get("labelled")
-        note = f"the judge called it {claimed}, without evidence that holds" if isinstance(claimed, str) else ""
-        note = str(one.get("rationale") or note)
-        found.append(Sentence(text, _LETTERS.get(label, "U"), at, evidence, note))
+        found.append(Sentence(text, _LETTERS.get(label, "U"), at, evidence, str(one.get("rationale") or "")))
     return found
 
 

@@ -22,7 +22,7 @@ _MIN_SCORED: Final = 2
 Ratings = Mapping[str, Score]  # The score of one metric by judge model, in the order of their names.
 
 
-# The judges of the combined verdict, with the metric of each that decides.
+# The judges of the combined verdict, with the metric of each that decides; no model is asked for ``JOINT``.
 PARTS: Final = {"facts_grounding": "grounded", "relevance_to_query": "relevance_to_query"}
 JOINT: Final = Judge(
     name="grounded_and_relevant",
@@ -37,7 +37,6 @@ JOINT: Final = Judge(
     heuristic=lambda _trace, _prompt: "",
     scoring="grounded_and_relevant/1",
 )
-"""What the verdicts of ``join`` are of; no model is asked."""
 
 
 def join(found: Mapping[str, Assessment]) -> Assessment:

@@ -57,11 +57,6 @@ MEANINGS: Final[Mapping[Reason, str]] = {
     "unknown_judge_version": "No worker has this version of the judge, for example during an upgrade.",
     "internal_error": "An internal error of TraceJudge.",
 }
-# The lists of sentences in details, the keys that name a sentence, and the key of its reason.
-_SENTENCE_REASONS: Final = (
-    ("sentences", (), "rationale"),
-    ("sentence_support", ("response_sentence_key", "sentence_key"), "explanation"),
-)
 REASONS: Final[tuple[Reason, ...]] = (*get_args(FinalReason), *get_args(PassingReason))
 
 
@@ -208,16 +203,13 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def explanation(self, score: Score) -> str | None:
         """Return the reasons of a score: its own, or the verdict's with those of all sentences that do not pass."""
-        if score.rationale or not self.details:
-            return score.rationale or self.rationale
-        lines, said = [self.rationale or ""], self.rationale or ""
-        for name, keys, reason in _SENTENCE_REASONS:
-            found = self.details.get(name)
+        said, lines = score.rationale or self.rationale or "", list[str]()
+        for found in map(self.details.get, () if score.rationale else ("sentences", "sentence_support")):
             for number, one in enumerate(found if isinstance(found, list | tuple) else (), 1):
-                if isinstance(one, Mapping) and one.get(reason):
-                    line = f"Sentence {next((one[key] for key in keys if key in one), number)}: {one[reason]}"
-                    lines += [] if line in said else [line]
-        return "\n".join(filter(None, lines)) or None
+                if isinstance(one, Mapping) and (reason := one.get("rationale") or one.get("explanation")):
+                    name = one.get("response_sentence_key") or one.get("sentence_key") or number
+                    lines.append(f"Sentence {name}: {reason}")
+        return "\n".join(filter(None, (said, *(line for line in lines if line not in said)))) or None
 
 
 class ReasonBudget:

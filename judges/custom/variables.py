@@ -43,11 +43,11 @@ _DOCUMENTS: Final = frozenset({"context", "contexts", "doc", "docs", "document",
 _REFERENCES: Final = ("expected_response", "expected_facts", "guidelines")
 
 
-class _Variable(NamedTuple):
+class Variable(NamedTuple):
     """A variable: its meaning, the fields that it needs, its parts by its name, and the field that may be truncated."""
 
     meaning: str
-    need: str | AnyOf | None
+    need: str | tuple[str, ...] | None  # A tuple means exactly one of them, unless it is an ``AnyOf``.
     show: Callable[[str, Trace], tuple[Block, ...]]
     cut: str | None = None
 
@@ -64,22 +64,22 @@ def _expectations(name: str, trace: Trace) -> tuple[Block, ...]:
 
 
 _LINES: Final = "each begins at the start of a line with its role in square brackets, and further lines are indented"
-_VARIABLES: Final[Mapping[str, _Variable]] = {
-    "inputs": _Variable("what the agent was asked", "input", lambda name, trace: (Block(name, trace.input or ""),)),
-    "outputs": _Variable("what the agent answered", "output", lambda name, trace: (Block(name, trace.output),)),
-    "expectations": _Variable(
+_VARIABLES: Final[Mapping[str, Variable]] = {
+    "inputs": Variable("what the agent was asked", "input", lambda name, trace: (Block(name, trace.input or ""),)),
+    "outputs": Variable("what the agent answered", "output", lambda name, trace: (Block(name, trace.output),)),
+    "expectations": Variable(
         "what is expected of the answer, each kind in a part of its own with its name behind this one: a reference "
         "answer, facts, one a line behind a dash, or guidelines, numbered",
         AnyOf(_REFERENCES),
         _expectations,
     ),
-    "conversation": _Variable(
+    "conversation": Variable(
         f"all messages of the conversation, the oldest first, the agent's answer last; {_LINES}",
         AnyOf(("messages", "input")),
         lambda name, trace: (Block(name, transcript(trace, with_tools=True)),),
         "messages",
     ),
-    "context": _Variable(
+    "context": Variable(
         "what was retrieved for the request, best first; where that is several documents, each is a part of its own "
         "with its rank behind the name",
         "context",
@@ -87,14 +87,14 @@ _VARIABLES: Final[Mapping[str, _Variable]] = {
         "context",
     ),
     # A first request has no messages before it, and that is no reason not to judge it.
-    "messages": _Variable(
+    "messages": Variable(
         f"the messages before the request, the oldest first; {_LINES}; empty where there are none",
         None,
         lambda name, trace: (Block(name, conversation(trace, with_tools=True)),),
         "messages",
     ),
     # A call without spans counts as a trace of one step.
-    TRACE: _Variable(
+    TRACE: Variable(
         "the record of the query, which you read by tools only",
         AnyOf(("spans", "tool_calls", "input", "output")),
         lambda _name, _trace: (),
@@ -102,12 +102,12 @@ _VARIABLES: Final[Mapping[str, _Variable]] = {
 }
 
 
-def _variable(name: str) -> _Variable:
+def _variable(name: str) -> Variable:
     """Return the variable of a name; each tag is one."""
     if not name.startswith("tags."):
         return _VARIABLES[name]
     meaning = f"the tag `{name.removeprefix('tags.')}` of the trace"
-    return _Variable(meaning, name, lambda name, trace: (Block(name, str(field_of(trace, name) or "")),))
+    return Variable(meaning, name, lambda name, trace: (Block(name, str(field_of(trace, name) or "")),))
 
 
 def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
@@ -157,14 +157,14 @@ def check_unit(names: Sequence[str], key: str, unit: Unit) -> None:
         raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
 
 
-def needed(names: Sequence[str]) -> Needs:
-    """List the trace fields that the variables need."""
-    return tuple(need for name in names if (need := _variable(name).need) is not None) or ("messages",)
+def needed(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> Needs:
+    """List the trace fields that the variables need; with history alone, there must be messages."""
+    return tuple(dict.fromkeys(need for name in names if (need := variable(name).need) is not None)) or ("messages",)
 
 
-def cuts(names: Sequence[str]) -> tuple[str, ...]:
+def cuts(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> tuple[str, ...]:
     """List the fields of which parts may be left out: the oldest messages first, then the last documents."""
-    found = {_variable(name).cut for name in names}
+    found = {variable(name).cut for name in names}
     return tuple(field for field in ("messages", "context") if field in found)
 
 

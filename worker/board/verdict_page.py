@@ -16,7 +16,7 @@ from tracejudge import Trace
 from worker.config.graders import Graders
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.explanation import OUTCOMES, Explanation, Place, explain, left_out
+from worker.explanation import OUTCOMES, Explanation, Place, explain
 from worker.lookup import FoundTrace, TraceLookup, outcome_of
 from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store
@@ -249,7 +249,6 @@ def figures(entry: OutboxEntry) -> list[tuple[str, str]]:
         ("sampled", f"{verdict.origin}, probability {verdict.probability:g}, weight {verdict.weight:g}"),
         ("cost", f"{cost}, {verdict.input_tokens:,} + {verdict.output_tokens:,} tokens"),
         ("attempts", str(verdict.attempts)),
-        ("left out to fit", left_out(verdict)),
         ("trace", verdict.trace_id),
         ("span", verdict.span_id or ""),
         ("session", verdict.session_id or ""),

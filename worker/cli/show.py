@@ -18,7 +18,7 @@ from worker.cli.options import JSON, OUT, REDIS, amount, connect, plain, print_j
 from worker.config.graders import Graders
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.explanation import OUTCOMES, Explanation, explain, left_out
+from worker.explanation import OUTCOMES, Explanation, explain
 from worker.lookup import (
     FoundTrace,
     TraceLookup,
@@ -210,8 +210,8 @@ def _print_verdict(entry: OutboxEntry, found: Explanation | None) -> None:
     for text in (verdict.rationale, verdict.note):
         if text:
             _line(f"  {text}")
-    if cut := left_out(verdict):
-        _line(f"  left out to fit the model's context: {cut}", "yellow")
+    if isinstance(cut := verdict.details.get("left_out"), dict):
+        _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
     for one in () if found is None else found.sentences:
         _line(f"  {one.letter}  {one.text}" + (f" ({one.note})" if one.note else ""), _STYLE_OF[one.letter])
         for each in one.evidence:

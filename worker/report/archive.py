@@ -80,8 +80,7 @@ class VerdictLine(Struct, frozen=True, kw_only=True):
 
 
 decoder: Final = msgspec.json.Decoder(VerdictLine)
-GUIDELINE: Final = "guideline"
-"""The key of rows by the number of a rule of `guidelines`."""
+GUIDELINE: Final = "guideline"  # The key of rows by the number of a rule of `guidelines`.
 
 
 class _RuleDetails(Struct, frozen=True):
@@ -97,9 +96,9 @@ def _guidelines(verdict: VerdictLine) -> dict[str, bool]:
         found = msgspec.json.decode(verdict.details, type=_RuleDetails)
     except (msgspec.DecodeError, RecursionError):
         return {}
-    fails = any(score.passed is False for score in verdict.scores)
     obeyed = {str(number): number not in found.broken_rules for number in range(1, found.rules + 1)}
-    return {"unknown": False} if fails and all(obeyed.values()) else obeyed
+    is_unknown = all(obeyed.values()) and any(score.passed is False for score in verdict.scores)
+    return {"unknown": False} if is_unknown else obeyed
 
 
 def read_archive(path: str | Path) -> Iterator[VerdictLine]:
