@@ -61,7 +61,7 @@ async def evaluate(
     if truncated is None:
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
     if "context" in truncated.left_out and not judge.scores_cut:
-        # Only an answer that rests on the documents shown could pass, so that either verdict would bias the share.
+        # Only answers that rest on the documents shown could pass, which would bias the share.
         note = "documents do not fit the model's context; raise max_input_tokens, or set score_cut = true"
         return Assessment("unscored", "input_too_long", details=_details(None, truncated.left_out), note=note)
     calls: list[Call] = []

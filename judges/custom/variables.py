@@ -58,8 +58,8 @@ def retrieved(name: str, trace: Trace) -> tuple[Block, ...]:
 
 
 def _expectations(name: str, trace: Trace) -> tuple[Block, ...]:
-    facts = structs.replace(trace, expected_response=None)
-    shown = zip(_REFERENCES, (trace.expected_response or "", claim(facts), numbered(trace)), strict=True)
+    facts = claim(trace) if has_text(trace.expected_facts) else ""
+    shown = zip(_REFERENCES, (trace.expected_response or "", facts, numbered(trace)), strict=True)
     return tuple(Block(f"{name} {field}", text) for field, text in shown if has_text(text))
 
 
