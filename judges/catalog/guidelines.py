@@ -154,9 +154,14 @@ def make(settings: Settings) -> Judge:
     kept = Settings(configured, UNSET if fields is None else fields, settings.score_cut or UNSET)
 
     def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
-        return _naming(
-            judge.score(trace, answered), len(rules(trace.guidelines)), broken_rules(trace, answered[0].answer)
+        reading, ((_, answer),) = judge.score(trace, answered), answered
+        return (
+            _naming(reading, len(rules(trace.guidelines)), broken_rules(trace, answer)) if reading.scores else reading
         )
+
+    def lexical(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
+        rationale, result = yes_no.guess(*heuristic(trace)).values()
+        return {"rationale": rationale, "broken_rules": [*map(int, _NAMED.findall(str(rationale)))], "result": result}
 
     return dataclasses.replace(
         judge,
@@ -164,6 +169,7 @@ def make(settings: Settings) -> Judge:
         read=lambda text: yes_no.read(text, ("broken_rules",)),
         check=check,
         score=score,
+        heuristic=lexical,
         scoring=f"{yes_no.SCORING}, broken rules/1",
         settings=kept,
         make=make,

@@ -77,12 +77,13 @@ class TestScored:
     @yes_no_judge
     def test_yes_passes_with_1_and_no_fails_with_0(self, judge: Judge) -> None:
         model = ScriptedModel([YES, NO])
-        assert run(judge, SHORT, model) == Assessment(
-            "scored", scores=score(judge.name, "yes"), rationale="It is so.", calls=(asked(YES),)
-        )
-        assert run(judge, SHORT, model) == Assessment(
-            "scored", scores=score(judge.name, "no"), rationale="It is not.", calls=(asked(NO),)
-        )
+        for answer, label, rationale, broken in ((YES, "yes", "It is so.", []), (NO, "no", "It is not.", [1])):
+            details: dict[str, object] = {}
+            if judge.name == "guidelines":
+                details = {"broken_rules": broken, "rules": 1}
+                rationale = f"Broken rule: 1. {rationale}" if broken else rationale
+            expected = Assessment("scored", None, score(judge.name, label), rationale, details, (asked(answer),))
+            assert run(judge, SHORT, model) == expected
 
     @yes_no_judge
     def test_the_model_is_asked_for_the_judges_form(self, judge: Judge) -> None:

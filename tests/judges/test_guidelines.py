@@ -168,12 +168,14 @@ class TestHeuristic:
     def test_says_yes_where_words_show_nothing(self, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
         said = "Of what can be checked by counting words and looking for them, no rule is broken."
-        assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {said}", "result": "yes"}
+        expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [], "result": "yes"}
+        assert JUDGE.heuristic(trace, prompt) == expected
 
     @pytest.mark.parametrize(("said", "trace"), BROKEN.items(), ids=BROKEN)
     def test_says_no_and_what_it_counted(self, said: str, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
-        assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {said}", "result": "no"}
+        expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [int(said[5])], "result": "no"}
+        assert JUDGE.heuristic(trace, prompt) == expected
         found = asyncio.run(evaluate(JUDGE, msgspec.structs.replace(trace, input="?"), LexicalModel()))
         assert found.details["broken_rules"] == [int(said.split()[1])]
 
