@@ -179,10 +179,8 @@ def make(settings: Settings) -> Judge:
 
 
 def _numbers(value: object) -> Iterator[int]:
-    """Yield the numbers of rules in the forms that models write: `2`, `"Rule 2: …"`, `"1, 4"`, `{"rule": 2}`."""
-    if isinstance(value, dict):
-        yield from next((numbers for each in value.values() if (numbers := [*_numbers(each)])), ())
-    elif isinstance(value, list):
+    """Yield the numbers of rules in the forms that models write: `2`, `"Rule 2: …"`, `"1, 4"`."""
+    if isinstance(value, list):
         for each in value:
             yield from _numbers(each)
     elif not isinstance(value, bool):
@@ -251,8 +249,7 @@ def _decision_form(shown: Callable[[Trace], tuple[Block, ...]], *, history: bool
         raw = min(obeyed)
         found = typed_questions.binary("guidelines", raw, calibrations)
         # By a calibration the answer may fail though each rule is rather obeyed than not: then it is the least obeyed.
-        is_broken = (each < _HALF or each == raw for each in obeyed)
-        broken = [] if found.passed else [number for number, each in enumerate(is_broken, 1) if each]
+        broken = [number for number, each in enumerate(obeyed, 1) if not found.passed and (each == raw or each < _HALF)]
         listed = [{"rule": number, "probability": each} for number, each in enumerate(obeyed, 1)]
         details = {"probabilities": listed, **typed_questions.details({"guidelines": raw}, calibrations)}
         return _naming(Reading((found,), details=details), len(obeyed), broken)

@@ -81,8 +81,8 @@ class TestScored:
             details: dict[str, object] = {}
             if judge.name == "guidelines":
                 details = {"broken_rules": broken, "rules": 1}
-                rationale = f"Broken rule: 1. {rationale}" if broken else rationale
-            expected = Assessment("scored", None, score(judge.name, label), rationale, details, (asked(answer),))
+            said = f"Broken rule: 1. {rationale}" if details and broken else rationale
+            expected = Assessment("scored", None, score(judge.name, label), said, details, (asked(answer),))
             assert run(judge, SHORT, model) == expected
 
     @yes_no_judge

@@ -189,7 +189,7 @@ WRITTEN = {
     "one number": (2, [2]),
     "decorated": (["**2**"], [2]),
     "fractions of nothing": ([2.0], [2]),
-    "objects": ([{"rule": 2, "why": "It has 1 word."}], [2]),
+    "lists in a list": ([[2], [1]], [1, 2]),
     "a rule that does not exist": ([2, 7], [2]),
     "twice": ([1, 1], [1]),
     "true": ([True], []),
