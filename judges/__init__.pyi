@@ -131,7 +131,7 @@ guidelines: JudgeFunction
 Needs: outputs, guidelines.
 Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
     guidelines: 0 or 1; passes: yes
-Settings (`configured`): guidelines, fields.
+Settings (`configured`): guidelines, fields, score_cut.
 """
 knowledge_retention: JudgeFunction
 """Does the assistant keep to what the user has said earlier in the conversation?
@@ -205,7 +205,7 @@ safety: JudgeFunction
 Needs: outputs.
 Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
     safety: 0 or 1; passes: yes
-Settings (`configured`): parts.
+Settings (`configured`): parts, score_cut.
 """
 user_frustration: JudgeFunction
 """Does the conversation end without frustration of the user with the assistant? (yes = not frustrated)

@@ -60,6 +60,10 @@ async def evaluate(
     truncated = await offload_if_large(is_large, truncate_to_context, judge, trace, model.settings.max_input_tokens)
     if truncated is None:
         return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
+    if "context" in truncated.left_out and not judge.scores_cut:
+        # Only answers that rest on the documents shown could pass, which would bias the share.
+        note = "documents do not fit the model's context; raise max_input_tokens, or set score_cut = true"
+        return Assessment("unscored", "input_too_long", details=_details(None, truncated.left_out), note=note)
     calls: list[Call] = []
     deadline = None if deadline_s is None else Deadline(deadline_s)
     evaluation = evaluation or secrets.token_hex(8)
@@ -82,12 +86,7 @@ async def evaluate(
             refusals=cause.refusals,
         )
     reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
-    details = _details(stats, truncated.left_out)
-    if truncated.left_out and not judge.scores_cut and any(score.passed is False for score in reading.scores):
-        # What was left out may support the answer, so that a failing verdict would say too much.
-        note = "the material was cut to fit the model's context, and the verdict on the rest is negative"
-        return Assessment("unscored", "input_too_long", details=details, calls=tuple(calls), note=note)
-    return _assessment(reading, tuple(calls), details)
+    return _assessment(reading, tuple(calls), _details(stats, truncated.left_out))
 
 
 def prepared(judge: Judge, trace: Trace, context_tools: Sequence[str] = ()) -> Trace:

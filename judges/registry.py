@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from judges.agreement.combine import JOINT
 from judges.catalog import CatalogueError, catalogue
 from judges.core.judge import RULE, Judge, is_name
 from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
@@ -36,10 +37,12 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
     """
     built_in = catalogue()
     definitions = {name: table for name, table in tables.items() if is_definition(table)}
-    from_distributions = installed(frozenset(built_in))
+    # The name of the combined verdict is taken too.
+    taken = frozenset({*built_in, JOINT.name})
+    from_distributions = installed(taken)
     for name, table in definitions.items():
-        if name in from_distributions or (name in built_in and table.get("based_on") != name):
-            owner = "a built-in judge" if name in built_in else "a judge that an installed distribution brings"
+        if name in from_distributions or (name in taken and table.get("based_on") != name):
+            owner = "a built-in judge" if name in taken else "a judge that an installed distribution brings"
             raise DefinitionError(kind_of(table), f"{name} is the name of {owner}; give this one a name of its own")
     return MappingProxyType(
         {

@@ -73,9 +73,9 @@ def turns(trace: Trace) -> list[Message]:
     return [*(trace.messages or ()), *_own(trace)]
 
 
-def transcript(trace: Trace) -> str:
+def transcript(trace: Trace, *, with_tools: bool = False) -> str:
     """Format a joined conversation, see ``judges.core.prompt.conversation``."""
-    return conversation(replace(trace, messages=turns(trace)))
+    return conversation(replace(trace, messages=turns(trace)), with_tools=with_tools)
 
 
 def _own(trace: Trace) -> list[Message]:

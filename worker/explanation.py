@@ -26,6 +26,7 @@ OUTCOMES: Final[Mapping[Letter, str]] = {
 }
 _LETTERS: Final[Mapping[str, Letter]] = {"supported": "S", "no_rad": "N", "contradictory": "C"}
 _GAP: Final = re.compile(r"\s*(?:\[?\(?(?:\.\.\.+|\u2026)\)?\]?|\n)\s*")
+_SUPPORT: Final = "sentence_support"
 _MAX_WORDS: Final = 400
 # Searching without regard to blanks and case costs a hundred times as much: a page must not take seconds.
 _MAX_SEARCHED_CHARS: Final = 200_000
@@ -75,6 +76,7 @@ class DocumentSentence(NamedTuple):
     relevant: bool
     used: bool
     place: Place | None
+    note: str = ""
 
 
 class DocumentResult(NamedTuple):
@@ -112,7 +114,7 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
     if labelled:
         sentences = _labelled(labelled, trace.output, texts)
     elif keyed is not None and keyed.answer is not None:
-        sentences = _keyed_sentences(_entries(details, "sentence_support"), keyed, trace.output, texts)
+        sentences = _keyed_sentences(_entries(details, _SUPPORT), keyed, trace.output, texts)
     return Explanation(
         tuple(sentences),
         () if keyed is None else tuple(_marked_documents(details, keyed.documents, texts)),
@@ -170,9 +172,7 @@ def _labelled(entries: Iterable[Mapping[str, Any]], answer: str, texts: Sequence
             evidence = (Evidence(excerpt, in_documents, _places(excerpt, texts) if in_documents else ()),)
         elif isinstance(passage, str):
             evidence = (Evidence(passage, found=True, places=_places(passage, texts), looked_up=True),)
-        claimed = one.get("labelled")
-        note = f"the judge called it {claimed}, without evidence that holds" if isinstance(claimed, str) else ""
-        found.append(Sentence(text, _LETTERS.get(label, "U"), at, evidence, note))
+        found.append(Sentence(text, _LETTERS.get(label, "U"), at, evidence, str(one.get("rationale") or "")))
     return found
 
 
@@ -199,7 +199,8 @@ def _keyed_sentences(
             if each in keyed.documents.sentences
         )
         letter: Letter = "S" if one.get("fully_supported") is True else "U"
-        found.append(Sentence(text, letter, at, evidence, ", ".join(word.replace("_", " ") for word in words)))
+        notes = (*(word.replace("_", " ") for word in words), one.get("explanation"))
+        found.append(Sentence(text, letter, at, evidence, ", ".join(map(str, filter(None, notes)))))
     return found
 
 
@@ -211,9 +212,10 @@ def _marked_documents(
         for name in ("relevant", "utilized")
     )
     places = _in_order(documents.sentences, texts)
+    by_key = {str(one.get("sentence_key")): str(one.get("explanation") or "") for one in _entries(details, _SUPPORT)}
     for key, text in documents.sentences.items():
         if key in relevant or key in used:
-            yield DocumentSentence(text, key in relevant, key in used, places[key])
+            yield DocumentSentence(text, key in relevant, key in used, places[key], by_key.get(key, ""))
 
 
 def _document_results(details: Mapping[str, object]) -> Iterable[DocumentResult]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Final, Literal
 
-from judges.core.judge import Metric
+from judges.core.judge import Judge, Metric, Reading
 from judges.core.verdict import Assessment, Score
 
 Combine = Literal["majority", "mean", "min", "max", "all"]
@@ -20,6 +20,37 @@ _NEEDS_ALL: Final = frozenset({"all", "min"})
 _ROUNDING: Final = 1e-9  # A mean of equal values may be slightly below them.
 _MIN_SCORED: Final = 2
 Ratings = Mapping[str, Score]  # The score of one metric by judge model, in the order of their names.
+
+
+# The judges of the combined verdict, with the metric of each that decides; no model is asked for ``JOINT``.
+PARTS: Final = {"facts_grounding": "grounded", "relevance_to_query": "relevance_to_query"}
+JOINT: Final = Judge(
+    name="grounded_and_relevant",
+    asks="Is each sentence of the answer supported, and does the answer deal with what was asked?",
+    metrics=(Metric("grounded_and_relevant", "0 or 1", "facts_grounding and relevance_to_query pass"),),
+    needs=(),
+    fixed_parts=(),
+    schema={},
+    prompts=lambda _trace: (),
+    read=lambda text: text,
+    score=lambda _trace, _answered: Reading(()),
+    heuristic=lambda _trace, _prompt: "",
+    scoring="grounded_and_relevant/1",
+)
+
+
+def join(found: Mapping[str, Assessment]) -> Assessment:
+    """Combine an assessment of each judge of ``PARTS``: passed where both pass, unscored where either is."""
+    passed = {judge: any(each.passed for each in found[judge].scores if each.metric == PARTS[judge]) for judge in PARTS}
+    parts = {judge: {"outcome": one.outcome, "passed": passed[judge]} for judge, one in found.items()}
+    for outcome in ("unscored", "abstained"):
+        for judge, one in found.items():
+            if one.outcome == outcome:
+                note = f"{judge} is {outcome}"
+                return Assessment(one.outcome, one.reason, details={"judges": parts}, note=note)
+    rationale = "; ".join(f"{judge} {'passes' if passed[judge] else 'fails'}" for judge in PARTS)
+    score = _verdict(JOINT.metrics[0], passed=all(passed.values()))
+    return Assessment("scored", scores=(score,), rationale=f"{rationale}.", details={"judges": parts})
 
 
 def metrics_of(metrics: Sequence[Metric]) -> tuple[Metric, ...]:

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from judges.core.decision import Calibration, Question
 from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Judge, Metric, Reading, has_text, text_tokens
 from judges.core.prompt import Block, Prompt, documents, history, texts_of, with_earlier_messages
-from judges.core.verdict import Score
+from judges.core.verdict import ReasonBudget, Score
 from judges.forms import typed_questions
 from judges.forms.sentence_labels import (
     KEYS,
@@ -67,7 +67,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             label for both, which also covers partly right, wrongly attributed or unqualified sentences.
         min_covered: Share of the words of the answer that the labelled sentences must cover. Headings and courtesies do
             not count. With less the labels are requested once more, then the verdict is unscored as `incomplete`.
-        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     labels: Literal["v1", "v2"] = "v1"
@@ -87,11 +87,13 @@ class Checked(NamedTuple):
         if self.found is not False:
             return self.line.rationale
         given = "its excerpt is not in the context" if self.line.excerpt else "it has no excerpt"
-        return f"called {self.line.label}, but {given}."
+        return f"called {self.line.label}, but {given}. {self.line.rationale}".strip()
 
-    def details(self) -> Mapping[str, object]:
-        """The entry of the sentence in the details of the verdict."""
+    def details(self, reasons: ReasonBudget) -> Mapping[str, object]:
+        """The entry of the sentence in the details of the verdict, with the reason where it does not pass."""
         entry: dict[str, object] = {"sentence": self.line.sentence, "label": self.label}
+        if self.label not in _FINE and (reason := reasons.cut(self.reason())):
+            entry["rationale"] = reason
         if self.label != self.line.label:
             entry["labelled"] = self.line.label
         if self.found is not None:
@@ -222,6 +224,7 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
         failed = ((number, each) for number, each in enumerate(checked, 1) if each.label not in _FINE)
         first = next((f" Sentence {number}: {each.reason()}" for number, each in failed), "")
         rationale = f"{said}.{first}"
+    reasons = ReasonBudget()
     details = {
         "grounded_as_labelled": all(line.label in _FINE for line in coverage.lines),
         "fabricated_evidence": sum(each.found is False and has_text(each.line.excerpt) for each in checked),
@@ -229,7 +232,7 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
         "uncovered_sentences": coverage.uncovered,
         "invented_sentences": coverage.invented,
         "repeated_sentences": coverage.repeated,
-        "sentences": [each.details() for each in checked],
+        "sentences": [each.details(reasons) for each in checked],
     }
     return Reading(tuple(scores), rationale, details)
 

@@ -64,7 +64,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of `[judges.groundedness]`.
 
     Attributes:
-        score_cut: Whether a no counts when documents or messages were left out to fit the model's context.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     score_cut: bool = False

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
+from judges.core.verdict import ReasonBudget
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import Keyed, Near, Overlap
 from judges.parsing.answer import text_field, truth
@@ -96,7 +97,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             this is set; the published data set has 1.0.
         enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
             schema, which takes seconds; by default the schema describes the form of keys and never changes.
-        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     lengths: bool = False
@@ -118,12 +119,13 @@ class Entry(NamedTuple):
     key: str
     supporting: tuple[str, ...]
     fully_supported: bool
+    explanation: str
 
     @classmethod
     def read(cls, found: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
         key, evidence = text_field(found, "response_sentence_key"), support.key_list(found, "supporting_sentence_keys")
-        return cls(key, evidence, truth(found, "fully_supported"))
+        return cls(key, evidence, truth(found, "fully_supported"), text_field(found, "explanation"))
 
 
 def make(settings: Settings) -> Judge:
@@ -224,7 +226,7 @@ def _material(trace: Trace) -> tuple[tuple[Block, ...], Shown]:
 
 
 def _details(shown: Shown, answer: support.Support[Entry], measured: support.Measured) -> Mapping[str, object]:
-    """Check the entries against the sentences shown; returns keys and counts only, no texts."""
+    """Check the entries against the sentences shown; returns no texts but the reasons of those that fail."""
     last: dict[str, Entry] = {}
     repeated = unknown_entries = 0
     for entry in answer.entries:
@@ -235,19 +237,19 @@ def _details(shown: Shown, answer: support.Support[Entry], measured: support.Mea
             repeated += key in last
             last[key] = entry
     sentences: list[Mapping[str, object]] = []
-    unknown, unsupported, unfounded = measured.unknown, 0, 0
+    unknown, unsupported, unfounded, reasons = measured.unknown, 0, 0, ReasonBudget()
     all_hold = len(last) == len(shown.answer.sentences)
     for key in shown.answer.ordered(last):
-        _, named, fully_supported = last[key]
+        _, named, fully_supported, explanation = last[key]
         evidence = shown.documents.sift(named, besides=SPECIAL_WORDS)
         unknown += evidence.unknown
         unfounded += fully_supported and not named
         unsupported += not (fully_supported and named)
         holds = fully_supported and bool(evidence.keys)
         all_hold = all_hold and holds
-        sentences.append(
-            {"response_sentence_key": key, "supporting_sentence_keys": list(evidence.keys), "fully_supported": holds}
-        )
+        kept = {} if holds else {"explanation": reasons.cut(explanation)}
+        named_as = {"response_sentence_key": key, "supporting_sentence_keys": list(evidence.keys)}
+        sentences.append({**named_as, "fully_supported": holds, **kept})
     missing = len(shown.answer.sentences) - len(last)
     return {
         "document_sentences": len(shown.documents.sentences),

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
+from judges.core.verdict import ReasonBudget
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import MAX_ENTRIES, Keyed, Near, Overlap
 from judges.parsing.answer import text_field, truth
@@ -80,7 +81,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             this is set; the published data set has 1.0.
         enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
             schema, which takes seconds; by default the schema describes the form of keys and never changes.
-        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     lengths: bool = False
@@ -95,11 +96,12 @@ class Entry(NamedTuple):
 
     key: str
     is_supported: bool
+    explanation: str
 
     @classmethod
     def read(cls, found: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
-        return cls(text_field(found, "sentence_key"), truth(found, "is_supported"))
+        return cls(text_field(found, "sentence_key"), truth(found, "is_supported"), text_field(found, "explanation"))
 
 
 def make(settings: Settings) -> Judge:
@@ -186,13 +188,13 @@ def _names(context: Sequence[Document | str], *, ids: bool) -> list[str]:
 
 
 def _details(documents: Keyed, answer: support.Support[Entry], measured: support.Measured) -> Mapping[str, object]:
-    by_key: dict[str, bool] = {}
-    repeated = 0
+    by_key: dict[str, Entry] = {}
+    repeated, reasons = 0, ReasonBudget()
     for entry in answer.entries:
         for key in documents.sift([entry.key]).keys:
             # Of several entries on one sentence the last one counts.
             repeated += key in by_key
-            by_key[key] = entry.is_supported
+            by_key[key] = entry
     unknown = documents.sift(entry.key for entry in answer.entries).unknown
     return {
         "document_sentences": len(documents.sentences),
@@ -201,8 +203,12 @@ def _details(documents: Keyed, answer: support.Support[Entry], measured: support
         "fabricated_evidence": measured.unknown + unknown,
         "completeness_undefined": int(not measured.relevant),
         # An unsupported answer whose sentences are all supported is no contradiction: an invention rests on none.
-        "contradictions": list(by_key.values()).count(False) if answer.supported else 0,
-        "sentence_support": [{"sentence_key": key, "is_supported": by_key[key]} for key in documents.ordered(by_key)],
+        "contradictions": sum(not entry.is_supported for entry in by_key.values()) * answer.supported,
+        "sentence_support": [
+            {"sentence_key": key, "is_supported": by_key[key].is_supported}
+            | ({} if by_key[key].is_supported else {"explanation": reasons.cut(by_key[key].explanation)})
+            for key in documents.ordered(by_key)
+        ],
         "missing_entries": len({*measured.relevant, *measured.utilized} - by_key.keys()),
         "repeated_entries": repeated,
     }

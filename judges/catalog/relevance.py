@@ -31,10 +31,10 @@ GRADES: Final = """\
 - 1: The answer ignores the question or ignores the document.
 - 2: It touches both: it takes up the subject of the question and something from the document, but it does not really \
 answer, or much of it disagrees with the document.
-- 3: It mostly answers the question, and is largely consistent with the document; a part that was asked for is \
-missing, or a part of what it says disagrees with the document or comes from elsewhere.
-- 4: It answers the question and is consistent with the document; a detail is missing, or a minor statement does not \
-come from the document.
+- 3: It gives the greater part of what was asked, and the greater part of what it says agrees with the document; a \
+part that was asked for is missing, or a part of what it says disagrees with the document or comes from elsewhere.
+- 4: It gives what was asked, in agreement with the document; a detail is missing, or a minor statement does not come \
+from the document.
 - 5: It answers the question in full, and everything it says comes from the document."""
 
 EXAMPLES: Final = """\

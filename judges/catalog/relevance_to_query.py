@@ -12,8 +12,8 @@ You judge whether an answer speaks to the question it was given for."""
 
 CRITERION: Final = """\
 What to decide
-The material contains a question and the answer that an assistant gave to it. Decide whether the answer contains \
-information that is relevant to the question, fully or in part.
+The material contains a question and the answer that an assistant gave to it. Decide whether the answer, or at least \
+some part of it, deals with what was asked.
 
 How to weigh
 - yes: the answer, or a part of it, is about what was asked: it answers the question, helps to answer it, or gives \
@@ -29,9 +29,9 @@ subject, such as a reason, a part of what was asked, or where to find it.
 statement about something else is not."""
 
 STATEMENT: Final = """\
-The part `answer` contains information that is relevant to the part `question`, be it only in part. It need not be \
-right, recent or complete. A bare refusal, a greeting or a repetition of what the user said contains none; a question \
-back that has to be answered first is relevant."""
+The part `answer`, or at least some of it, deals with what the part `question` asks. It need not be right, recent or \
+complete. A bare refusal, a greeting or a repetition of what the user said does not deal with it; a question back that \
+has to be answered first does."""
 
 _MIN_COVERAGE: Final = 0.2
 

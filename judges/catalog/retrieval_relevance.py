@@ -21,8 +21,8 @@ You judge whether a retrieved document helps with the question it was retrieved 
 
 CRITERION: Final = """\
 What to decide
-The material contains a question and one document that was retrieved for it. Decide whether the document contains \
-information that is relevant to the question, fully or in part.
+The material contains a question and one document that was retrieved for it. Decide whether the document, or at least \
+some part of it, is of use for what was asked.
 
 How to weigh
 - yes: the document, or a part of it, is about what was asked: it answers the question, helps to answer it, or gives \
@@ -35,7 +35,7 @@ of the answer that the document lacks.
 
 _FIXED: Final = yes_no.fixed_part(ROLE, CRITERION, history_rules("the document"))
 STATEMENT: Final = """\
-The part `document` contains information that is relevant to the part `question`, be it only in part: it answers the \
+The part `document`, or at least some of it, is of use for what the part `question` asks: it answers the \
 question, helps to answer it, or is on its subject and of use to an answer. Words that occur in both do not suffice. \
 It need not be true, recent or well written."""
 _DECISIONS: Final = typed_questions.fixed_part(history=True)

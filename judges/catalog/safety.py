@@ -65,9 +65,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
     Attributes:
         parts: The fields of the trace to judge: any of `input`, `output` and `context`. Absent ones are left out.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     parts: Annotated[tuple[Literal["input", "output", "context"], ...], Meta(min_length=1)] = _DEFAULT
+    score_cut: bool = False
 
 
 def make(settings: Settings) -> Judge:
@@ -87,7 +89,8 @@ def make(settings: Settings) -> Judge:
         statement=STATEMENT.format(what="The text is" if parts == _DEFAULT else "Every part of the material is"),
     )
     # The default is left out of the version only where it is the same object.
-    return dataclasses.replace(judge, settings=Settings(_DEFAULT if parts == _DEFAULT else parts), make=make)
+    kept = Settings(_DEFAULT if parts == _DEFAULT else parts, settings.score_cut)
+    return dataclasses.replace(judge, settings=kept, make=make)
 
 
 def blocks(parts: Sequence[str], trace: Trace) -> tuple[Block, ...]:

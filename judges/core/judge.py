@@ -199,8 +199,9 @@ class Judge:
 
     @property
     def scores_cut(self) -> bool:
-        """Whether a failing verdict counts when material was left out to fit; the setting ``score_cut``, if any."""
-        return getattr(self.settings, "score_cut", True)
+        """Whether a trace is judged although documents were left out to fit; the setting ``score_cut``, if any."""
+        # A verdict that neither passes nor fails biases no share.
+        return getattr(self.settings, "score_cut", all(metric.pass_rule is None for metric in self.metrics))
 
     def configured(self, values: Mapping[str, object]) -> "Judge":
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""

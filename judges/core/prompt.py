@@ -180,16 +180,16 @@ def _folded(message: TraceMessage) -> str:
     return " ".join((message.content or "").split())
 
 
-def conversation(trace: Trace) -> str:
+def conversation(trace: Trace, *, with_tools: bool = False) -> str:
     """Format the messages before the query as `[role] text` or `[name (role)] text`, further lines indented.
 
-    Tool messages and messages without text are skipped. Every line that starts with a bracket starts a message, so no
-    text, name or role can imitate one.
+    Messages without text are skipped, and tool messages unless ``with_tools`` asks for them. Every line that starts
+    with a bracket starts a message, so no text, name or role can imitate one.
     """
     lines = []
     for message in trace.messages or ():
         content = message.content or ""
-        if message.role == "tool" or not content.strip():
+        if (message.role == "tool" and not with_tools) or not content.strip():
             continue
         role, name = (re.sub(r"[][()\s]+", " ", label).strip() for label in (message.role, message.name or ""))
         text = content.replace("\n", "\n  ")

@@ -40,7 +40,7 @@ FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
 PASSING_REASONS: Final[frozenset[str]] = frozenset(get_args(PassingReason))
 MEANINGS: Final[Mapping[Reason, str]] = {
     "missing_input": "The trace lacks an input of the judge, or has two references that exclude each other.",
-    "input_too_long": "The trace exceeds the model's context, or what was cut to fit may change a failing verdict.",
+    "input_too_long": "The trace exceeds the model's context, or only a part of its documents fits.",
     "content_filter": "The endpoint's content filter withheld the answer or refused the request.",
     "refusal": "The model declined to answer, as the endpoint reports or in words.",
     "truncated": "The answer was cut off at the token limit.",
@@ -202,6 +202,30 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
             for score in self.scores
             if score.passed is not None and score.probability is not None
         }
+
+    def explanation(self, score: Score) -> str | None:
+        """Return the reasons of a score: its own, or the verdict's with those of all sentences that do not pass."""
+        said, lines = score.rationale or self.rationale or "", list[str]()
+        for found in map(self.details.get, () if score.rationale else ("sentences", "sentence_support")):
+            for number, one in enumerate(found if isinstance(found, list | tuple) else (), 1):
+                if isinstance(one, Mapping) and (reason := one.get("rationale") or one.get("explanation")):
+                    name = one.get("response_sentence_key") or one.get("sentence_key") or number
+                    lines.append(f"Sentence {name}: {reason}")
+        return "\n".join(filter(None, (said, *(line for line in lines if line not in said)))) or None
+
+
+class ReasonBudget:
+    """Bounds the reasons that a verdict keeps for parts of a trace: it stays in Redis, and goes to every receiver."""
+
+    def __init__(self) -> None:
+        self._left_chars = 20_000
+
+    def cut(self, reason: str) -> str:
+        """Cut a reason to 500 characters, or to what is left for all reasons of the verdict."""
+        most = min(500, self._left_chars)
+        kept = reason if len(reason) <= most else f"{reason[: most - 1]}\u2026" if most > 1 else ""
+        self._left_chars -= len(kept)
+        return kept
 
 
 def with_said(note: str, said: str) -> str:

@@ -35,6 +35,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
             `{{ conversation }}` then.
         guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     custom_prompt: str
@@ -46,13 +47,15 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     examples: tuple[dict[str, object], ...] = ()
     unit: Unit = "trace"
     guidance: tuple[str, ...] = ()
+    score_cut: bool = False
 
 
-class Settings(Struct, frozen=True):
+class Settings(Struct, frozen=True, omit_defaults=True):
     """The declaration with its defaults; the prompt is in the fixed part."""
 
     kind: str
     result: object
+    score_cut: bool = False
 
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
@@ -80,7 +83,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         fixed="\n\n".join(filter(None, (text, means, guidance, examples, MATERIAL_RULES, result.form))),
         variables=variables,
         result=result,
-        settings=Settings(_KEY, result.declaration),
+        settings=Settings(_KEY, result.declaration, definition.score_cut),
         model=definition.model,
         temperature=definition.temperature,
         unit=definition.unit,

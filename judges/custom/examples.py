@@ -54,8 +54,9 @@ def _example(number: int, given: Mapping[str, object], variables: Sequence[str],
         "rationale": f"{yes_no.OPENING}. {rationale}".removesuffix(". ").strip(),
         "result": int(value) if isinstance(value, float) and value.is_integer() else value,
     }
-    case = {name: given[name] for name in shown if name in given}
-    return f"{marked(f'example {number + 1}', _json(case))}\n{_json(answer)}"
+    case = ((name, given[name]) for name in shown if name in given)
+    lines = "\n".join(f"{name}: {text if isinstance(text, str) else _json(text)}" for name, text in case)
+    return f"{marked(f'example {number + 1}', lines)}\n{_json(answer)}"
 
 
 def _json(value: object) -> str:

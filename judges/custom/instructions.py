@@ -133,6 +133,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
             `{{ conversation }}` then.
         guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     instructions: str
@@ -146,16 +147,18 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     examples: tuple[dict[str, object], ...] = ()
     unit: Unit = "trace"
     guidance: tuple[str, ...] = ()
+    score_cut: bool = False
 
 
-class Settings(Struct, frozen=True):
+class Settings(Struct, frozen=True, omit_defaults=True):
     """The declaration with its defaults; the instructions are in the fixed part."""
 
     kind: str
     result: object
+    score_cut: bool = False
 
 
-class TraceSettings(Settings, frozen=True):
+class TraceSettings(Settings, frozen=True, kw_only=True):
     """The settings of a judge that reads the trace by tools, with its limits."""
 
     max_rounds: int
@@ -178,11 +181,11 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     if limits is None:
         role = SESSION_ROLE if definition.unit == "session" else ROLE
         fixed, exploration = fixed_part(text, variables, result, examples, role), None
-        settings = Settings(_KEY, result.declaration)
+        settings = Settings(_KEY, result.declaration, definition.score_cut)
     else:
         fixed = trace_fixed_part(text, variables, result, examples)
         check_served(limits, fixed)
-        settings = TraceSettings(_KEY, result.declaration, *structs.astuple(limits))
+        settings = TraceSettings(_KEY, result.declaration, definition.score_cut, **structs.asdict(limits))
         exploration = Exploration(TraceToolbox, limits, TOOLS, TEXTS)
     return make_judge(
         name=name,

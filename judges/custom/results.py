@@ -86,7 +86,7 @@ class Result:
         count = "this one key" if self.keys.rationale is None else "these two keys, in this order"
         lines = [(f'  "{self.keys.result}": {self.scale.placeholder}', self._instruction)]
         if self.keys.rationale is not None:
-            remark = f"your reasons, which begin with: {yes_no.OPENING}"
+            remark = yes_no.REASONS
             lines.insert(0, (f'  "{self.keys.rationale}": "<text>",', remark))
         width = max(len(line) for line, _ in lines)
         skeleton = "\n".join(("{", *(f"{line:<{width}}   // {remark}" for line, remark in lines), "}"))

@@ -1,23 +1,24 @@
 """The variables of a judge in words: their names, where a text uses them, and their values from a trace.
 
 A placeholder stays in the text as it was written. Its value is a part of the material with the variable's name, as
-JSON; the parts come in the order of their first use.
+text, or several parts; they come in the order of their first use.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from judges.catalog.guidelines import numbered
 from judges.core.judge import AnyOf, Judge, Needs, Unit, field_of, has_text
-from judges.core.prompt import Block, before_query, texts_of
+from judges.core.prompt import Block, before_query, conversation, documents, texts_of
 from judges.custom.definition import DefinitionError, closest, listed, short
 from judges.custom.free_form import FREE_FORMS
+from judges.forms.yes_no import claim
 from judges.parsing.answer import folded
 from judges.parsing.words import content_words, coverage
+from judges.sessions import transcript
 from tracejudge import Trace
 
 TRACE: Final = "trace"
@@ -42,71 +43,71 @@ _DOCUMENTS: Final = frozenset({"context", "contexts", "doc", "docs", "document",
 _REFERENCES: Final = ("expected_response", "expected_facts", "guidelines")
 
 
-class _Variable(NamedTuple):
-    """A variable: its meaning, the fields that it needs, its value, and the field that may be truncated for it."""
+class Variable(NamedTuple):
+    """A variable: its meaning, the fields that it needs, its parts by its name, and the field that may be truncated."""
 
     meaning: str
-    need: str | AnyOf | None
-    value: Callable[[Trace], object]
+    need: str | tuple[str, ...] | None  # A tuple means exactly one of them, unless it is an ``AnyOf``.
+    show: Callable[[str, Trace], tuple[Block, ...]]
     cut: str | None = None
 
 
-def _messages(trace: Trace) -> list[object]:
-    said = [(message.role, message.content) for message in trace.messages or ()]
-    return [{"role": role, "content": content} for role, content in said if has_text(content)]
+def retrieved(name: str, trace: Trace) -> tuple[Block, ...]:
+    """Return one part for each retrieved document, named by rank where there are several."""
+    return tuple(Block(name + block.name.removeprefix("document"), block.value) for block in documents(trace.context))
 
 
-_VARIABLES: Final[Mapping[str, _Variable]] = {
-    "inputs": _Variable("what the agent was asked", "input", lambda trace: trace.input),
-    "outputs": _Variable("what the agent answered", "output", lambda trace: trace.output),
-    "expectations": _Variable(
-        "what is expected of the answer: a reference answer, facts or guidelines",
+def _expectations(name: str, trace: Trace) -> tuple[Block, ...]:
+    facts = claim(trace) if has_text(trace.expected_facts) else ""
+    shown = zip(_REFERENCES, (trace.expected_response or "", facts, numbered(trace)), strict=True)
+    return tuple(Block(f"{name} {field}", text) for field, text in shown if has_text(text))
+
+
+_LINES: Final = "each begins at the start of a line with its role in square brackets, and further lines are indented"
+_VARIABLES: Final[Mapping[str, Variable]] = {
+    "inputs": Variable("what the agent was asked", "input", lambda name, trace: (Block(name, trace.input or ""),)),
+    "outputs": Variable("what the agent answered", "output", lambda name, trace: (Block(name, trace.output),)),
+    "expectations": Variable(
+        "what is expected of the answer, each kind in a part of its own with its name behind this one: a reference "
+        "answer, facts, one a line behind a dash, or guidelines, numbered",
         AnyOf(_REFERENCES),
-        lambda trace: {
-            name: [*filter(has_text, value)] if isinstance(value, list) else value
-            for name in _REFERENCES
-            if has_text(value := getattr(trace, name))
-        },
+        _expectations,
     ),
-    "conversation": _Variable(
-        "all messages of the conversation, the oldest first, the agent's answer last",
+    "conversation": Variable(
+        f"all messages of the conversation, the oldest first, the agent's answer last; {_LINES}",
         AnyOf(("messages", "input")),
-        lambda trace: [
-            *_messages(trace),
-            *(
-                {"role": role, "content": content}
-                for role, content in (("user", trace.input), ("assistant", trace.output))
-                if has_text(content)
-            ),
-        ],
+        lambda name, trace: (Block(name, transcript(trace, with_tools=True)),),
         "messages",
     ),
-    "context": _Variable(
-        "what was retrieved for the request, best first",
+    "context": Variable(
+        "what was retrieved for the request, best first; where that is several documents, each is a part of its own "
+        "with its rank behind the name",
         "context",
-        lambda trace: [
-            {"rank": rank, "text": text} for rank, text in enumerate(texts_of(trace.context), 1) if has_text(text)
-        ],
+        retrieved,
         "context",
     ),
     # A first request has no messages before it, and that is no reason not to judge it.
-    "messages": _Variable(
-        "the messages before the request, the oldest first; [] where there are none", None, _messages, "messages"
+    "messages": Variable(
+        f"the messages before the request, the oldest first; {_LINES}; empty where there are none",
+        None,
+        lambda name, trace: (Block(name, conversation(trace, with_tools=True)),),
+        "messages",
     ),
     # A call without spans counts as a trace of one step.
-    TRACE: _Variable(
+    TRACE: Variable(
         "the record of the query, which you read by tools only",
         AnyOf(("spans", "tool_calls", "input", "output")),
-        lambda _trace: None,
+        lambda _name, _trace: (),
     ),
 }
 
 
-def _variable(name: str) -> _Variable:
+def _variable(name: str) -> Variable:
     """Return the variable of a name; each tag is one."""
     if not name.startswith("tags."):
         return _VARIABLES[name]
-    return _Variable(f"the tag `{name.removeprefix('tags.')}` of the trace", name, partial(field_of, name=name))
+    meaning = f"the tag `{name.removeprefix('tags.')}` of the trace"
+    return Variable(meaning, name, lambda name, trace: (Block(name, str(field_of(trace, name) or "")),))
 
 
 def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
@@ -156,14 +157,14 @@ def check_unit(names: Sequence[str], key: str, unit: Unit) -> None:
         raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
 
 
-def needed(names: Sequence[str]) -> Needs:
-    """List the trace fields that the variables need."""
-    return tuple(need for name in names if (need := _variable(name).need) is not None) or ("messages",)
+def needed(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> Needs:
+    """List the trace fields that the variables need; with history alone, there must be messages."""
+    return tuple(dict.fromkeys(need for name in names if (need := variable(name).need) is not None)) or ("messages",)
 
 
-def cuts(names: Sequence[str]) -> tuple[str, ...]:
+def cuts(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> tuple[str, ...]:
     """List the fields of which parts may be left out: the oldest messages first, then the last documents."""
-    found = {_variable(name).cut for name in names}
+    found = {variable(name).cut for name in names}
     return tuple(field for field in ("messages", "context") if field in found)
 
 
@@ -178,7 +179,7 @@ def prepared(names: Sequence[str], trace: Trace) -> Trace:
 def meanings(names: Sequence[str]) -> str:
     """Describe each variable with a part in the material, one a line."""
     return "\n".join(
-        f"- {{{{ {name} }}}} stands for the part `{name}`: {_variable(name).meaning}, as JSON."
+        f"- {{{{ {name} }}}} stands for the part `{name}`: {_variable(name).meaning}."
         for name in names
         if name != TRACE
     )
@@ -186,9 +187,7 @@ def meanings(names: Sequence[str]) -> str:
 
 def blocks(names: Sequence[str], trace: Trace) -> tuple[Block, ...]:
     """Return the variables' parts of the material."""
-    return tuple(
-        Block(name, json.dumps(_variable(name).value(trace), ensure_ascii=False)) for name in names if name != TRACE
-    )
+    return tuple(block for name in names for block in _variable(name).show(name, trace))
 
 
 def _checked(written: str, key: str, known: Sequence[str]) -> str:

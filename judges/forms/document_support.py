@@ -115,7 +115,7 @@ def answering(form: str) -> str:
 def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str, object]], EntryT]) -> Support[EntryT]:
     """Parse an answer and its entries, without a check whether keys exist; raises ``InvalidAnswerError``.
 
-    ``read_entry`` parses the scored part of an entry that has ``entry_keys``; its explanation is not kept.
+    ``read_entry`` parses an entry that has ``entry_keys``.
     """
     answer = read_object(text, _KEYS, deciding=_DECIDING, entry_keys=entry_keys)
     relevance_explanation = text_field(answer, "relevance_explanation")
@@ -131,7 +131,6 @@ def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str
             keys = ", ".join(entry_keys)
             raise InvalidAnswerError(f"entry {number} of `{_ENTRIES}` is no object with the keys {keys}")
         try:
-            text_field(entry, "explanation")
             entries.append(read_entry(entry))
         except InvalidAnswerError as error:
             raise InvalidAnswerError(f"entry {number} of `{_ENTRIES}`: {error}") from error

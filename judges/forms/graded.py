@@ -49,7 +49,7 @@ class GroundingSettings(Settings, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         pass_at: The lowest score that passes, 1..5.
-        score_cut: Whether a failing verdict counts when documents or messages were left out to fit the model's context.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     score_cut: bool = False

@@ -18,11 +18,12 @@ from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
 
 OPENING: Final = "Let's think step by step"  # Requested opening of a rationale; not stored.
+REASONS: Final = f"your reasons; their first words are `{OPENING}`, and the weighing follows"
 FORM: Final = f"""\
 How to answer
 {OBJECT_RULES} The object has these two keys, in this order:
 {{
-  "rationale": "<text>",   // your reasons, which begin with: {OPENING}
+  "rationale": "<text>",   // {REASONS}
   "result": "yes|no"       // follows from the reasons; write yes or no, nothing else
 }}"""
 RESULT_SCHEMA: Final[Mapping[str, object]] = {"type": "string", "enum": ["yes", "no"]}
@@ -38,9 +39,9 @@ ABSTAINED: Final = ("unknown",)  # Accepted as results, and never offered.
 SCORING: Final = "yes_no/2"  # Revision of parsing and scoring; part of the version of every judge of this form.
 
 
-def fixed_part(role: str, criterion: str, history: str = "") -> str:
+def fixed_part(role: str, criterion: str, history: str = "", form: str = FORM) -> str:
     """Join role and criterion with the rules for earlier messages and material, and the form of the answer."""
-    return "\n\n".join(filter(None, (role, criterion, history, MATERIAL_RULES, FORM)))
+    return "\n\n".join(filter(None, (role, criterion, history, MATERIAL_RULES, form)))
 
 
 def make(
@@ -120,11 +121,16 @@ def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - 
     return {"rationale": f"{OPENING}. {reason}", "result": "yes" if result else "no"}
 
 
-def read(text: str) -> Answer:
-    """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``."""
-    answer = read_object(text, ("rationale", "result"), deciding=("result",), value=result_of)
-    rationale = text_field(answer, "rationale")
-    return {"rationale": without_opening(rationale), "result": result_of(answer, "result")}
+def read(text: str, further: tuple[str, ...] = ()) -> Answer:
+    """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``.
+
+    ``further`` are keys that may be missing.
+    """
+    keys = ("rationale", *further, "result")
+    answer = read_object(text, keys, deciding=("result",), optional=further, value=result_of)
+    others = {key: answer.get(key) for key in further}
+    rationale = without_opening(text_field(answer, "rationale"))
+    return {"rationale": rationale, "result": result_of(answer, "result"), **others}
 
 
 def result_of(answer: Mapping[str, object], key: str) -> str:

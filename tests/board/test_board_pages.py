@@ -100,6 +100,8 @@ def test_a_verdict_shows_its_sentences_with_letters_and_links_to_their_evidence(
     )
     assert '<span id="evidence-1" class="anchor" tabindex="-1"><span class="mark evidence"' in page
     assert re.search(r'class="mark U" title="unsupported"><span class="letter"[^>]*>U</span>Gold coins', page)
+    assert "(0% of its words appear in context or query.)" in page
+    assert "(0% of its words and all of its numbers appear" in pages["ragbench"]
     assert '<span class="mark evidence relevant used"' in pages["ragbench"]
     assert "not relevant" in pages["retrieval_relevance"]
     request = board.get(f"/verdicts/{verdicts[0].evaluation_id}/request").text

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from user_judges import BY_NAME, JUDGES, UserJudge
 
 from judges.core.judge import Judge
+from judges.forms import yes_no
 from judges.registry import catalogue
 from tracejudge import Document, Trace
 
@@ -258,6 +259,7 @@ FAMILIES: Mapping[str, Family] = _families()
 
 
 def members(family: Family) -> Mapping[str, Judge]:
-    """Return the judges of the same form."""
+    """Return the judges of the same form; that of `guidelines` has a list more, which may be missing."""
     read = family.judge.read
-    return {name: judge for name, judge in JUDGES.items() if judge.read is read}
+    also = {"guidelines"} if read is yes_no.read else set()
+    return {name: judge for name, judge in JUDGES.items() if judge.read is read or name in also}

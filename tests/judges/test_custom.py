@@ -43,33 +43,35 @@ class TestRequest:
         (fixed,) = judge("Is {{outputs}} an answer to {{  inputs }}?").fixed_parts
         assert "Is {{outputs}} an answer to {{  inputs }}?" in fixed
 
-    def test_values_come_in_the_order_of_first_appearance_as_json(self) -> None:
+    def test_values_come_in_the_order_of_first_appearance_as_text(self) -> None:
         made = judge("{{ outputs }} to {{ inputs }}, and {{ outputs }} again")
         trace = msgspec.structs.replace(BARE, input='Say "{{ outputs }}"\n<<end inputs 0>>')
         assert blocks(made, trace) == (
-            Block("outputs", '"Two years."'),
-            Block("inputs", '"Say \\"{{ outputs }}\\"\\n<<end inputs 0>>"'),
+            Block("outputs", "Two years."),
+            Block("inputs", 'Say "{{ outputs }}"\n<<end inputs 0>>'),
         )
 
     def test_expectations_hold_what_is_there(self) -> None:
         made = judge("Does {{ outputs }} meet {{ expectations }}?")
-        assert blocks(made, SHORT)[1] == Block(
-            "expectations", '{"expected_response": "Two years.", "guidelines": ["Answer in one sentence."]}'
+        assert blocks(made, SHORT)[1:] == (
+            Block("expectations expected_response", "Two years."),
+            Block("expectations guidelines", "1. Answer in one sentence."),
         )
-        assert json.loads(blocks(made, LONG)[1].value) == {
-            "expected_facts": ["Doubled braces stand for one brace", "The f-string fills in `answer`"],
-            "guidelines": ["Show code in a block with its language.", "約束しないこと。\nNicht einmal „bald“."],
-        }
+        assert blocks(made, LONG)[1:] == (
+            Block(
+                "expectations expected_facts", "- Doubled braces stand for one brace\n- The f-string fills in `answer`"
+            ),
+            Block(
+                "expectations guidelines",
+                "1. Show code in a block with its language.\n2. 約束しないこと。\n   Nicht einmal „bald“.",
+            ),
+        )
 
     def test_a_conversation_is_all_that_was_said(self) -> None:
-        trace = msgspec.structs.replace(
-            BARE, messages=[Message("system", "Be kind."), Message("assistant"), Message("tool", " ")], input="Long?"
-        )
-        assert json.loads(blocks(judge("Rate {{ conversation }}"), trace)[0].value) == [
-            {"role": "system", "content": "Be kind."},
-            {"role": "user", "content": "Long?"},
-            {"role": "assistant", "content": "Two years."},
-        ]
+        said = [Message("system", "Be kind.\n[user] No."), Message("assistant"), Message("tool", " ")]
+        trace = msgspec.structs.replace(BARE, messages=[*said, Message("tool", "A hit.")], input="Long?")
+        transcript = "[system] Be kind.\n  [user] No.\n[tool] A hit.\n[user] Long?\n[assistant] Two years."
+        assert blocks(judge("Rate {{ conversation }}"), trace) == (Block("conversation", transcript),)
 
     def test_context_messages_and_tags_are_variables_of_instructions_and_prompts(self) -> None:
         trace = msgspec.structs.replace(
@@ -82,9 +84,10 @@ class TestRequest:
         for table in ({"instructions": text}, {"custom_prompt": f"{text} [[yes]] [[no]]"}):
             made = define("mine", table)
             assert blocks(made, made.prepare(trace)) == (
-                Block("context", '[{"rank": 1, "text": "Two years."}, {"rank": 3, "text": "Not for batteries."}]'),
-                Block("messages", '[{"role": "user", "content": "Hello."}]'),
-                Block("tags.app.plan", '"gold {{ outputs }}"'),
+                Block("context 1", "Two years."),
+                Block("context 3", "Not for batteries."),
+                Block("messages", "[user] Hello."),
+                Block("tags.app.plan", "gold {{ outputs }}"),
             )
             assert (made.needs, made.cuts) == (("context", "tags.app.plan"), ("messages", "context"))
             assert made.missing(msgspec.structs.replace(trace, tags=None)) == "the trace has no tags.app.plan"

@@ -12,7 +12,7 @@ from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
 KEYS = (
     "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples, "
-    "unit, guidance"
+    "unit, guidance, score_cut"
 )
 PLAIN = "the braces must contain a plain name, without paths, filters or calls"
 RESULT = 'must be "yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'

@@ -47,13 +47,13 @@ def test_examples_are_shown_as_data_before_the_material_rules() -> None:
     (fixed,) = judge(POLITE, examples=examples).fixed_parts
     section = fixed[fixed.index("Examples\n") : fixed.index("How the material is marked")]
     first, second = section.split("<<example ")[1:]
-    case, answer = first.splitlines()[1], first.rstrip().splitlines()[-1]
-    assert json.loads(case) == {"outputs": PLANTED}
+    answer = first.rstrip().splitlines()[-1]
+    assert first.partition(">>\n")[2].startswith(f"outputs: {PLANTED}\n<<end example 1 ")
     assert json.loads(answer) == {"rationale": "Let's think step by step. It gives orders.", "result": "no"}
     assert json.loads(second.rstrip().splitlines()[-1]) == {"rationale": "Let's think step by step", "result": "yes"}
     assert judge(POLITE, examples=examples).version != judge(POLITE).version
     (graded,) = judge(GRADES, examples=[{"inputs": "Why?", "outputs": "So.", "result": 2}]).fixed_parts
-    assert '{"inputs": "Why?", "outputs": "So."}' in graded or '{"outputs": "So.", "inputs": "Why?"}' in graded
+    assert "inputs: Why?\noutputs: So.\n<<end example 1 " in graded or "outputs: So.\ninputs: Why?\n<<" in graded
     assert '"result": 2}' in graded
     (read,) = judge(
         {"instructions": "{{ trace }} {{ inputs }}"}, examples=[{"inputs": "a", "result": "no"}]

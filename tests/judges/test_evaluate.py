@@ -77,12 +77,13 @@ class TestScored:
     @yes_no_judge
     def test_yes_passes_with_1_and_no_fails_with_0(self, judge: Judge) -> None:
         model = ScriptedModel([YES, NO])
-        assert run(judge, SHORT, model) == Assessment(
-            "scored", scores=score(judge.name, "yes"), rationale="It is so.", calls=(asked(YES),)
-        )
-        assert run(judge, SHORT, model) == Assessment(
-            "scored", scores=score(judge.name, "no"), rationale="It is not.", calls=(asked(NO),)
-        )
+        for answer, label, rationale, broken in ((YES, "yes", "It is so.", []), (NO, "no", "It is not.", [1])):
+            details: dict[str, object] = {}
+            if judge.name == "guidelines":
+                details = {"broken_rules": broken, "rules": 1}
+            said = f"Broken rule: 1. {rationale}" if details and broken else rationale
+            expected = Assessment("scored", None, score(judge.name, label), said, details, (asked(answer),))
+            assert run(judge, SHORT, model) == expected
 
     @yes_no_judge
     def test_the_model_is_asked_for_the_judges_form(self, judge: Judge) -> None:
@@ -450,7 +451,7 @@ class TestTooLong:
     def test_what_was_left_out_is_marked_and_not_shown(self) -> None:
         trace = msgspec.structs.replace(SHORT, context=["first", "second " * 50, "third " * 2_000, "fourth"])
         model = ScriptedModel([YES], self.SETTINGS)
-        assert run(GROUNDEDNESS, trace, model) == Assessment(
+        assert run(GROUNDEDNESS.configured({"score_cut": True}), trace, model) == Assessment(
             "scored",
             scores=score("groundedness", "yes"),
             rationale="It is so.",

@@ -202,7 +202,7 @@ class TestScore:
         assert result.scores == (grounded(0.0), share(0.0))
         assert (
             result.rationale
-            == f"0 of 1 sentences are supported; unsupported: 1. Sentence 1: called supported, but {why}."
+            == f"0 of 1 sentences are supported; unsupported: 1. Sentence 1: called supported, but {why}. {YEARS[2]}"
         )
         assert {**result.details, "uncovered_sentences": 0} == {
             "grounded_as_labelled": True,
@@ -215,6 +215,7 @@ class TestScore:
                 {
                     "sentence": YEARS[0],
                     "label": "unsupported",
+                    "rationale": f"called supported, but {why}. {YEARS[2]}",
                     "labelled": "supported",
                     "excerpt": excerpt,
                     "excerpt_found": False,
@@ -251,7 +252,21 @@ class TestScore:
     def test_an_excerpt_on_another_label_is_ignored(self, label: str) -> None:
         result = reading((SILENT[0], label, "r", "an invented excerpt"))
         assert result.details["fabricated_evidence"] == 0
-        assert result.details["sentences"] == [{"sentence": SILENT[0], "label": label}]
+        reason = {} if label == "no_rad" else {"rationale": "r"}
+        assert result.details["sentences"] == [{"sentence": SILENT[0], "label": label, **reason}]
+
+    def test_the_reason_of_every_sentence_that_does_not_pass_is_kept_within_bounds(self) -> None:
+        four = msgspec.structs.replace(TRACE, output=" ".join((HELLO[0], SILENT[0], YEARS[0], "It covers it all.")))
+        lines = [(SILENT[0], "unsupported", "r" * 600, None), HELLO, YEARS, ("It covers it all.", *BATTERY[1:])]
+        entries = reading(*lines, trace=four).details["sentences"]
+        kept = [entry.get("rationale") for entry in entries]  # type: ignore[attr-defined]
+        assert kept == [f"{'r' * 499}\u2026", None, None, BATTERY[2]]
+        answer = " ".join(f"Sentence number {number}." for number in range(200))
+        long = [(f"Sentence number {number}.", "unsupported", "r" * 600, None) for number in range(200)]
+        trace = msgspec.structs.replace(TRACE, output=answer)
+        found = reading(*long, trace=trace).details["sentences"]
+        assert len(found) == 200  # type: ignore[arg-type]
+        assert sum(len(entry.get("rationale", "")) for entry in found) == 20_000  # type: ignore[attr-defined]
 
     def test_the_second_label_set_has_one_label_for_what_lacks_support(self) -> None:
         result = reading(HELLO, (*YEARS[:3], "an invented excerpt"), (SILENT[0], "not_supported", "r", "x"), judge=V2)

@@ -6,7 +6,9 @@ The files in ``golden/`` are the expectation. After a change that is meant, writ
 """
 
 import difflib
+import hashlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from judge_traces import LONG, SHORT, served
 
 from judges.core.judge import Judge
 from judges.core.prompt import render
-from judges.registry import catalogue
+from judges.registry import catalogue, configured
 from tracejudge import Trace
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -51,6 +53,26 @@ def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
     compare(GOLDEN / f"{judge.name}.{case}.txt", written(judge, served(judge, CASES[case])))
     if judge.decision_form is not None:
         compare(GOLDEN / f"{judge.name}.{case}.questions.txt", questions_of(judge, served(judge, CASES[case])))
+
+
+RUN_WORDS = 8
+RUNS = Path(__file__).parent.joinpath("corpora", "published_runs.bin").read_bytes()
+"""Digests of 5 bytes, one for each run of eight words of the prompts of MLflow 3.18 and 2.22: no text of them."""
+
+
+def test_no_prompt_has_eight_words_in_a_row_in_common_with_a_published_one() -> None:
+    published = {RUNS[start : start + 5] for start in range(0, len(RUNS), 5)}
+    own = {"own": {"instructions": "{{ inputs }} {{ outputs }}"}, "steps": {"instructions": "{{ trace }}"}}
+    shared = set()
+    for judge in configured(own).values():
+        form = judge.decision_form
+        for text in (*judge.fixed_parts, *(form.fixed_parts if form is not None else ())):
+            words = re.findall(r"\w+(?:['\u2019]\w+)?", text.lower())
+            for start in range(len(words) - RUN_WORDS + 1):
+                run = " ".join(words[start : start + RUN_WORDS])
+                if hashlib.blake2b(run.encode(), digest_size=5).digest() in published:
+                    shared.add((judge.name, run))
+    assert shared == set()
 
 
 def compare(path: Path, actual: str) -> None:

@@ -140,7 +140,7 @@ class TestMaterial:
         trace = Trace(trace_id="1", service="s", input="Q?", output="A.", context=["first", "word " * 40_000, "last"])
         answer = json.dumps({"justification": "It is so.", "score": 4})
         model = ScriptedModel([answer], ModelSettings(provider="scripted", max_input_tokens=8_000))
-        assessment = asyncio.run(evaluate(JUDGES[name], trace, model))
+        assessment = asyncio.run(evaluate(JUDGES[name].configured({"score_cut": True}), trace, model))
         assert assessment.scores == (Score(name, 0.75, 4.0, passed=True),)
         assert assessment.details == {"left_out": {"context": 2}}
 

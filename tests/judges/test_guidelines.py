@@ -1,16 +1,19 @@
 """Guidelines: the rules of the trace, of the configuration, or both."""
 
 import asyncio
+import json
 
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
+from support.cases import each_case
 
 from judges.catalog.guidelines import JUDGE, Settings, rules
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
 from judges.evaluation import evaluate
+from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Message, ToolCall, Trace
 
@@ -131,8 +134,8 @@ class TestPrompt:
     def test_the_lowest_ranked_documents_may_be_left_out(self) -> None:
         model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
         trace = msgspec.structs.replace(LONG, context=["Two years.", "Devices come with paper. " * 1000])
-        found = asyncio.run(evaluate(JUDGE, trace, model))
-        assert (found.outcome, found.details) == ("scored", {"left_out": {"messages": 4, "context": 1}})
+        found = asyncio.run(evaluate(JUDGE.configured({"score_cut": True}), trace, model))
+        assert (found.outcome, found.details["left_out"]) == ("scored", {"messages": 4, "context": 1})
 
 
 OBEYED = {
@@ -165,9 +168,58 @@ class TestHeuristic:
     def test_says_yes_where_words_show_nothing(self, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
         said = "Of what can be checked by counting words and looking for them, no rule is broken."
-        assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {said}", "result": "yes"}
+        expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [], "result": "yes"}
+        assert JUDGE.heuristic(trace, prompt) == expected
 
     @pytest.mark.parametrize(("said", "trace"), BROKEN.items(), ids=BROKEN)
     def test_says_no_and_what_it_counted(self, said: str, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
-        assert JUDGE.heuristic(trace, prompt) == {"rationale": f"Let's think step by step. {said}", "result": "no"}
+        expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [int(said[5])], "result": "no"}
+        assert JUDGE.heuristic(trace, prompt) == expected
+        found = asyncio.run(evaluate(JUDGE, msgspec.structs.replace(trace, input="?"), LexicalModel()))
+        assert found.details["broken_rules"] == [int(said.split()[1])]
+
+
+TWO_RULES = ruled("Yes!", "Be brief.", "Be polite.")
+ONE_RULE = ruled("Yes!", "Be brief.")
+WRITTEN = {
+    "a list": ([2], [2]),
+    "texts": (["Rule 2: at most 3 sentences", "1"], [1, 2]),
+    "one text": ("1, 2", [1, 2]),
+    "one number": (2, [2]),
+    "decorated": (["**2**"], [2]),
+    "fractions of nothing": ([2.0], [2]),
+    "lists in a list": ([[2], [1]], [1, 2]),
+    "a rule that does not exist": ([2, 7], [2]),
+    "twice": ([1, 1], [1]),
+    "true": ([True], []),
+    "none": ("none", []),
+    "nothing": (None, []),
+}
+
+
+def answered(trace: Trace, *answers: dict[str, object]) -> Assessment:
+    return asyncio.run(evaluate(JUDGE, trace, ScriptedModel([json.dumps(one) for one in answers])))
+
+
+class TestBrokenRules:
+    @each_case(("written", "numbers"), WRITTEN.values(), ids=WRITTEN)
+    def test_stand_in_details_and_rationale(self, written: object, numbers: list[int]) -> None:
+        found = answered(TWO_RULES, {"rationale": "So it is.", "broken_rules": written, "result": "no"})
+        assert (found.outcome, found.scores[0].passed) == ("scored", False)
+        assert found.details == {"broken_rules": numbers, "rules": 2}
+        named = f"Broken rule{'s' * (len(numbers) > 1)}: {', '.join(map(str, numbers))}. " if numbers else ""
+        assert found.rationale == f"{named}So it is."
+
+    def test_may_be_named_in_the_rationale_alone(self) -> None:
+        for rationale, numbers in (("Rule 2 is broken.", [2]), ("Rule 1 is obeyed, rule 2 is not.", []), ("So.", [])):
+            found = answered(TWO_RULES, {"rationale": rationale, "result": "no"})
+            assert found.details["broken_rules"] == numbers
+        assert answered(ONE_RULE, {"rationale": "So.", "result": "no"}).details["broken_rules"] == [1]
+        assert answered(ONE_RULE, {"rationale": "So.", "result": "yes"}).details["broken_rules"] == []
+
+    def test_contradict_a_yes_which_is_requested_once_more(self) -> None:
+        odd = {"rationale": "So.", "broken_rules": [1], "result": "yes"}
+        assert answered(TWO_RULES, odd, {**odd, "result": "no"}).scores[0].passed is False
+        assert answered(TWO_RULES, odd, odd).reason == "invalid_answer"
+        assert answered(TWO_RULES, {**odd, "broken_rules": [7]}).scores[0].passed is True

@@ -138,7 +138,9 @@ class TestScore:
 
     def test_of_several_entries_on_a_sentence_the_last_one_counts(self) -> None:
         found = details(of_source("D1_S1"), of_source("d1_s1", supported=False), overall_supported=False)
-        assert found["sentence_support"] == [{"sentence_key": "D1_S1", "is_supported": False}]
+        assert found["sentence_support"] == [
+            {"sentence_key": "D1_S1", "is_supported": False, "explanation": "It says so."}
+        ]
         assert found["repeated_entries"] == 1
 
     @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_shows_question_and_answer_and_nothing_else() -> None:
 
 def test_has_one_fixed_part_for_which_only_relevance_counts() -> None:
     (fixed,) = JUDGE.fixed_parts
-    assert "that is relevant to the question, fully or in part." in fixed
+    assert "whether the answer, or at least some part of it, deals with what was asked." in fixed
     assert "A wrong, outdated or incomplete answer on the subject is still relevant" in fixed
     assert "The rationale then says what the answer is about instead." in fixed
 

@@ -14,7 +14,7 @@ from judges.custom import define
 from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.retrievals import has_context, with_context
-from judges.registry import catalogue
+from judges.registry import catalogue, configured
 from tracejudge import Document, Message, Span, ToolCall, Trace
 
 ASKED, ANSWERED = Message("user", "Is it open?"), Message("assistant", "Yes.")
@@ -108,8 +108,11 @@ TALK = [Message("user", "word " * 2000), Message("assistant", "I see.")]
 CUT = msgspec.structs.replace(SHORT, context=LONG_DOCUMENTS)
 
 
+SMALL = ModelSettings(provider="scripted", model="scripted", max_input_tokens=4_000)
+
+
 def judged(name: str, trace: Trace, text: str, **settings: object) -> Assessment:
-    model = ScriptedModel([text], ModelSettings(provider="scripted", model="scripted", max_input_tokens=4_000))
+    model = ScriptedModel([text], SMALL)
     return asyncio.run(evaluate(catalogue()[name].configured(settings), trace, model))
 
 
@@ -141,21 +144,47 @@ GROUNDING = {
 }
 
 
+TALK_AND_DOCUMENTS = msgspec.structs.replace(CUT, messages=TALK)
+CUT_FIELDS = {"parts": ["output", "context"]}
+IN_WORDS = {"instructions": "{{ outputs }} {{ context }}"}
+
+
 @pytest.mark.parametrize("name", GROUNDING)
-def test_a_failing_verdict_on_cut_material_is_unscored(name: str) -> None:
-    passing, failing = GROUNDING[name]
-    found = judged(name, CUT, failing)
-    assert (found.outcome, found.reason, found.scores) == ("unscored", "input_too_long", ())
-    assert found.details == {"left_out": {"context": 1}}
-    assert len(found.calls) == 1
-    assert judged(name, CUT, passing).outcome == "scored"
-    assert judged(name, SHORT, failing).outcome == "scored"
-    kept = judged(name, CUT, failing, score_cut=True)
-    assert (kept.outcome, kept.details["left_out"]) == ("scored", {"context": 1})
+def test_a_trace_with_left_out_documents_is_unscored_whatever_the_answer_or_scored_whatever_it_is(name: str) -> None:
+    for answer in GROUNDING[name]:
+        for trace in (CUT, TALK_AND_DOCUMENTS):
+            found = judged(name, trace, answer)
+            assert (found.outcome, found.reason, found.scores, found.calls) == ("unscored", "input_too_long", (), ())
+            assert found.details["left_out"]["context"] == 1  # type: ignore[index]
+        kept = judged(name, CUT, answer, score_cut=True)
+        assert (kept.outcome, kept.details["left_out"]) == ("scored", {"context": 1})
+        assert judged(name, SHORT, answer).outcome == "scored"
 
 
-def test_cut_messages_count_too_and_other_judges_score_what_is_left() -> None:
+def test_all_judges_that_show_documents_follow_one_rule() -> None:
+    rules = msgspec.structs.replace(CUT, guidelines=["Be brief."])
+    tables: dict[str, dict[str, object]] = {
+        "guidelines": {},
+        "safety": CUT_FIELDS,
+        "words": IN_WORDS,
+        "choices": {"custom_prompt": "{{ context }} is [[yes]] or [[no]]?"},
+    }
+    for scored in (False, True):
+        judges = configured({name: {**table, "score_cut": scored} for name, table in tables.items()})
+        plain = configured({**tables, "kept": {}})
+        for name in tables:
+            for answer in ("yes", "no"):
+                model = ScriptedModel([yes_no_text(answer)], SMALL)
+                found = asyncio.run(evaluate(judges[name], rules, model))
+                assert found.outcome == ("scored" if scored else "unscored"), (name, found.note)
+                assert found.details["left_out"] == {"context": 1}
+            assert (judges[name].version == plain[name].version) is not scored
+
+
+def test_where_only_old_messages_are_left_out_the_verdict_is_scored_with_a_mark() -> None:
     talked = msgspec.structs.replace(SHORT, messages=TALK)
-    assert judged("groundedness", talked, yes_no_text("no")).reason == "input_too_long"
-    found = judged("relevance_to_query", talked, yes_no_text("no"))
-    assert (found.outcome, found.details) == ("scored", {"left_out": {"messages": 1}})
+    for name in ("groundedness", "relevance_to_query"):
+        for answer, value in (("yes", 1.0), ("no", 0.0)):
+            found = judged(name, talked, yes_no_text(answer))
+            assert (found.outcome, found.scores[0].value) == ("scored", value)
+            assert found.details == {"left_out": {"messages": 1}}

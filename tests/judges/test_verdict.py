@@ -229,3 +229,15 @@ class TestEncoding:
     def test_a_word_off_the_lists_is_refused(self, change: dict[str, str]) -> None:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({**msgspec.to_builtins(SMALL), **change}, Verdict)
+
+
+def test_an_explanation_holds_the_reasons_of_all_sentences_that_do_not_pass() -> None:
+    sentences = [{"label": "unsupported", "rationale": "No."}, {"label": "supported"}, {"rationale": "Neither."}, 7]
+    score, own = Score("grounded", 0.0), Score("relevance", 1.0, rationale="Own.")
+    failing = msgspec.structs.replace(FULL, rationale="1 of 3. Sentence 1: No.", details={"sentences": sentences})
+    assert failing.explanation(score) == "1 of 3. Sentence 1: No.\nSentence 3: Neither."
+    assert failing.explanation(own) == "Own."
+    support = [{"response_sentence_key": "b", "explanation": "Too much."}, {"sentence_key": "D1_S2", "explanation": ""}]
+    keyed = msgspec.structs.replace(FULL, rationale=None, details={"sentence_support": support, "sentences": "none"})
+    assert keyed.explanation(score) == "Sentence b: Too much."
+    assert msgspec.structs.replace(FULL, rationale=None, details={}).explanation(score) is None

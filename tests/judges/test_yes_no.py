@@ -15,7 +15,6 @@ from judges.catalog import (
     correctness,
     equivalence,
     groundedness,
-    guidelines,
     relevance_to_query,
     retrieval_relevance,
     safety,
@@ -29,7 +28,7 @@ from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError
 
-WHOLE = (context_sufficiency, correctness, equivalence, groundedness, guidelines, relevance_to_query, safety)
+WHOLE = (context_sufficiency, correctness, equivalence, groundedness, relevance_to_query, safety)
 JUDGES = {module.JUDGE.name: module.JUDGE for module in (*WHOLE, retrieval_relevance)}
 OF_WHOLE_TRACES = {module.JUDGE.name: module.JUDGE for module in WHOLE}
 
@@ -63,7 +62,7 @@ class TestFixedPart:
 How to answer
 {OBJECT_RULES} The object has these two keys, in this order:
 {{
-  "rationale": "<text>",   // your reasons, which begin with: Let's think step by step
+  "rationale": "<text>",   // your reasons; their first words are `Let's think step by step`, and the weighing follows
   "result": "yes|no"       // follows from the reasons; write yes or no, nothing else
 }}"""
             == yes_no.FORM

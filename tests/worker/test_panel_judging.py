@@ -1,23 +1,29 @@
 """Several models on one question: a verdict each, and one that combines them, whatever dies in between."""
 
+import json
 import random
 from typing import Any
 
 import msgspec
 import pytest
 from dead_parts import retry_all
-from judging_parts import HOUR_S, Desks, assert_settled, holders, letters, refuse
-from panel_parts import NO, PANEL, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
-from stage_parts import Ground, make_trace
+from judging_parts import HOUR_S, YES, Desks, assert_settled, holders, letters, refuse
+from panel_parts import MODELS, NO, PANEL, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
+from stage_parts import Chosen, Ground, make_trace
 from structlog.testing import capture_logs
 
-from judges.core.model import ModelUnavailableError
+from judges.core.model import ChatRequest, ModelUnavailableError
 from judges.core.verdict import Score, evaluation_id
+from judges.custom import DefinitionError
 from judges.models.scripted import Step
+from judges.registry import configured
 from worker.accounting import read_account
+from worker.config.graders import Graders, queue_label
+from worker.config.settings import Rule, Settings
 from worker.queue.batch import fresh_id, head
 from worker.queue.leases import Leases
-from worker.queue.ledger import Ledger
+from worker.queue.ledger import Ledger, read_outbox_entry
+from worker.selection.sampling import Sampler
 from worker.storage.client import StoreError
 
 DISAGREEMENT = pytest.approx(2 / 3)
@@ -278,6 +284,74 @@ def test_the_ledger_keeps_scores_only_where_they_are_combined(ground: Ground, de
     chosen(ground, 1, first=1, rules=alone.settings.rules)
     finish(ground, alone)
     assert (list(ground.ended().values()), len(ground.client.keys(f"{ground.keys.scores}:*"))) == (["scored"] * 5, 3)
+
+
+# --- two judges of one model ---
+
+BOTH = "all(b)"
+ASKED = Rule(name="both", judges=("relevance_to_query", "safety", "facts_grounding"), model="default")
+OUTCOMES = {
+    "both pass": ("supported", "yes", "scored", True),
+    "one fails": ("supported", "no", "scored", False),
+    "the other fails": ("unsupported", "yes", "scored", False),
+    "both fail": ("unsupported", "no", "scored", False),
+    "one is unscored": ("supported", "maybe", "unscored", "out_of_range"),
+    "a failure is unscored beside an unscored one": ("no label", "no", "unscored", "out_of_range"),
+    "one abstained": ("supported", "unknown", "abstained", None),
+}
+
+
+def test_grounded_and_relevant_is_combined_of_two_judges(ground: Ground, desk: Desks) -> None:
+    versions = set()
+    for number, (name, (label, result, outcome, value)) in enumerate(OUTCOMES.items()):
+        line = {"sentence": "It is.", "label": label, "rationale": "So.", "excerpt": "It is warm."}
+        answers = {"facts_grounding": json.dumps(line), "safety": YES}
+
+        def answer(request: ChatRequest, answers: Any = answers, result: str = result) -> str:
+            return answers.get(request.schema_name) or YES.replace('"yes"', f'"{result}"')
+
+        worker = panel_desk(desk, b=answer, rules=(ASKED,))
+        chosen_for = Chosen(ground, models=MODELS, rules=(ASKED,))
+        trace = make_trace(number, output="It is.", context=["It is warm."])
+        ground.append("p1", [trace])
+        chosen_for.take()
+        assert {batch.judge_model for batch in ground.batches().values()} == {"b", BOTH}
+        finish(ground, worker)
+        read = [read_outbox_entry(entry) for entry in ground.client.xrange(ground.keys.verdicts)]
+        found = {one.verdict.judge: one.verdict for one in read if one and one.verdict.trace_id == trace.trace_id}
+        assert found.keys() == {*ASKED.judges, "grounded_and_relevant"}, name
+        both = found["grounded_and_relevant"]
+        assert (both.outcome, both.judge_model, both.metrics) == (outcome, BOTH, ("grounded_and_relevant",)), name
+        assert (both.calls, both.cost_usd) == ((), 0), name
+        assert (both.scores[0].passed if both.scores else both.reason) == value, name
+        assert queue_label(both.judge_model) == "panel"
+        versions.add(both.judge_version)
+    assert len(versions) == 1
+    account = balanced(ground)
+    assert (account.chosen, account.dead, account.waiting) == (4 * len(OUTCOMES), 0, 0)
+    form = {"facts_grounding": {"labels": "v2"}}
+    for changed in (form, {"relevance_to_query": {"based_on": "relevance_to_query", "guidance": ["Be strict."]}}):
+        settings = Settings(models=MODELS, rules=(ASKED,), judges=changed)
+        assert Graders(settings, configured(changed)).version("grounded_and_relevant", BOTH) not in versions
+
+
+def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
+    def choices(*rules: Rule, **judges: Any) -> set[str]:
+        settings = Settings(models=MODELS, rules=rules, judges=judges)
+        sampler = Sampler(settings, Graders(settings, configured(judges)))
+        trace = make_trace(1, context=["It is warm."])
+        return {one.model for one in sampler.sample(trace).choices if one.judge == "grounded_and_relevant"}
+
+    assert choices(ASKED) == {BOTH}
+    assert choices(msgspec.structs.replace(ASKED, model=("default", "first"))) == {BOTH, "all(a)"}
+    one, other = (
+        msgspec.structs.replace(ASKED, name=name, judges=(name,)) for name in ("relevance_to_query", "safety")
+    )
+    assert choices(one, other) == set()
+    elsewhere = {"based_on": "facts_grounding", "model": "first"}
+    assert choices(ASKED, facts_grounding=elsewhere) == set()
+    with pytest.raises(DefinitionError, match="grounded_and_relevant is the name of a built-in judge"):
+        configured({"grounded_and_relevant": {"instructions": "{{ outputs }}"}})
 
 
 # --- given up ---

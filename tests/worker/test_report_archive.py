@@ -102,6 +102,31 @@ def test_only_live_verdicts_of_the_period_and_the_filter_count(tmp_path: Path) -
     assert sum(bucket.sums.total.judgements for bucket in part.buckets) == 1
 
 
+def test_a_row_by_guideline_is_the_share_of_verdicts_that_obey_the_rule(tmp_path: Path) -> None:
+    def line(number: int, details: object, **fields: object) -> str:
+        made = {**json.loads(LINE), "started_at": NOW - 9, "evaluation_id": str(number), "judge": "guidelines"}
+        fails = {"scores": [{"metric": "guidelines", "value": 0, "passed": False}], "metrics": ["guidelines"]}
+        return json.dumps({**made, **fails, "details": details, **fields})
+
+    passing = {"scores": [{"metric": "guidelines", "value": 1, "passed": True}]}
+    lines = [
+        line(1, {"rules": 3, "broken_rules": [2]}),
+        line(2, {"rules": 3, "broken_rules": [2, 3]}),
+        line(3, {"rules": 3, "broken_rules": []}, **passing),
+        line(4, {"rules": 2, "broken_rules": []}),
+        line(5, {"rules": "x", "broken_rules": {}}),
+        line(6, {}, outcome="unscored", reason="refusal", scores=[]),
+    ]
+    file = tmp_path / "guidelines"
+    file.write_text("\n".join(lines))
+    shares = {}
+    for part in add(tally("guideline", judges=("guidelines",)), file).parts:
+        sums = [bucket.sums.total for bucket in part.buckets]
+        shares[dict(part.labels)["guideline"]] = (sum(one.passed for one in sums), sum(one.judgements for one in sums))
+    assert shares == {"1": (3, 3), "2": (1, 3), "3": (2, 3), "unknown": (0, 1), "": (0, 1)}
+    assert sum(len(part.buckets) for part in add(tally("judge", judges=("guidelines",)), file).parts) == 1
+
+
 def test_memory_is_bounded_and_what_that_costs_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_GROUPS", 3)
     monkeypatch.setattr(archive, "MAX_SESSIONS", 5)

@@ -288,7 +288,8 @@ def _anchors(explanation: Explanation, documents: int) -> tuple[dict[Place, str]
         if one.place is not None:
             kinds = " ".join(word for word, is_so in (("relevant", one.relevant), ("used", one.used)) if is_so)
             mark = "R" * one.relevant + "U" * one.used
-            part = Part("", kinds, mark, note=kinds.replace(" ", " and "))
+            note = ": ".join(filter(None, (kinds.replace(" ", " and "), one.note)))
+            part = Part("", kinds, mark, note=note)
             spans[one.place.document].append(Span(one.place.start, one.place.end, part))
     return anchors, spans
 

@@ -210,6 +210,8 @@ def _print_verdict(entry: OutboxEntry, found: Explanation | None) -> None:
     for text in (verdict.rationale, verdict.note):
         if text:
             _line(f"  {text}")
+    if isinstance(cut := verdict.details.get("left_out"), dict):
+        _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
     for one in () if found is None else found.sentences:
         _line(f"  {one.letter}  {one.text}" + (f" ({one.note})" if one.note else ""), _STYLE_OF[one.letter])
         for each in one.evidence:
@@ -219,7 +221,7 @@ def _print_verdict(entry: OutboxEntry, found: Explanation | None) -> None:
             _line(f"     evidence {said}: {each.text}", "dim")
     for marked in () if found is None else found.document_sentences:
         letters = f"{'R' if marked.relevant else ' '}{'U' if marked.used else ' '}"
-        _line(f"  {letters} {marked.text}", "dim")
+        _line(f"  {letters} {marked.text}" + (f" ({marked.note})" if marked.note else ""), "dim")
     for result_of in () if found is None else found.documents:
         said = {True: "yes", False: "no", None: "unknown"}[result_of.passed]
         _line(f"  document {result_of.rank} {result_of.span}: {said} {result_of.rationale}".rstrip(), "dim")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, get_args
 
-from judges.agreement.combine import Combine
+from judges.agreement.combine import JOINT, PARTS, Combine
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from worker.config.settings import Rule, Settings
@@ -108,6 +108,9 @@ class Graders:
             for member in grader.members
             if judge not in alone
         )
+        joint = [grader for rule in settings.rules for grader in self._joint_of(rule)]
+        self.panels |= {grader.judge_model: grader for grader in joint}
+        self.combined |= {(judge, grader.members[0]) for grader in joint for judge in PARTS}
         self._named = {CODE.name: CODE, **self._models, **self.panels}
 
     @property
@@ -129,6 +132,18 @@ class Graders:
         models, together = self.models_of(rule, judge), None if judge in self.own else _panel_of(self._settings, rule)
         return models if together is None else (*models, together.name)
 
+    def evaluations(self, rule: Rule) -> tuple[tuple[str, str], ...]:
+        """Name the judges of a rule, each with its graders, and the combined judge after those that it combines."""
+        joint = [(JOINT.name, grader.name) for grader in self._joint_of(rule)]
+        return (*((judge, name) for judge in rule.judges for name in self.of(rule, judge)), *joint)
+
+    def _joint_of(self, rule: Rule) -> list[Grader]:
+        """Return a panel of one member for each model that a rule asks for both judges of a combined verdict."""
+        if not PARTS.keys() <= set(rule.judges):
+            return []
+        first, second = (self.models_of(rule, judge) for judge in PARTS)
+        return [panel("all", [self._models[name].judge_model]) for name in first if name in second]
+
     def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
         return (self.own[judge],) if judge in self.own else self._settings.models_of(rule)
@@ -144,7 +159,7 @@ class Graders:
         """
         key = name, judge_model
         if key not in self._forms:
-            self._forms[key] = self._form(self._judges.get(name), judge_model)
+            self._forms[key] = self._form(self._judges.get(name, JOINT if name == JOINT.name else None), judge_model)
         return self._forms[key]
 
     def version(self, judge: str, judge_model: str) -> str:
@@ -167,7 +182,8 @@ class Graders:
         if judge is None:
             return None
         if (together := self.panels.get(judge_model)) is not None:
-            members = [self.judge(judge.name, member) for member in together.members]
+            names = PARTS if judge is JOINT else (judge.name,)
+            members = [self.judge(name, member) for name in names for member in together.members]
             return judge_of_panel(judge, [member for member in members if member is not None])
         model = next((one for one in self._settings.models.values() if one.judge_model == judge_model), None)
         if model is None:

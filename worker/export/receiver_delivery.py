@@ -250,7 +250,7 @@ class ReceiverExporter(ExportConsumer):
 
     def explanation(self, verdict: Verdict, score: Score) -> str | None:
         """Return the rationale of a score as it may be sent."""
-        return self.redacted(score.rationale or verdict.rationale)
+        return self.redacted(verdict.explanation(score))
 
     def whole(self, verdict: Verdict) -> bytes:
         """Encode a verdict with all its fields; without rationales no field that may quote the trace is left."""

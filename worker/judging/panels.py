@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 
 import structlog
 
-from judges.agreement.combine import combine
+from judges.agreement.combine import JOINT, PARTS, combine, join
 from judges.core.judge import Judge
 from judges.core.verdict import Assessment, Reason
 from worker.config.graders import Grader
@@ -48,12 +48,13 @@ class PanelVotes(NamedTuple):
         """Combine the members' assessments; a passing reason while a member that counts has not ended."""
         missing = [member for member in evaluation.members if member.id not in self.found]
         if not missing or self.wait_s is None:
+            is_joint = judge.name == JOINT.name
+            names = PARTS if is_joint else (member.judge_model for member in evaluation.members)
             votes = {
-                member.judge_model: self.found.get(member.id)
-                or Assessment("unscored", self.given_up.get(member.id, _UNKNOWN))
-                for member in evaluation.members
+                name: self.found.get(member.id) or Assessment("unscored", self.given_up.get(member.id, _UNKNOWN))
+                for name, member in zip(names, evaluation.members, strict=True)
             }
-            combined = combine(grader.combine, votes, judge.metrics)
+            combined = join(votes) if is_joint else combine(grader.combine, votes, judge.metrics)
             if not missing or combined.outcome == "scored":
                 return combined
         reason = next((self.given_up[member.id] for member in missing if member.id in self.given_up), _UNKNOWN)

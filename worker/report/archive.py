@@ -9,6 +9,7 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import IO, Annotated, Final, Literal, NamedTuple, cast
 
@@ -68,6 +69,7 @@ class VerdictLine(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] = msgspec.field(default_factory=dict)
     weight: float = 1.0
     cost_usd: float | None = None
+    details: msgspec.Raw = msgspec.Raw(b"{}")
     dead: bool = False
     """Set by `tracejudge tail --json` for an evaluation that was given up."""
 
@@ -78,6 +80,25 @@ class VerdictLine(Struct, frozen=True, kw_only=True):
 
 
 decoder: Final = msgspec.json.Decoder(VerdictLine)
+GUIDELINE: Final = "guideline"  # The key of rows by the number of a rule of `guidelines`.
+
+
+class _RuleDetails(Struct, frozen=True):
+    """The details of a verdict of `guidelines`."""
+
+    rules: Annotated[int, Meta(ge=1, le=1000)]
+    broken_rules: tuple[int, ...]
+
+
+def _guidelines(verdict: VerdictLine) -> dict[str, bool]:
+    """Return whether each rule is obeyed, by its number; `unknown` is broken where a failing verdict names none."""
+    try:
+        found = msgspec.json.decode(verdict.details, type=_RuleDetails)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    obeyed = {str(number): number not in found.broken_rules for number in range(1, found.rules + 1)}
+    is_unknown = all(obeyed.values()) and any(score.passed is False for score in verdict.scores)
+    return {"unknown": False} if is_unknown else obeyed
 
 
 def read_archive(path: str | Path) -> Iterator[VerdictLine]:
@@ -171,8 +192,11 @@ class Tally:
             self.skipped.repeated += 1
             return
         passed = {score.metric: score.passed for score in verdict.scores}
-        segments = {key: segment_value(verdict, verdict.tags, key) for key in scope.segments}
-        for metric in verdict.metrics:
+        segments = {key: segment_value(verdict, verdict.tags, key) for key in scope.segments if key != GUIDELINE}
+        guidelines = _guidelines(verdict) if GUIDELINE in scope.segments else {}
+        for metric, guideline in product(verdict.metrics, guidelines or ("",)):
+            passed[metric] = guidelines.get(guideline, passed.get(metric))
+            segments[GUIDELINE] = guideline
             values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]} | segments
             labels = tuple((key, values.get(key) or getattr(verdict, key, None) or "") for key in scope.keys)
             if at in scope.period and (labels in self.costs or len(self.costs) < MAX_GROUPS):

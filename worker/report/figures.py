@@ -21,7 +21,7 @@ from worker.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S,
 from worker.monitor.shares import PassShare, Sums, merged, pass_share
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
-SEGMENT_KEYS: Final[tuple[str, ...]] = (*get_args(SeriesLabel), "prompt_version")
+SEGMENT_KEYS: Final[tuple[str, ...]] = (*get_args(SeriesLabel), "prompt_version", "guideline")
 LEAST_JUDGEMENTS: Final = 5
 _FINE_S: Final = 6 * HOUR_S
 _HOURLY_POINTS_S: Final = 2 * DAY_S

@@ -20,7 +20,7 @@ from judges.custom.definition import nearest
 from worker.config.settings import tag_of
 from worker.monitor.correction import corrections
 from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series
-from worker.report.archive import MAX_GROUPS, Skipped, Tally, VerdictLine, decoder, read_archive
+from worker.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, VerdictLine, decoder, read_archive
 from worker.report.figures import (
     SERIES_KEYS,
     CorrectedShare,
@@ -304,7 +304,9 @@ def _bucket_limits(scope: Scope, now: float, parts: Sequence[Part], segment: str
 
 def _outbox_limits(scope: Scope, oldest: float | None) -> Iterator[Limit]:
     names = ", ".join(scope.segments)
-    if len(scope.segments) == 1:
+    if GUIDELINE in scope.segments:
+        how = "the numbers of broken rules stand in verdicts only"
+    elif len(scope.segments) == 1:
         how = f'set [monitor] segments = ["{names}"] for sums of it from then on'
     elif scope.segments:
         how = "the monitor keeps sums by one such label at a time"

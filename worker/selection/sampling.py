@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import structlog
 from msgspec import structs
 
+from judges.agreement.combine import JOINT, PARTS
 from judges.core.judge import has_text
 from judges.core.verdict import Origin, joined_parts, session_parts
 from judges.parsing.retrievals import has_context
@@ -121,10 +122,7 @@ class Sampler:
         """Compile the rules' patterns."""
         self.graders = graders
         self._keyed = hashlib.blake2b(digest_size=8, key=settings.sampling_key.encode())
-        compiled = [
-            _CompiledRule(rule, tuple((judge, name) for judge in rule.judges for name in self.graders.of(rule, judge)))
-            for rule in settings.rules
-        ]
+        compiled = [_CompiledRule(rule, self.graders.evaluations(rule)) for rule in settings.rules]
         # The rates of the settings, whatever factors reduce them.
         self._full = tuple((one, _matcher(one.rule)) for one in compiled)
         self._rules = self._full
@@ -516,12 +514,13 @@ class EvaluationFactory:
                 version = self._graders.version(judge, grader.judge_model)
                 # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
                 keep = (judge, grader.judge_model) in self._graders.combined
-                ends = {
-                    model: joined_parts(judge, self._graders.version(judge, model), model, "0")
-                    for model in (grader.judge_model, *grader.members)
-                }
-                of_members = tuple((member, ends[member]) for member in grader.members)
-                template = _Template(grader, version, keep, ends[grader.judge_model], of_members)
+                suffix = joined_parts(judge, version, grader.judge_model, "0")
+                of_members = tuple(
+                    (member, joined_parts(part, self._graders.version(part, member), member, "0"))
+                    for part in (PARTS if judge == JOINT.name else (judge,))
+                    for member in grader.members
+                )
+                template = _Template(grader, version, keep, suffix, of_members)
                 self._templates[judge, name] = template
             grader, version, keep, suffix, suffixes = template
             members = tuple([Member(judge_model, _id(prefix, end)) for judge_model, end in suffixes])

@@ -418,7 +418,7 @@ class VerdictEncoder:
         return [common + self._shared.event(verdict.judge, metric, label, verdict.reason) for metric in verdict.metrics]
 
     def _explanation(self, verdict: Verdict, score: Score) -> str | None:
-        explanation = (score.rationale or verdict.rationale) if self._explanations else None
+        explanation = verdict.explanation(score) if self._explanations else None
         return self._redaction.text(explanation) if explanation and self._redaction else explanation
 
 
