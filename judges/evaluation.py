@@ -63,7 +63,8 @@ async def evaluate(
     calls: list[Call] = []
     deadline = None if deadline_s is None else Deadline(deadline_s)
     evaluation = evaluation or secrets.token_hex(8)
-    call = JudgeCall(judge, truncated.trace, model, clock, calls, deadline, evaluation, refusals)
+    noted = dict[str, object]()
+    call = JudgeCall(judge, truncated.trace, model, clock, calls, noted, deadline, evaluation, refusals)
     stats = None if judge.exploration is None else ExplorationStats()
     try:
         answered = await _in_time(AnswerLoop(call, stats), truncated.prompts, deadline)
@@ -82,7 +83,7 @@ async def evaluate(
             refusals=cause.refusals,
         )
     reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
-    details = _details(stats, truncated.left_out)
+    details = {**_details(stats, truncated.left_out), **noted}
     if truncated.left_out and not judge.scores_cut and any(score.passed is False for score in reading.scores):
         # What was left out may support the answer, so that a failing verdict would say too much.
         note = "the material was cut to fit the model's context, and the verdict on the rest is negative"

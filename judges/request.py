@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from judges.core.judge import Judge
@@ -84,6 +85,14 @@ Your answer was cut off after these lines. Go on with the next sentence, in the 
 _NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})
 
 
+_LINES: Final = msgspec.json.Decoder()
+# An answer repeats itself where its end stands four times in a row, over this many characters.
+_REPETITIONS: Final = 4
+_MIN_REPEATED_CHARS: Final = 200
+_MAX_REPEATED_CHARS: Final = 12_000
+_LAST_CHARS: Final = 40
+
+
 class Clock(NamedTuple):
     """Sources of time: seconds since the epoch, and a monotonic count of seconds."""
 
@@ -118,6 +127,7 @@ class JudgeCall(NamedTuple):
     model: ChatModel
     clock: Clock
     calls: list[Call]
+    noted: dict[str, object]  # Details of the verdict that the replies add.
     deadline: Deadline | None = None  # Time limit of the evaluation, if it has one.
     evaluation: str = ""  # Id of the evaluation, sent with all its requests.
     refusals: Refusals = Refusals()  # Refusals in earlier rounds.
@@ -127,7 +137,7 @@ class JudgeCall(NamedTuple):
     ) -> ChatResponse:
         """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
-        if response.finish_reason == "length":
+        if response.finish_reason == "length" and not _repeats(response):
             # The complete lines of the answer are kept, and only the rest is requested.
             kept = "" if self.judge.whole_lines is None else self.judge.whole_lines(response.text)
             if kept:
@@ -145,7 +155,24 @@ class JudgeCall(NamedTuple):
             raise UnscoredError("refusal", "the model declined to answer")
         if response.finish_reason == "length":
             raise UnscoredError("truncated", "the answer was cut off at the token limit")
-        return response
+        if response.text.strip() or not response.elsewhere:
+            return response
+        verdicts = {text.strip(): place for place, text in response.elsewhere if self._is_whole(text)}
+        if len(verdicts) == 1:
+            ((text, self.noted["read_from"]),) = verdicts.items()
+            return structs.replace(response, text=text)
+        if tools:
+            return response
+        places = ", ".join(dict.fromkeys(place for place, text in response.elsewhere if text.strip()))
+        raise UnscoredError("invalid_answer", f"the answer is empty; there is text in {places or 'no other place'}")
+
+    def _is_whole(self, text: str) -> bool:
+        """Return whether a text is a whole verdict in JSON, and nothing else."""
+        try:
+            values = _LINES.decode_lines(text)
+            return all(isinstance(value, dict | list) for value in values) and self.judge.read(text) is not None
+        except (msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
+            return False
 
     async def _complete(
         self,
@@ -217,6 +244,15 @@ class JudgeCall(NamedTuple):
         if took_s is None:
             return started_at, self.clock.steady() - start
         return self.clock.now() - took_s, took_s
+
+
+def _repeats(response: ChatResponse) -> bool:
+    """Return whether the end of an answer, or of the thoughts in its place, says the same again and again."""
+    text = max((response.text, *(each for _, each in response.elsewhere)), key=len)[-_MAX_REPEATED_CHARS:]
+    end = text[-_LAST_CHARS:]
+    # The distance of the end to the place where the same stands before.
+    period = max(1, len(text) - len(end) - text.rfind(end, 0, -1))
+    return text.endswith(text[-period:] * max(_REPETITIONS, _MIN_REPEATED_CHARS // period)) and text != ""
 
 
 # A safe estimate: tokenizers need fewer tokens for prose, and about as many for scripts far from Latin. An exact count

@@ -15,12 +15,22 @@ import httpx
 import msgspec
 from msgspec import Raw, Struct
 
-from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelSettings
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, Options, Reply, below, no_chat_reply, reply_fields, without_patterns
 from judges.models.output_bound import OutputBound, OutputRefusedError
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
-from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
+from judges.models.replies import (
+    UNREADABLE,
+    anthropic_quota,
+    calls_so_far,
+    decode_reply,
+    finish_reason,
+    keep_state,
+    read_call,
+    sendable_name,
+    sendable_object,
+)
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
@@ -36,44 +46,26 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _INSTEAD_OF: Final[Mapping[str, str]] = {"output_config": "key_patterns"}
 _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-_FINISH: Final[Mapping[str | None, FinishReason]] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "stop",
-    "refusal": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    None: "stop",
-}
-
-
-class _Block(Struct):
-    """One part of an answer: a text, a call of a tool, or a type that is ignored."""
-
-    type: str
-    text: str | None = None
-    id: str | None = None
-    name: str | None = None
-    input: Any = None
 
 
 class _Message(Struct):
-    content: list[_Block]
+    content: list[Any]
     # Any: an odd value here must not make the answer unreadable.
     id: Any = None
     model: Any = None
-    stop_reason: str | None = None
+    stop_reason: Any = None
     usage: Any = None
-
-
-class _RawContent(Struct):
-    content: list[Raw]
 
 
 class _Answer(NamedTuple):
     message: _Message
+    blocks: Sequence[tuple[str, dict[str, Any]]]  # The parts of its content, each with its type.
     reply: Reply
     request: ChatRequest
+
+    def texts(self, kind: str, key: str) -> list[str]:
+        """Return the texts of the parts of one type."""
+        return [text for each, block in self.blocks if each == kind and isinstance(text := block.get(key), str)]
 
 
 class AnthropicModel:
@@ -101,7 +93,7 @@ class AnthropicModel:
             except OutputRefusedError as again:
                 raise again.error from None
         response = _response(answer)
-        has_thoughts = any(block.type in _THINKING for block in answer.message.content)
+        has_thoughts = any(kind in _THINKING for kind, _ in answer.blocks)
         self._output.learn(response, shows_thinking=has_thoughts)
         return response
 
@@ -132,9 +124,11 @@ class AnthropicModel:
             options.setdefault("cache_control", {})["messages"] = _with_cached_results(messages)
         reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
         try:
-            return _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            message = decode_reply(reply.body, _Message)
+        except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply is no message") from error
+        blocks = [(str(block.get("type")), block) for block in message.content if isinstance(block, dict)]
+        return _Answer(message, blocks, reply, request)
 
 
 def _output_config(schema: Mapping[str, object]) -> dict[str, object]:
@@ -218,11 +212,18 @@ def _response(answer: _Answer) -> ChatResponse:
     message, request = answer.message, answer.request
     fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
     *inputs, output = fields.tokens
-    has_thinking = request.tools and any(block.type in _THINKING for block in message.content)
-    calls = [block for block in message.content if block.type == "tool_use"]
+    has_thinking = request.tools and any(kind in _THINKING for kind, _ in answer.blocks)
+    written = [block for kind, block in answer.blocks if kind == "tool_use"]
+    calls = tuple(
+        read_call(call.get("id"), call.get("name"), call.get("input"), number)
+        for number, call in enumerate(written, calls_so_far(request))
+    )
+    text = "".join(answer.texts("text", "text"))
+    elsewhere = [("thinking", thought) for thought in answer.texts("thinking", "thinking")]
+    elsewhere += [("tool_use", call.arguments) for call in calls]
     return ChatResponse(
-        text="".join(block.text or "" for block in message.content if block.type == "text"),
-        finish_reason=_FINISH.get(message.stop_reason, "other"),
+        text=text,
+        finish_reason=finish_reason(message.stop_reason),
         refusal=message.stop_reason == "refusal",
         # All priced as input, which is too much from the first cache hit on: a hit costs a tenth of it, the write 1.25.
         input_tokens=sum(inputs),
@@ -231,21 +232,17 @@ def _response(answer: _Answer) -> ChatResponse:
         model=fields.model,
         invalid=fields.invalid,
         quota=anthropic_quota(answer.reply.headers),
-        tool_calls=tuple(
-            read_call(call.id, call.name, call.input, number)
-            for number, call in enumerate(calls, calls_so_far(request))
-        ),
+        tool_calls=calls,
         provider_state=_thinking_state(answer) if has_thinking else None,
+        elsewhere=() if text.strip() or (calls and request.offers_tools) else tuple(elsewhere),
     )
 
 
 def _thinking_state(answer: _Answer) -> Raw | None:
     """Keep the thinking as it was written, with its place among texts and calls."""
-    raw = msgspec.json.decode(answer.reply.body, type=_RawContent).content
-    kinds = [block.type for block in answer.message.content]
     places = [
         (kind, block if kind in _THINKING else None)
-        for kind, block in zip(kinds, raw, strict=True)
+        for kind, block in answer.blocks
         if kind in _THINKING or kind in {"text", "tool_use"}
     ]
     return keep_state(Raw(msgspec.json.encode(places)))

@@ -33,7 +33,7 @@ from judges.core.model import (
 from judges.models.connections import BrokenReplyError, Connections
 from judges.models.credentials import AddressRefusedError, GuardedResolver
 from judges.models.output_bound import OutputRefusedError, is_about_bound
-from judges.models.replies import read_quota, retry_after_s
+from judges.models.replies import UNREADABLE, decode_reply, read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
 from tracejudge.redis_url import mask_url
 
@@ -80,8 +80,9 @@ class HttpEndpoint:
             ModelUnavailableError: There was no connection, or it broke.
             ModelRejectedError: The endpoint's name leads to an address that is not allowed.
         """
-        if self._is_direct:
-            return await self._post_directly(body)
+        return _as_named(await (self._post_directly(body) if self._is_direct else self._post_by_session(body)))
+
+    async def _post_by_session(self, body: bytes) -> Reply:
         if self._session is None:
             # Made here, not in __init__: the connections belong to the loop that uses them.
             self._session = self._open()
@@ -213,6 +214,8 @@ def _refused_address() -> ModelRejectedError:
 
 _MAX_ID_CHARS: Final = 256
 _MAX_TOKENS: Final = 10**9
+_ERROR_STATUS: Final = re.compile("[45][0-9][0-9]")
+_DIGITS: Final = re.compile(r"\s*[0-9]{1,10}(?:\.0)?\s*")
 _MAX_SHOWN_CHARS: Final = 300
 _MAX_READ_CHARS: Final = 2_000
 # A message that has so many characters in a row in common with the request quotes it.
@@ -241,6 +244,8 @@ def reply_fields(reply_id: object, model: object, usage: object, token_names: Se
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
     counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
+    # Some servers write numbers as texts.
+    counts = [int(count) if isinstance(count, str) and _DIGITS.fullmatch(count) else count for count in counts]
     are_counts = all(
         isinstance(count, int | float)
         and not isinstance(count, bool)
@@ -358,35 +363,73 @@ class Fault(Struct):
     metadata: Any = None
 
 
-class _Detail(Struct):
-    msg: str = ""
-    loc: list[str | int] = []
-
-
-class _FaultBody(Fault):
-    # Most APIs wrap the error; some servers send it bare, or as a text. FastAPI names it `detail`, and there lists what
-    # is wrong with a request.
-    error: Fault | str | None = None
-    detail: Any = None  # Read only where there is no `error`, since some servers put other data there.
-
-
 def read_fault(body: bytes) -> Fault:
     """Read the error of a reply; an empty one where the body contains none."""
     try:
-        found = msgspec.json.decode(body, type=_FaultBody)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _fault(decode_reply(body, Any))
+    except UNREADABLE:
         return Fault()
-    error: Fault | str | list[_Detail] | None = found.error
-    if error is None and found.detail is not None:
-        try:
-            error = msgspec.convert(found.detail, Fault | str | list[_Detail])
-        except msgspec.ValidationError:
-            return found
+
+
+def _fault(body: object) -> Fault:
+    """Find the error of a decoded body.
+
+    Most APIs wrap it; some servers send it bare, as a text or within an array, as Google does. FastAPI names it
+    `detail`, and there lists what is wrong with a request.
+    """
+    if isinstance(body, list):
+        body = next((each for each in body if isinstance(each, dict)), None)
+    if not isinstance(body, dict):
+        return Fault()
+    error = next((body[name] for name in ("error", "errors", "detail") if body.get(name)), body)
     if isinstance(error, list):
-        return Fault("; ".join(f"{'.'.join(map(str, each.loc))}: {each.msg}" for each in error))
-    if error is None:
-        return found
-    return Fault(message=error) if isinstance(error, str) else error
+        details = [each for each in error if isinstance(each, dict) and "msg" in each]
+        lists = ((each["msg"], each["loc"] if isinstance(each.get("loc"), list) else ()) for each in details)
+        lines = [f"{'.'.join(map(str, place))}: {message}" for message, place in lists]
+        error = "; ".join(lines) if lines else error[0]
+    if isinstance(error, str):
+        return Fault(error)
+    fields = error if isinstance(error, dict) else body
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    code = fields.get("code")
+    return Fault(
+        texts.get("message", ""),
+        texts.get("type") or texts.get("status"),
+        texts.get("param"),
+        code if type(code) is int else texts.get("code"),
+        fields.get("metadata"),
+    )
+
+
+# Parts of the words by which APIs name errors, with the status that those errors have.
+_NAMED: Final[Mapping[str, int]] = {
+    "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
+    "billing": 402, "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
+}  # fmt: skip
+
+
+def _as_named(reply: Reply) -> Reply:
+    """Give a reply with status 200 that holds an error in place of an answer the status that the error names."""
+    # The quotation marks of a text within an answer are escaped.
+    if reply.status != httpx.codes.OK or b'"error"' not in reply.body:
+        return reply
+    try:
+        found = decode_reply(reply.body, dict[str, Any])
+    except UNREADABLE:
+        return reply
+    choice = next(iter(found.get("choices") or ()), None)
+    if isinstance(choice, dict) and choice.get("finish_reason") == "error":
+        # OpenRouter's, for an answer that broke off.
+        found = choice
+    elif any(found.get(name) for name in ("choices", "content", "answers", "data")):
+        return reply
+    if not found.get("error") and "error" not in (found.get("type"), found.get("object")):
+        return reply
+    fault = _fault(found)
+    named = str(fault.code or fault.type or "").lower()
+    status = int(named) if _ERROR_STATUS.fullmatch(named) else 502
+    status = next((code for part, code in _NAMED.items() if part in named), status)
+    return reply._replace(status=status, body=msgspec.json.encode(found))
 
 
 def translated(

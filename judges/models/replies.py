@@ -1,18 +1,71 @@
-"""Parts of endpoint replies besides the answer: tool calls, the quota, the delay asked for, and state to send back."""
+"""Parts of endpoint replies: the body, tool calls, the quota, the delay asked for, and state to send back."""
 
 import email.utils
+import json
 import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from judges.core.model import ChatRequest, Quota, Window
+from judges.core.model import ChatRequest, FinishReason, Quota, Window
 from judges.core.prompt import ToolCall
+from judges.parsing.answer import encodable
+
+T = TypeVar("T")
+
+# What ``decode_reply`` raises for a body that is none of the type.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError)
+_MAX_DIGITS: Final = 18  # Of a number that JSON encoders keep exactly.
+
+
+def decode_reply(body: bytes, kind: type[T]) -> T:
+    """Decode the body of a reply; raises one of ``UNREADABLE``.
+
+    What JSON forbids and servers send nevertheless is mended: NaN and infinite numbers are null, bytes that are no text
+    and half surrogate pairs are replaced, a byte order mark and an array around the whole are removed.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError):
+        text = body.decode(json.detect_encoding(body), "replace").strip("\ufeff\0 \t\r\n")
+    value = json.loads(
+        text, strict=False, parse_int=lambda digits: (int if len(digits) <= _MAX_DIGITS else float)(digits)
+    )
+    if "\\u" in text:
+        value = json.loads(encodable(json.dumps(value, ensure_ascii=False)))
+    for each in [value, *(value if isinstance(value, list) else ())]:
+        with suppress(msgspec.ValidationError):
+            return msgspec.json.decode(msgspec.json.encode(each), type=kind)
+    raise ValueError("no value of the body has the type")
+
+
+_FINISH: Final[Mapping[str, FinishReason]] = {
+    **dict.fromkeys(
+        ("stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal"), "stop"
+    ),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
+    "model_context_window_exceeded": "length",
+    # Google's words stand alone, or behind `content_filter: `.
+    **dict.fromkeys(
+        ("content_filter", "content_filtered", "guardrail_intervened", "safety", "prohibited_content", "recitation"),
+        "content_filter",
+    ),
+    **dict.fromkeys(("blocklist", "spii", "image_safety"), "content_filter"),
+}
+
+
+def finish_reason(said: object) -> FinishReason:
+    """Read why an answer ended, as any of the APIs says it."""
+    if said is None:
+        return "stop"
+    return _FINISH.get(str(said).partition(":")[0].strip().lower(), "other")
+
 
 MAX_STATE_BYTES: Final = 256 * 1024  # Larger state is dropped: it would be sent again with every further request.
 ABSENT: Final = Raw(b"")
