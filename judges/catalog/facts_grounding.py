@@ -29,7 +29,7 @@ from judges.forms.sentence_labels import (
     schema,
     whole_lines,
 )
-from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, choice, text_field
+from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, choice, reasons_field, text_field
 from judges.parsing.evidence import Source
 from judges.parsing.object_lists import read_objects
 from judges.parsing.plain import undecorated
@@ -190,7 +190,7 @@ def _read(menu: Menu, text: str) -> tuple[Line, ...]:
     texts = [
         (
             text_field(each, "sentence"),
-            text_field(each, "rationale"),
+            reasons_field(each, "rationale"),
             None if each.get("excerpt") is None else text_field(each, "excerpt"),
         )
         for each in objects

@@ -12,7 +12,7 @@ from judges.core.judge import Answer, Answered, AnyOf, Judge, Metric, Needs, Rea
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions
-from judges.parsing.answer import choice, object_schema, text_field
+from judges.parsing.answer import choice, object_schema, reasons_field
 from judges.parsing.objects import read_object
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -123,7 +123,7 @@ def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - 
 def read(text: str) -> Answer:
     """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``."""
     answer = read_object(text, ("rationale", "result"), deciding=("result",), value=result_of)
-    rationale = text_field(answer, "rationale")
+    rationale = reasons_field(answer, "rationale")
     return {"rationale": without_opening(rationale), "result": result_of(answer, "result")}
 
 

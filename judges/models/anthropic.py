@@ -49,7 +49,7 @@ _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_re
 
 
 class _Message(Struct):
-    content: list[Any]
+    content: list[Raw]
     # Any: an odd value here must not make the answer unreadable.
     id: Any = None
     model: Any = None
@@ -59,13 +59,13 @@ class _Message(Struct):
 
 class _Answer(NamedTuple):
     message: _Message
-    blocks: Sequence[tuple[str, dict[str, Any]]]  # The parts of its content, each with its type.
+    blocks: Sequence[tuple[str, dict[str, Any], Raw]]  # The parts of its content: type, fields, and as written.
     reply: Reply
     request: ChatRequest
 
     def texts(self, kind: str, key: str) -> list[str]:
         """Return the texts of the parts of one type."""
-        return [text for each, block in self.blocks if each == kind and isinstance(text := block.get(key), str)]
+        return [text for each, block, _ in self.blocks if each == kind and isinstance(text := block.get(key), str)]
 
 
 class AnthropicModel:
@@ -93,7 +93,7 @@ class AnthropicModel:
             except OutputRefusedError as again:
                 raise again.error from None
         response = _response(answer)
-        has_thoughts = any(kind in _THINKING for kind, _ in answer.blocks)
+        has_thoughts = any(kind in _THINKING for kind, *_ in answer.blocks)
         self._output.learn(response, shows_thinking=has_thoughts)
         return response
 
@@ -125,9 +125,10 @@ class AnthropicModel:
         reply = await self._options.post(self._endpoint, body, options, with_tools=bool(request.tools))
         try:
             message = decode_reply(reply.body, _Message)
+            parts = [(decode_reply(bytes(raw), Any), raw) for raw in message.content]
         except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply is no message") from error
-        blocks = [(str(block.get("type")), block) for block in message.content if isinstance(block, dict)]
+        blocks = [(str(part.get("type") or "text"), part, raw) for part, raw in parts if isinstance(part, dict)]
         return _Answer(message, blocks, reply, request)
 
 
@@ -212,8 +213,8 @@ def _response(answer: _Answer) -> ChatResponse:
     message, request = answer.message, answer.request
     fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
     *inputs, output = fields.tokens
-    has_thinking = request.tools and any(kind in _THINKING for kind, _ in answer.blocks)
-    written = [block for kind, block in answer.blocks if kind == "tool_use"]
+    has_thinking = request.tools and any(kind in _THINKING for kind, *_ in answer.blocks)
+    written = [block for kind, block, _ in answer.blocks if kind == "tool_use"]
     calls = tuple(
         read_call(call.get("id"), call.get("name"), call.get("input"), number)
         for number, call in enumerate(written, calls_so_far(request))
@@ -242,7 +243,7 @@ def _thinking_state(answer: _Answer) -> Raw | None:
     """Keep the thinking as it was written, with its place among texts and calls."""
     places = [
         (kind, block if kind in _THINKING else None)
-        for kind, block in answer.blocks
+        for kind, _, block in answer.blocks
         if kind in _THINKING or kind in {"text", "tool_use"}
     ]
     return keep_state(Raw(msgspec.json.encode(places)))

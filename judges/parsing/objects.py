@@ -24,6 +24,12 @@ from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, spelled
 from judges.parsing.withdrawal import Place, is_withdrawn, stated, stated_of
 
+# Names that models write in place of the key of the verdict, or of its reasons.
+_SYNONYMS: Final = (
+    ("score", "rating", "grade"),
+    ("result", "verdict", "judgement", "judgment"),
+    ("rationale", "justification", "reason", "reasoning", "explanation"),
+)
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
@@ -91,7 +97,10 @@ class _Form:
         self.layout = layout(keys, deciding)
         self._entries = layout(entry_keys, ()) if entry_keys else None
         self._exact = frozenset(keys)
-        self._folded = frozenset(map(fold_key, keys))
+        groups = [(key, group) for key in keys for group in _SYNONYMS if key in group and len(deciding) == 1]
+        self.synonyms = {name: key for key, group in groups for name in group if name not in keys}
+        self.other_layout = layout(tuple(self.synonyms), tuple(self.synonyms))
+        self._folded = frozenset((*map(fold_key, keys), *self.synonyms))
         names, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
         self.opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{names})\s*:))""", flags)
         # The beginning of an object with content; nothing that stands behind it is a line of its own.
@@ -133,6 +142,9 @@ class _Form:
     def _renamed(self, found: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
         answer = rename(found, self.layout.key_of)
+        for name in (*(answer or ()),):
+            if answer is not None and (key := self.synonyms.get(fold_key(name))):
+                answer.setdefault(key, answer[name])
         if answer is None or not all(key in answer for key in self.needed):
             return None
         if self._entries is None:
@@ -180,6 +192,9 @@ class _Reader:
             text = f"{{{text}"
         self._text = text
         fields = form.layout.fields(text)
+        if not any(field.key in form.deciding for field in fields):
+            others = (field._replace(key=form.synonyms[field.key]) for field in form.other_layout.fields(text))
+            fields = sorted((*fields, *others), key=lambda field: field.start)
         begun = form.begun.search(text)
         # Lines within an object are parts of a value, often quoted from the material.
         is_within = begun is not None and bool(fields) and begun.start() < fields[0].start
@@ -249,7 +264,11 @@ class _Reader:
         filled = [each for each in placed if not self._is_placeholder(each.answer)]
         *others, (answer, _, end) = filled or placed
         same = self._comparable(answer)
-        if any(self._comparable(other.answer) != same for other in others):
+        values = [(self._form.synonyms.get(fold_key(name)), value) for name, value in answer.items()]
+        said = [self._compared(key, value) for key, value in values if key in same and self._has_menu]
+        if any(self._comparable(other.answer) != same for other in others) or not {*same.values()}.issuperset(
+            value for value in said if not isinstance(value, _Unread)
+        ):
             raise InvalidAnswerError(DISAGREEMENT)
         for field in self._decided:
             said = self._compared(field.key, field.value)
