@@ -327,7 +327,7 @@ def _written(answer: Mapping[str, object], step: Step, found: int) -> tuple[str,
     within = (
         {f"{step.metric}{name.title()}": value for name, value in nested.items()} if isinstance(nested, dict) else {}
     )
-    given = {**answer, **within}
+    given = {**answer, **within, **(nested if within else {})}
     codes = given.get(reasons)
     if isinstance(codes, str) and (found == _HIGHEST or set(_CODE_GAP.split(codes)) <= set(step.codes)):
         # A list written as one text; at the highest grade the codes are not used.

@@ -21,7 +21,7 @@ _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
 _INVISIBLE: Final = "\ufeff\u200b\u2060\0"  # A byte order mark before the first line, or the like.
 _MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
 # Keys of an object in place of a value: of the value, and of what may stand beside it.
-_VALUES: Final = frozenset({"value", "score", "rating", "grade", "result", "verdict", "answer", "label"})
+_VALUES: Final = frozenset({"", "value", "score", "rating", "grade", "result", "verdict", "answer", "label"})
 _BESIDE: Final = frozenset(
     {"confidence", "rationale", "justification", "reason", "reasons", "reasoning", "explanation"}
 )
@@ -123,9 +123,10 @@ def value_field(answer: Mapping[str, object], key: str) -> object:
     """Return a value of an answer, also out of an object that holds nothing else but reasons."""
     value = answer[key]
     if isinstance(value, dict):
-        named = [name for name in value if name.casefold() in _VALUES or name == key]
-        if len(named) == 1 and _BESIDE.issuperset(value.keys() - named):
-            return value[named[0]]
+        within = {name.casefold().removeprefix(key.casefold()): item for name, item in value.items()}
+        named = within.keys() & _VALUES
+        if len(named) == 1 and len(within) == len(value) and _BESIDE.issuperset(within.keys() - named):
+            return within[named.pop()]
     return value
 
 

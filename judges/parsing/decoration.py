@@ -12,7 +12,7 @@ _BRACKETS: Final[Mapping[str, str]] = {
     "[": "]", "(": ")", "<": ">", "\u300c": "\u300d", "\u300e": "\u300f", "\u3010": "\u3011", "\u3008": "\u3009",
     "\u300a": "\u300b",
 }  # fmt: skip
-_LIST_SIGN: Final = re.compile(r"[-+\u2022]\s+(?=[^\W\d])")  # Before a number it may be a sign of that number.
+_LIST_SIGN: Final = re.compile(r"\A[-+\u2022]\s+(?=[^\W\d])")  # Before a number it may be a sign of that number.
 _BOXED: Final = re.compile(r"\\boxed\{\s*(?:\\text(?:bf)?\{([^{}]*)\}|([^{}]*))\s*\}")
 _FINAL_SIGNS: Final = ".!,;:\u3002\u0964"  # Any of these may follow a value; a question mark is a doubt.
 _MAX_CHARS: Final = 1000  # Longer texts are no single value.

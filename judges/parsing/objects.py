@@ -30,6 +30,7 @@ _SYNONYMS: Final = (
     ("result", "verdict", "judgement", "judgment"),
     ("rationale", "justification", "reason", "reasoning", "explanation"),
 )
+_WHOSE: Final = ("", "final", "overall")
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
@@ -98,7 +99,8 @@ class _Form:
         self._entries = layout(entry_keys, ()) if entry_keys else None
         self._exact = frozenset(keys)
         groups = [(key, group) for key in keys for group in _SYNONYMS if key in group and len(deciding) == 1]
-        self.synonyms = {name: key for key, group in groups for name in group if name not in keys}
+        names = [(f"{whose}{name}", key) for key, group in groups for name in group for whose in _WHOSE]
+        self.synonyms = {name: key for name, key in names if name not in keys}
         self.other_layout = layout(tuple(self.synonyms), tuple(self.synonyms))
         self._folded = frozenset((*map(fold_key, keys), *self.synonyms))
         names, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
