@@ -4,6 +4,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
@@ -86,11 +87,16 @@ _NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})
 
 
 _LINES: Final = msgspec.json.Decoder()
-# An answer repeats itself where its end stands four times in a row, over this many characters.
-_REPETITIONS: Final = 4
-_MIN_REPEATED_CHARS: Final = 200
-_MAX_REPEATED_CHARS: Final = 12_000
-_LAST_CHARS: Final = 40
+_REPETITIONS, _END_CHARS, _MIN_REPEATED_CHARS, _MAX_REPEATED_CHARS = 4, 40, 200, 12_000
+
+
+def repeats_itself(text: str) -> bool:
+    """Return whether the end of a text stands there four times in a row, over at least 200 characters."""
+    text = text[-_MAX_REPEATED_CHARS:]
+    end = text[-_END_CHARS:]
+    # The distance of the end to the place where the same stands before.
+    period = max(1, len(text) - len(end) - text.rfind(end, 0, -1))
+    return bool(text) and text.endswith(text[-period:] * max(_REPETITIONS, _MIN_REPEATED_CHARS // period))
 
 
 class Clock(NamedTuple):
@@ -137,7 +143,9 @@ class JudgeCall(NamedTuple):
     ) -> ChatResponse:
         """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
-        if response.finish_reason == "length" and not _repeats(response):
+        if response.finish_reason == "length" and not repeats_itself(
+            max(response.text, *dict(response.elsewhere).values(), "", key=len)
+        ):
             # The complete lines of the answer are kept, and only the rest is requested.
             kept = "" if self.judge.whole_lines is None else self.judge.whole_lines(response.text)
             if kept:
@@ -149,30 +157,30 @@ class JudgeCall(NamedTuple):
                     raise
             else:
                 response = structs.replace(longer, text=f"{kept}\n{longer.text}") if kept else longer
+        return self._usable(response, is_exploring=bool(tools))
+
+    def _usable(self, response: ChatResponse, *, is_exploring: bool) -> ChatResponse:
+        """Return a response with its verdict as its text, also from another place, or raise ``UnscoredError``."""
         if response.finish_reason == "content_filter":
             raise UnscoredError("content_filter", "the endpoint's filter withheld the answer")
         if response.refusal:
             raise UnscoredError("refusal", "the model declined to answer")
         if response.finish_reason == "length":
             raise UnscoredError("truncated", "the answer was cut off at the token limit")
-        if response.text.strip() or not response.elsewhere:
-            return response
-        verdicts = {text.strip(): place for place, text in response.elsewhere if self._is_whole(text)}
+        verdicts = dict[str, str]()
+        for place, text in () if response.text.strip() else response.elsewhere:
+            with suppress(msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
+                # Nothing but JSON: thoughts may hold a draft.
+                if all(isinstance(value, dict | list) for value in _LINES.decode_lines(text)) and text.strip():
+                    self.judge.read(text)
+                    verdicts[text.strip()] = place
         if len(verdicts) == 1:
             ((text, self.noted["read_from"]),) = verdicts.items()
             return structs.replace(response, text=text)
-        if tools:
+        if response.text.strip() or is_exploring or not response.elsewhere:
             return response
-        places = ", ".join(dict.fromkeys(place for place, text in response.elsewhere if text.strip()))
-        raise UnscoredError("invalid_answer", f"the answer is empty; there is text in {places or 'no other place'}")
-
-    def _is_whole(self, text: str) -> bool:
-        """Return whether a text is a whole verdict in JSON, and nothing else."""
-        try:
-            values = _LINES.decode_lines(text)
-            return all(isinstance(value, dict | list) for value in values) and self.judge.read(text) is not None
-        except (msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
-            return False
+        places = ", ".join(dict.fromkeys(place for place, _ in response.elsewhere))
+        raise UnscoredError("invalid_answer", f"the answer is empty; there is no whole verdict but text in {places}")
 
     async def _complete(
         self,
@@ -244,15 +252,6 @@ class JudgeCall(NamedTuple):
         if took_s is None:
             return started_at, self.clock.steady() - start
         return self.clock.now() - took_s, took_s
-
-
-def _repeats(response: ChatResponse) -> bool:
-    """Return whether the end of an answer, or of the thoughts in its place, says the same again and again."""
-    text = max((response.text, *(each for _, each in response.elsewhere)), key=len)[-_MAX_REPEATED_CHARS:]
-    end = text[-_LAST_CHARS:]
-    # The distance of the end to the place where the same stands before.
-    period = max(1, len(text) - len(end) - text.rfind(end, 0, -1))
-    return text.endswith(text[-period:] * max(_REPETITIONS, _MIN_REPEATED_CHARS // period)) and text != ""
 
 
 # A safe estimate: tokenizers need fewer tokens for prose, and about as many for scripts far from Latin. An exact count

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 import httpx
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from judges.core.model import (
     BadModelRequestError,
@@ -80,9 +80,8 @@ class HttpEndpoint:
             ModelUnavailableError: There was no connection, or it broke.
             ModelRejectedError: The endpoint's name leads to an address that is not allowed.
         """
-        return _as_named(await (self._post_directly(body) if self._is_direct else self._post_by_session(body)))
-
-    async def _post_by_session(self, body: bytes) -> Reply:
+        if self._is_direct:
+            return await self._post_directly(body)
         if self._session is None:
             # Made here, not in __init__: the connections belong to the loop that uses them.
             self._session = self._open()
@@ -92,7 +91,7 @@ class HttpEndpoint:
                 asyncio.timeout(timeout_s),
                 self._session.post(self._url, data=body, allow_redirects=False) as response,
             ):
-                return Reply(response.status, response.headers, await _read(response.content))
+                return _as_named(Reply(response.status, response.headers, await _read(response.content)))
         except aiohttp.ClientError as error:
             # Before TimeoutError: aiohttp's error for a connection that is not accepted in time is both.
             raise _unavailable(error, self.address) from error
@@ -114,7 +113,7 @@ class HttpEndpoint:
                 guarded=not settings.allow_link_local,
             )
         try:
-            return Reply(*await self._connections.post(body, settings.timeout_s))
+            return _as_named(Reply(*await self._connections.post(body, settings.timeout_s)))
         except AddressRefusedError as error:
             raise _refused_address() from error
         except TimeoutError as error:
@@ -351,6 +350,11 @@ _REFUSED: Final = re.compile(
     r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"
 )
 _MAX_REFUSAL_CHARS: Final = 500
+# Parts of the words by which APIs name errors, with the status that those errors have.
+_NAMED: Final[Mapping[str, int]] = {
+    "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
+    "billing": 402, "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
+}  # fmt: skip
 
 
 class Fault(Struct):
@@ -371,45 +375,30 @@ def read_fault(body: bytes) -> Fault:
         return Fault()
 
 
-def _fault(body: object) -> Fault:
-    """Find the error of a decoded body.
-
-    Most APIs wrap it; some servers send it bare, as a text or within an array, as Google does. FastAPI names it
-    `detail`, and there lists what is wrong with a request.
-    """
-    if isinstance(body, list):
-        body = next((each for each in body if isinstance(each, dict)), None)
-    if not isinstance(body, dict):
+def _fault(found: object) -> Fault:
+    """Find the error: most APIs wrap it, some servers send it bare, as a text or, as Google does, within an array."""
+    if isinstance(found, str):
+        return Fault(found)
+    if isinstance(found, list):
+        faults = [_fault(each) for each in found]
+        return Fault() if not faults else structs.replace(faults[0], message="; ".join(each.message for each in faults))
+    if not isinstance(found, dict):
         return Fault()
-    error = next((body[name] for name in ("error", "errors", "detail") if body.get(name)), body)
-    if isinstance(error, list):
-        details = [each for each in error if isinstance(each, dict) and "msg" in each]
-        lists = ((each["msg"], each["loc"] if isinstance(each.get("loc"), list) else ()) for each in details)
-        lines = [f"{'.'.join(map(str, place))}: {message}" for message, place in lists]
-        error = "; ".join(lines) if lines else error[0]
-    if isinstance(error, str):
-        return Fault(error)
-    fields = error if isinstance(error, dict) else body
-    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
-    code = fields.get("code")
-    return Fault(
-        texts.get("message", ""),
-        texts.get("type") or texts.get("status"),
-        texts.get("param"),
-        code if type(code) is int else texts.get("code"),
-        fields.get("metadata"),
-    )
-
-
-# Parts of the words by which APIs name errors, with the status that those errors have.
-_NAMED: Final[Mapping[str, int]] = {
-    "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
-    "billing": 402, "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
-}  # fmt: skip
+    inner = next((found[name] for name in ("error", "errors", "detail") if found.get(name)), None)
+    if isinstance(inner, str | list | dict):
+        return _fault(inner)
+    texts = {name: value for name, value in found.items() if isinstance(value, str)}
+    # FastAPI's list of what is wrong with a request.
+    place = found["loc"] if isinstance(found.get("loc"), list) else ()
+    message = f"{'.'.join(map(str, place))}: {texts['msg']}" if "msg" in texts else ""
+    code = found.get("code")
+    code = code if type(code) is int else texts.get("code")
+    kind = texts.get("type") or texts.get("status")
+    return Fault(texts.get("message", message), kind, texts.get("param"), code, found.get("metadata"))
 
 
 def _as_named(reply: Reply) -> Reply:
-    """Give a reply with status 200 that holds an error in place of an answer the status that the error names."""
+    """Change the status of a reply that holds an error in place of an answer from 200 to what the error names."""
     # The quotation marks of a text within an answer are escaped.
     if reply.status != httpx.codes.OK or b'"error"' not in reply.body:
         return reply
@@ -417,18 +406,16 @@ def _as_named(reply: Reply) -> Reply:
         found = decode_reply(reply.body, dict[str, Any])
     except UNREADABLE:
         return reply
-    choice = next(iter(found.get("choices") or ()), None)
-    if isinstance(choice, dict) and choice.get("finish_reason") == "error":
-        # OpenRouter's, for an answer that broke off.
-        found = choice
-    elif any(found.get(name) for name in ("choices", "content", "answers", "data")):
-        return reply
-    if not found.get("error") and "error" not in (found.get("type"), found.get("object")):
-        return reply
+    match found.get("choices"):
+        case [{"finish_reason": "error"} as choice, *_]:
+            found = choice  # OpenRouter's, for an answer that broke off.
     fault = _fault(found)
+    has_answer = found.get("choices") or found.get("content") or found.get("answers") or found.get("data")
+    if has_answer or not (found.get("error") or fault.message):
+        return reply
     named = str(fault.code or fault.type or "").lower()
-    status = int(named) if _ERROR_STATUS.fullmatch(named) else 502
-    status = next((code for part, code in _NAMED.items() if part in named), status)
+    status = next((code for part, code in _NAMED.items() if part in named), httpx.codes.BAD_GATEWAY)
+    status = int(named) if _ERROR_STATUS.fullmatch(named) else status
     return reply._replace(status=status, body=msgspec.json.encode(found))
 
 

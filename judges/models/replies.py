@@ -45,26 +45,18 @@ def decode_reply(body: bytes, kind: type[T]) -> T:
     raise ValueError("no value of the body has the type")
 
 
-_FINISH: Final[Mapping[str, FinishReason]] = {
-    **dict.fromkeys(
-        ("stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal"), "stop"
-    ),
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
-    "model_context_window_exceeded": "length",
-    # Google's words stand alone, or behind `content_filter: `.
-    **dict.fromkeys(
-        ("content_filter", "content_filtered", "guardrail_intervened", "safety", "prohibited_content", "recitation"),
-        "content_filter",
-    ),
-    **dict.fromkeys(("blocklist", "spii", "image_safety"), "content_filter"),
-}
+_STOPPED: Final = frozenset(("stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal"))
+_CUT: Final = re.compile("length|max_(?:output_)?tokens|context_window")
+# Google's words stand alone, or behind `content_filter: `.
+_WITHHELD: Final = re.compile("filter|safety|prohibited|recitation|blocklist|spii|guardrail")
 
 
 def finish_reason(said: object) -> FinishReason:
     """Read why an answer ended, as any of the APIs says it."""
-    if said is None:
+    name = str(said or "stop").lower()
+    if name in _STOPPED:
         return "stop"
-    return _FINISH.get(str(said).partition(":")[0].strip().lower(), "other")
+    return "content_filter" if _WITHHELD.search(name) else "length" if _CUT.search(name) else "other"
 
 
 MAX_STATE_BYTES: Final = 256 * 1024  # Larger state is dropped: it would be sent again with every further request.

@@ -25,12 +25,8 @@ from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, 
 from judges.parsing.withdrawal import Place, is_withdrawn, stated, stated_of
 
 # Names that models write in place of the key of the verdict, or of its reasons.
-_SYNONYMS: Final = (
-    ("score", "rating", "grade"),
-    ("result", "verdict", "judgement", "judgment"),
-    ("rationale", "justification", "reason", "reasoning", "explanation"),
-)
-_WHOSE: Final = ("", "final", "overall")
+_REASONS: Final = ("rationale", "justification", "reason", "reasoning", "explanation")
+_SYNONYMS: Final = (("score", "rating", "grade"), ("result", "verdict", "judgement", "judgment"), _REASONS)
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
@@ -99,17 +95,17 @@ class _Form:
         self._entries = layout(entry_keys, ()) if entry_keys else None
         self._exact = frozenset(keys)
         groups = [(key, group) for key in keys for group in _SYNONYMS if key in group and len(deciding) == 1]
-        names = [(f"{whose}{name}", key) for key, group in groups for name in group for whose in _WHOSE]
+        names = [(whose + name, key) for key, group in groups for name in group for whose in ("", "final", "overall")]
         self.synonyms = {name: key for name, key in names if name not in keys}
         self.other_layout = layout(tuple(self.synonyms), tuple(self.synonyms))
         self._folded = frozenset((*map(fold_key, keys), *self.synonyms))
-        names, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
-        self.opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{names})\s*:))""", flags)
+        forms, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
+        self.opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{forms})\s*:))""", flags)
         # The beginning of an object with content; nothing that stands behind it is a line of its own.
-        self.begun = re.compile(rf"""\{{\s*(?:["'\u201c\u201e]|//|/\*|(?:{names})\s*:)""", flags)
-        self.written = re.compile(rf"""[`\\"'\u201c\u201e](?:{names})[`\\"'\u201c\u201d]+\s*:""", flags)
-        self.plain = re.compile(rf"^[^\w\n]{{0,8}}(?:{names})[^\w\n]{{0,8}}:", flags)
-        self.without_brace = re.compile(rf'\s*"(?:{names})"\s*:', flags)
+        self.begun = re.compile(rf"""\{{\s*(?:["'\u201c\u201e]|//|/\*|(?:{forms})\s*:)""", flags)
+        self.written = re.compile(rf"""[`\\"'\u201c\u201e](?:{forms})[`\\"'\u201c\u201d]+\s*:""", flags)
+        self.plain = re.compile(rf"^[^\w\n]{{0,8}}(?:{forms})[^\w\n]{{0,8}}:", flags)
+        self.without_brace = re.compile(rf'\s*"(?:{forms})"\s*:', flags)
 
     def is_exact(self, found: Mapping[str, object]) -> bool:
         """Return whether an object has the keys as they were asked for, and no other key that stands for one."""
@@ -144,9 +140,9 @@ class _Form:
     def _renamed(self, found: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
         answer = rename(found, self.layout.key_of)
-        for name in (*(answer or ()),):
-            if answer is not None and (key := self.synonyms.get(fold_key(name))):
-                answer.setdefault(key, answer[name])
+        if answer is not None:
+            # A key itself counts before its synonyms.
+            answer = {**{self.synonyms.get(fold_key(name), name): value for name, value in answer.items()}, **answer}
         if answer is None or not all(key in answer for key in self.needed):
             return None
         if self._entries is None:
@@ -266,13 +262,11 @@ class _Reader:
         filled = [each for each in placed if not self._is_placeholder(each.answer)]
         *others, (answer, _, end) = filled or placed
         same = self._comparable(answer)
-        values = [(self._form.synonyms.get(fold_key(name)), value) for name, value in answer.items()]
-        said = [self._compared(key, value) for key, value in values if key in same and self._has_menu]
-        if any(self._comparable(other.answer) != same for other in others) or not {*same.values()}.issuperset(
-            value for value in said if not isinstance(value, _Unread)
-        ):
+        if any(self._comparable(other.answer) != same for other in others):
             raise InvalidAnswerError(DISAGREEMENT)
-        for field in self._decided:
+        named = [(self._form.synonyms.get(fold_key(name), ""), value) for name, value in answer.items()]
+        beside = [Field(key, value, end - 1, end) for key, value in named if key in same and self._has_menu]
+        for field in (*self._decided, *beside):
             said = self._compared(field.key, field.value)
             # Within an object, a line that cannot be read is a part of a text or of the object itself.
             is_part = isinstance(said, _Unread) and any(each.start < field.start < each.end for each in placed)
