@@ -221,8 +221,10 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
         failed = ((number, each) for number, each in enumerate(checked, 1) if each.label not in _FINE)
         first = next((f" Sentence {number}: {each.reason()}" for number, each in failed), "")
         rationale = f"{said}.{first}"
+    as_labelled = all(line.label in _FINE for line in coverage.lines)
     details = {
-        "grounded_as_labelled": all(line.label in _FINE for line in coverage.lines),
+        "grounded_as_labelled": as_labelled,
+        "check_differs": int(as_labelled != grounded),
         "fabricated_evidence": sum(each.found is False and has_text(each.line.excerpt) for each in checked),
         "missing_evidence": sum(each.found is False and not has_text(each.line.excerpt) for each in checked),
         "uncovered_sentences": coverage.uncovered,

@@ -254,6 +254,7 @@ def _details(shown: Shown, answer: support.Support[Entry], measured: support.Mea
         "relevant": measured.relevant,
         "utilized": measured.utilized,
         "adherence_checked": answer.supported and all_hold,
+        "check_differs": int(answer.supported != all_hold),
         "fabricated_evidence": unknown,
         "completeness_undefined": int(not measured.relevant),
         # The model's entries against its own verdict on the whole, before the check of the evidence.

@@ -200,6 +200,7 @@ def _details(documents: Keyed, answer: support.Support[Entry], measured: support
         "utilized": measured.utilized,
         "fabricated_evidence": measured.unknown + unknown,
         "completeness_undefined": int(not measured.relevant),
+        "check_differs": int(answer.supported and False in by_key.values()),
         # An unsupported answer whose sentences are all supported is no contradiction: an invention rests on none.
         "contradictions": list(by_key.values()).count(False) if answer.supported else 0,
         "sentence_support": [{"sentence_key": key, "is_supported": by_key[key]} for key in documents.ordered(by_key)],

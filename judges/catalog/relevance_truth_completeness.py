@@ -8,7 +8,7 @@ omits it from the allowed values, so that its shares of that code may differ.
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -322,12 +322,10 @@ def _ratings(answer: Mapping[str, object]) -> list[int]:
 def _written(answer: Mapping[str, object], step: Step, found: int) -> tuple[str, tuple[str, ...]]:
     """Return reasoning and codes of a grade; at the highest grade both may be null or absent."""
     reasoning, reasons = f"{step.metric}Reasoning", f"{step.metric}Reasons"
-    nested = answer[step.metric]
-    # Some models write what belongs to one grade into an object.
-    within = (
-        {f"{step.metric}{name.title()}": value for name, value in nested.items()} if isinstance(nested, dict) else {}
-    )
-    given = {**answer, **within, **(nested if within else {})}
+    # Some models write what belongs to one grade into an object, under whole keys or their ends.
+    grade: Any = answer[step.metric]
+    within = grade if isinstance(grade, dict) else {}
+    given = {**answer, **within, **{f"{step.metric}{name.title()}": value for name, value in within.items()}}
     codes = given.get(reasons)
     if isinstance(codes, str) and (found == _HIGHEST or set(_CODE_GAP.split(codes)) <= set(step.codes)):
         # A list written as one text; at the highest grade the codes are not used.

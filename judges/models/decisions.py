@@ -8,7 +8,7 @@ of its question alone; a reply that cannot be read at all is a failure of the en
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -26,6 +26,7 @@ from judges.models.http import HttpEndpoint, below, no_chat_reply, read_fault, r
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota
 
+T = TypeVar("T")
 _TOKEN_FIELDS: Final = ("input_tokens", "output_tokens")
 _MIN_OPTIONS: Final = 2
 _INCOMPLETE: Final = Decision(problem="incomplete")
@@ -42,14 +43,8 @@ class _Answer(Struct):
     probabilities: Any = None
 
 
-class _List(Struct):
-    answers: list[Any]
-    model: Any = None
-    usage: Any = None
-
-
-class _Map(Struct):
-    answers: dict[str, Any]
+class _Reply(Struct, Generic[T]):
+    answers: T
     model: Any = None
     usage: Any = None
 
@@ -87,7 +82,7 @@ def _openai_body(request: ChatRequest) -> dict[str, object]:
 
 
 def _read_openai(questions: Sequence[Question], body: bytes) -> _Found:
-    reply = decode_reply(body, _List)
+    reply = decode_reply(body, _Reply[list[Any]])
     # Thoughts are no answers.
     answers = [each for each in reply.answers if not (isinstance(each, dict) and each.get("type") == "reasoning")]
     if len(answers) > len(questions):
@@ -139,7 +134,7 @@ def _systemone_question(question: Question) -> dict[str, object]:
 
 
 def _read_systemone(questions: Sequence[Question], body: bytes) -> _Found:
-    reply = decode_reply(body, _Map)
+    reply = decode_reply(body, _Reply[dict[str, Any]])
     read = [
         _read_answer(reply.answers.get(_name(place)), partial(_systemone_answer, question))
         for place, question in enumerate(questions)

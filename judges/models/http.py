@@ -213,8 +213,6 @@ def _refused_address() -> ModelRejectedError:
 
 _MAX_ID_CHARS: Final = 256
 _MAX_TOKENS: Final = 10**9
-_ERROR_STATUS: Final = re.compile("[45][0-9][0-9]")
-_DIGITS: Final = re.compile(r"\s*[0-9]{1,10}(?:\.0)?\s*")
 _MAX_SHOWN_CHARS: Final = 300
 _MAX_READ_CHARS: Final = 2_000
 # A message that has so many characters in a row in common with the request quotes it.
@@ -243,8 +241,8 @@ def reply_fields(reply_id: object, model: object, usage: object, token_names: Se
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
     counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
-    # Some servers write numbers as texts.
-    counts = [int(count) if isinstance(count, str) and _DIGITS.fullmatch(count) else count for count in counts]
+    # Some servers write numbers as texts; the longest is 10^9.
+    counts = [int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,10}", each) else each for each in counts]
     are_counts = all(
         isinstance(count, int | float)
         and not isinstance(count, bool)
@@ -353,7 +351,7 @@ _MAX_REFUSAL_CHARS: Final = 500
 # Parts of the words by which APIs name errors, with the status that those errors have.
 _NAMED: Final[Mapping[str, int]] = {
     "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
-    "billing": 402, "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
+    "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
 }  # fmt: skip
 
 
@@ -414,8 +412,8 @@ def _as_named(reply: Reply) -> Reply:
     if has_answer or not (found.get("error") or fault.message):
         return reply
     named = str(fault.code or fault.type or "").lower()
-    status = next((code for part, code in _NAMED.items() if part in named), httpx.codes.BAD_GATEWAY)
-    status = int(named) if _ERROR_STATUS.fullmatch(named) else status
+    known = int(named) if re.fullmatch("[45][0-9]{2}", named) else httpx.codes.BAD_GATEWAY
+    status = next((code for part, code in _NAMED.items() if part in named), known)
     return reply._replace(status=status, body=msgspec.json.encode(found))
 
 

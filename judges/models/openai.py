@@ -8,7 +8,8 @@ OpenRouter's `reasoning_details`, the `extra_content` of a call with Gemini's si
 Mistral's reasoning models.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
 from itertools import chain
 from typing import Any, Final
 
@@ -59,27 +60,11 @@ _NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
 _ANSWERING: Final = (None, "text", "output_text")  # Types of the parts of a `content` list.
 
 
-# Any: an odd value must not make the answer beside it unreadable.
-class _Function(Struct):
-    name: Any = None
-    # A text by the API; some servers send the object itself.
-    arguments: Any = None
-
-
-_NO_FUNCTION: Final = _Function()
-
-
-class _ToolCall(Struct):
-    id: Any = None
-    function: _Function | None = None
-    extra_content: Raw = ABSENT
-
-
 class _Message(Struct):
+    # Any: an odd value must not make the answer beside it unreadable.
     content: Any = None
     refusal: Any = None
     tool_calls: Raw = ABSENT
-    function_call: Any = None
     reasoning_content: Raw = ABSENT
     reasoning_details: Raw = ABSENT
     reasoning: Raw = ABSENT
@@ -237,7 +222,7 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         quota=openai_quota(reply.headers),
         tool_calls=calls,
         provider_state=state,
-        elsewhere=() if text.strip() or (calls and request.offers_tools) else tuple(_elsewhere(message, calls, others)),
+        elsewhere=() if text.strip() or (calls and request.offers_tools) else _elsewhere(message, calls, others),
     )
     return response, shows_thinking
 
@@ -254,35 +239,27 @@ def _text(content: object) -> str:
 
 
 def _calls(message: _Message, request: ChatRequest) -> tuple[ToolCall, ...]:
-    try:
-        found = (
-            msgspec.json.decode(message.tool_calls, type=list[_ToolCall] | None) if bytes(message.tool_calls) else ()
-        )
-    except msgspec.ValidationError:
-        if request.tools:
-            raise
-        found = ()
-    calls: list[ToolCall] = []
-    for number, call in enumerate(found or (), calls_so_far(request)):
-        function = call.function or _NO_FUNCTION
-        read = read_call(call.id, function.name, function.arguments, number)
-        calls.append(read._replace(provider_state=keep_state(call.extra_content)))
+    calls, written = list[ToolCall](), bytes(message.tool_calls)
+    # Where no call is expected, an unreadable one does not cost the answer beside it.
+    with nullcontext() if request.tools else suppress(*UNREADABLE):
+        found = () if written in _NO_THOUGHTS else decode_reply(written, list[dict[str, Any]])
+        for number, call in enumerate(found, calls_so_far(request)):
+            # The arguments are a text by the API; some servers send the object itself.
+            function = call["function"] if isinstance(call.get("function"), dict) else {}
+            read = read_call(call.get("id"), function.get("name"), function.get("arguments"), number)
+            extra = Raw(msgspec.json.encode(call.get("extra_content")))
+            calls.append(read._replace(provider_state=keep_state(extra)))
     return tuple(calls)
 
 
-def _elsewhere(message: _Message, calls: Iterable[ToolCall], others: Iterable[_Choice]) -> Iterator[tuple[str, str]]:
-    """Yield the texts beside an empty `content`, each with its place."""
-    for call in calls:
-        yield "tool_calls", call.arguments
-    if isinstance(message.function_call, dict):
-        yield "function_call", _text(message.function_call.get("arguments"))
-    for place in ("reasoning_content", "reasoning"):
-        part = getattr(message, place)
-        if bytes(part) not in _NO_THOUGHTS:
-            yield place, _text(msgspec.json.decode(part))
-    for choice in others:
-        if choice.message is not None and finish_reason(choice.finish_reason) == "stop":
-            yield "another choice", _text(choice.message.content)
+def _elsewhere(message: _Message, calls: Iterable[ToolCall], others: Iterable[_Choice]) -> tuple[tuple[str, str], ...]:
+    """List the texts beside an empty `content`, each with its place."""
+    thoughts = {"reasoning_content": message.reasoning_content, "reasoning": message.reasoning}
+    texts = [("tool_calls", call.arguments) for call in calls]
+    texts += [(name, _text(decode_reply(bytes(each), Any))) for name, each in thoughts.items() if bytes(each)]
+    whole = [each.message for each in others if each.message and finish_reason(each.finish_reason) == "stop"]
+    texts += [("another choice", _text(each.content)) for each in whole]
+    return tuple(each for each in texts if each[1].strip())
 
 
 PROVIDER: Final = Provider(

@@ -20,6 +20,8 @@ from worker.telemetry.metrics import EXPLORATION_ENDS, OUTCOMES, Metrics
 
 # Enough to tell versions of one judge apart, and short enough for a legend.
 _VERSION_DIGITS: Final = 8
+# Details of verdicts that are counted, by the names of their counters.
+_COUNTED: Final = ("fabricated_evidence", "check_differs")
 # Other workers may claim an entry a little earlier by Redis' clock than by this one.
 _MARGIN_S: Final = 3.0
 
@@ -91,17 +93,18 @@ class _SeriesCounters:
         self._labels = labels
         self._yes_no = yes_no
         self._by_metric: dict[str, _MetricCounters] = {}
-        self._fabricated: Counter | None = None
+        self._counted: Mapping[str, Counter] = {}
         self._age: Histogram = metrics.score_age.labels(labels[0])
 
     def count(self, verdict: Verdict) -> None:
         is_scored = verdict.outcome == "scored"
         if is_scored:
             # At zero from the first scored verdict on, so that a rate over it is never silent.
-            if self._fabricated is None:
-                self._fabricated = self._metrics.fabricated_evidence.labels(*self._labels)
-            if fabricated := _count_in(verdict.details, "fabricated_evidence"):
-                self._fabricated.inc(fabricated)
+            if not self._counted:
+                self._counted = {name: getattr(self._metrics, name).labels(*self._labels) for name in _COUNTED}
+            for name, counter in self._counted.items():
+                if times := _count_in(verdict.details, name):
+                    counter.inc(times)
         scores = {score.metric: score for score in verdict.scores}
         for metric in verdict.metrics:
             counters = self._by_metric.get(metric)
