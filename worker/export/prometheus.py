@@ -5,6 +5,7 @@ A kill can lose a count that was not scraped yet; no verdict is counted twice.
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Histogram
@@ -93,15 +94,16 @@ class _SeriesCounters:
         self._labels = labels
         self._yes_no = yes_no
         self._by_metric: dict[str, _MetricCounters] = {}
-        self._counted: Mapping[str, Counter] = {}
         self._age: Histogram = metrics.score_age.labels(labels[0])
+
+    @cached_property
+    def _counted(self) -> Mapping[str, Counter]:
+        """The counters of details, at zero from the first scored verdict on, so that a rate over them is not silent."""
+        return {name: getattr(self._metrics, name).labels(*self._labels) for name in _COUNTED}
 
     def count(self, verdict: Verdict) -> None:
         is_scored = verdict.outcome == "scored"
         if is_scored:
-            # At zero from the first scored verdict on, so that a rate over it is never silent.
-            if not self._counted:
-                self._counted = {name: getattr(self._metrics, name).labels(*self._labels) for name in _COUNTED}
             for name, counter in self._counted.items():
                 if times := _count_in(verdict.details, name):
                     counter.inc(times)
