@@ -190,7 +190,7 @@ class _Reader:
             text = f"{{{text}"
         self._text = text
         fields = form.layout.fields(text)
-        if not any(field.key in form.deciding for field in fields):
+        if form.synonyms and not any(field.key in form.deciding for field in fields):
             others = (field._replace(key=form.synonyms[field.key]) for field in form.other_layout.fields(text))
             fields = sorted((*fields, *others), key=lambda field: field.start)
         begun = form.begun.search(text)
