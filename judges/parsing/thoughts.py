@@ -23,7 +23,7 @@ _MAX_LOOKS: Final = 100  # Each look at a broken object counts the lines of the 
 # A token of a chat template that a server left in the text.
 _MARK: Final = (
     r"(?:<[|\uff5c](?!(?i:begin_of_thought|end_of_thought|start_thinking|end_thinking)\|)[^<>|\uff5c\n]{1,40}[|\uff5c]>"
-    r"|<\|turn>(?:model\b)?|<turn\|>|<end_of_turn>)"
+    r"|<\|turn>(?:model\b)?|<turn\|>)"
 )
 _FIRST_MARKS: Final = re.compile(rf"\s*(?:{_MARK}\s*(?:assistant\s*(?=<))?)+")
 _LAST_MARK: Final = re.compile(rf"{_MARK}\Z")
