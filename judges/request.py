@@ -143,9 +143,8 @@ class JudgeCall(NamedTuple):
     ) -> ChatResponse:
         """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
-        if response.finish_reason == "length" and not repeats_itself(
-            max(response.text, *dict(response.elsewhere).values(), "", key=len)
-        ):
+        said = max(response.text, "", *dict(response.elsewhere).values(), key=len)
+        if response.finish_reason == "length" and not repeats_itself(said):
             # The complete lines of the answer are kept, and only the rest is requested.
             kept = "" if self.judge.whole_lines is None else self.judge.whole_lines(response.text)
             if kept:
@@ -167,17 +166,18 @@ class JudgeCall(NamedTuple):
             raise UnscoredError("refusal", "the model declined to answer")
         if response.finish_reason == "length":
             raise UnscoredError("truncated", "the answer was cut off at the token limit")
+        if response.text.strip() or not response.elsewhere:
+            return response
         verdicts = dict[str, str]()
-        for place, text in () if response.text.strip() else response.elsewhere:
+        for place, text in response.elsewhere:
+            # Nothing but JSON: thoughts may hold a draft.
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
-                # Nothing but JSON: thoughts may hold a draft.
-                if all(isinstance(value, dict | list) for value in _LINES.decode_lines(text)) and text.strip():
-                    self.judge.read(text)
-                    verdicts[text.strip()] = place
+                if all(isinstance(value, dict | list) for value in _LINES.decode_lines(text)):
+                    verdicts[text.strip()] = place if self.judge.read(text) else ""
         if len(verdicts) == 1:
             ((text, self.noted["read_from"]),) = verdicts.items()
             return structs.replace(response, text=text)
-        if response.text.strip() or is_exploring or not response.elsewhere:
+        if is_exploring:
             return response
         places = ", ".join(dict.fromkeys(place for place, _ in response.elsewhere))
         raise UnscoredError("invalid_answer", f"the answer is empty; there is no whole verdict but text in {places}")

@@ -63,10 +63,6 @@ class _Answer(NamedTuple):
     reply: Reply
     request: ChatRequest
 
-    def texts(self, kind: str, key: str) -> list[str]:
-        """Return the texts of the parts of one type."""
-        return [text for each, block, _ in self.blocks if each == kind and isinstance(text := block.get(key), str)]
-
 
 class AnthropicModel:
     """A judge model behind a `/v1/messages` endpoint."""
@@ -219,9 +215,9 @@ def _response(answer: _Answer) -> ChatResponse:
         read_call(call.get("id"), call.get("name"), call.get("input"), number)
         for number, call in enumerate(written, calls_so_far(request))
     )
-    text = "".join(answer.texts("text", "text"))
-    elsewhere = [("thinking", thought) for thought in answer.texts("thinking", "thinking")]
-    elsewhere += [("tool_use", call.arguments) for call in calls]
+    texts = [(kind, part) for kind, block, _ in answer.blocks if isinstance(part := block.get(kind), str)]
+    text = "".join(part for kind, part in texts if kind == "text")
+    elsewhere = [*(each for each in texts if each[0] == "thinking"), *(("tool_use", call.arguments) for call in calls)]
     return ChatResponse(
         text=text,
         finish_reason=finish_reason(message.stop_reason),

@@ -28,7 +28,7 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.http import HttpEndpoint, Reply, content_type, read_fault, reply_fields, translated
+from judges.models.http import HttpEndpoint, Reply, no_chat_reply, read_fault, reply_fields, translated
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota
@@ -46,7 +46,6 @@ _TOKENS_HEADER: Final = "x-compute-tokens"
 # Estimates the tokens of a text that the server divides: three letters of Latin scripts, or one of another, each.
 _ESTIMATE: Final = re.compile(r"[\x00-\x7f]{1,3}|[^\x00-\x7f]", re.DOTALL)
 _TOKENS_DIGITS: Final = 9
-_NO_PREDICTIONS: Final = "the reply is no list of predictions"
 
 
 class _Prediction(Struct):
@@ -148,9 +147,7 @@ class HttpClassifier:
         try:
             read = self._read_predictions(reply) if self._predicts else self._read_classes(reply.body)
         except UNREADABLE as error:
-            kind = content_type(reply)
-            what = "" if kind is None else f": the endpoint answers with {kind}; check base_url"
-            raise ModelUnavailableError(f"{_NO_PREDICTIONS}{what}") from error
+            raise no_chat_reply(reply, "the reply is no list of predictions", "a classifier") from error
         if len(read.values) != count:
             raise ModelUnavailableError(f"the reply holds {len(read.values)} predictions for {count} inputs")
         return read

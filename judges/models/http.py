@@ -387,12 +387,10 @@ def _fault(found: object) -> Fault:
         return _fault(inner)
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
     # FastAPI's list of what is wrong with a request.
-    place = found["loc"] if isinstance(found.get("loc"), list) else ()
-    message = f"{'.'.join(map(str, place))}: {texts['msg']}" if "msg" in texts else ""
-    code = found.get("code")
-    code = code if type(code) is int else texts.get("code")
-    kind = texts.get("type") or texts.get("status")
-    return Fault(texts.get("message", message), kind, texts.get("param"), code, found.get("metadata"))
+    place = ".".join(map(str, found["loc"])) if isinstance(found.get("loc"), list) else ""
+    message = texts.get("message") or (f"{place}: {texts['msg']}" if "msg" in texts else "")
+    code = found["code"] if type(found.get("code")) is int else texts.get("code")
+    return Fault(message, texts.get("type") or texts.get("status"), texts.get("param"), code, found.get("metadata"))
 
 
 def _as_named(reply: Reply) -> Reply:
@@ -407,8 +405,7 @@ def _as_named(reply: Reply) -> Reply:
     match found.get("choices"):
         case [{"finish_reason": "error"} as choice, *_]:
             found = choice  # OpenRouter's, for an answer that broke off.
-    fault = _fault(found)
-    has_answer = found.get("choices") or found.get("content") or found.get("answers") or found.get("data")
+    fault, has_answer = _fault(found), any(map(found.get, ("choices", "content", "answers", "data")))
     if has_answer or not (found.get("error") or fault.message):
         return reply
     named = str(fault.code or fault.type or "").lower()

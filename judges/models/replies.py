@@ -19,24 +19,17 @@ from judges.parsing.answer import encodable
 
 T = TypeVar("T")
 
-# What ``decode_reply`` raises for a body that is none of the type.
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError)
+UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)  # What ``decode_reply`` raises.
 _MAX_DIGITS: Final = 18  # Of a number that JSON encoders keep exactly.
 
 
 def decode_reply(body: bytes, kind: type[T]) -> T:
-    """Decode the body of a reply; raises one of ``UNREADABLE``.
-
-    What JSON forbids and servers send nevertheless is mended: NaN and infinite numbers are null, bytes that are no text
-    and half surrogate pairs are replaced, a byte order mark and an array around the whole are removed.
-    """
+    """Decode the body of a reply, also with NaN, odd characters, a byte order mark, or an array around the whole."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError):
         text = body.decode(json.detect_encoding(body), "replace").strip("\ufeff\0 \t\r\n")
-    value = json.loads(
-        text, strict=False, parse_int=lambda digits: (int if len(digits) <= _MAX_DIGITS else float)(digits)
-    )
+    value = json.loads(text, strict=False, parse_int=lambda each: (float if len(each) > _MAX_DIGITS else int)(each))
     if "\\u" in text:
         value = json.loads(encodable(json.dumps(value, ensure_ascii=False)))
     for each in [value, *(value if isinstance(value, list) else ())]:

@@ -20,11 +20,10 @@ MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a long
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
 _INVISIBLE: Final = "\ufeff\u200b\u2060\0"  # A byte order mark before the first line, or the like.
 _MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
+REASONS: Final = ("rationale", "justification", "reason", "reasoning", "explanation")
 # Keys of an object in place of a value: of the value, and of what may stand beside it.
 _VALUES: Final = frozenset({"", "value", "score", "rating", "grade", "result", "verdict", "answer", "label"})
-_BESIDE: Final = frozenset(
-    {"confidence", "rationale", "justification", "reason", "reasons", "reasoning", "explanation"}
-)
+_BESIDE: Final = frozenset({"confidence", "reasons", *REASONS})
 
 
 class AnswerError(ValueError):

@@ -31,7 +31,7 @@ _RATED: Final = re.compile(
     re.IGNORECASE,
 )
 _TRUTHS: Final[Mapping[str, bool]] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
-# Signs that say the same beside the word, with what may follow a sign.
+# Signs that say the same beside the word, and what may follow a sign.
 _YES_SIGNS: Final = "\u2705\u2714\u2713\u2611\U0001f44d\U0001f7e2"
 _NO_SIGNS: Final = "\u274c\u2716\u2717\u2718\U0001f44e\U0001f534\u26d4\U0001f6ab"
 _AFTER_SIGNS: Final = "\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
@@ -73,10 +73,7 @@ def number_of(text: str, highest: float) -> float | None:
 
 def truth_of(text: str) -> bool | None:
     """Read yes, no, true, false, y or n, also beside a sign that says the same; None for anything else."""
-    word = loose(text)
-    if word not in _TRUTHS:
-        word = loose(text.strip(f"{_MARKS}{_YES_SIGNS}{_NO_SIGNS}{_AFTER_SIGNS}"))
-    said = _TRUTHS.get(word)
+    said = _TRUTHS.get(loose(text.strip(f"{_MARKS}{_YES_SIGNS}{_NO_SIGNS}{_AFTER_SIGNS}")))
     return None if any(sign in text for sign in (_NO_SIGNS if said else _YES_SIGNS)) else said
 
 

@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 from judges.parsing.answer import (
+    REASONS,
     AnswerError,
     InvalidAnswerError,
     check_length,
@@ -25,8 +26,7 @@ from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, 
 from judges.parsing.withdrawal import Place, is_withdrawn, stated, stated_of
 
 # Names that models write in place of the key of the verdict, or of its reasons.
-_REASONS: Final = ("rationale", "justification", "reason", "reasoning", "explanation")
-_SYNONYMS: Final = (("score", "rating", "grade"), ("result", "verdict", "judgement", "judgment"), _REASONS)
+_SYNONYMS: Final = (("score", "rating", "grade"), ("result", "verdict", "judgement", "judgment"), REASONS)
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
@@ -141,7 +141,6 @@ class _Form:
         """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
         answer = rename(found, self.layout.key_of)
         if answer is not None:
-            # A key itself counts before its synonyms.
             answer = {**{self.synonyms.get(fold_key(name), name): value for name, value in answer.items()}, **answer}
         if answer is None or not all(key in answer for key in self.needed):
             return None

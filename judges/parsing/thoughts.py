@@ -7,14 +7,12 @@ from typing import Final
 _NAMES: Final = "(?:seed:)?think|thinking|thoughts?|reasoning"
 # Marks of single families of models, each with its end.
 _OPENING: Final = re.compile(
-    rf"\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>"
-    r"|<\|channel>\s*thought|<unused94>\s*thought)",
-    re.IGNORECASE,
+    rf"(?i)\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>"
+    r"|<\|channel>\s*thought|<unused94>\s*thought)"
 )
 _CLOSING: Final = re.compile(
-    rf"<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>"
-    r"|<channel\|>|<unused95>",
-    re.IGNORECASE,
+    rf"(?i)<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>"
+    r"|<channel\|>|<unused95>"
 )
 _BRACKETED: Final = re.compile(r"\[/?THINK\]", re.IGNORECASE)
 _OBJECT: Final = re.compile(r"\{(?=\s*[\"}])")

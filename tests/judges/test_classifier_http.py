@@ -204,7 +204,7 @@ class TestFailures:
                 "/predict",
                 lambda _inputs: web.Response(text="<html>", content_type="text/html"),
                 "judge_unavailable",
-                "the endpoint answers with text/html; check base_url",
+                "it answers with text/html; check base_url",
             ),
             ("/predict", lambda inputs: _predictions([0.5] * (len(inputs) + 1)), "judge_unavailable", "2 predictions"),
             ("/predict", lambda _inputs: _predictions([]), "judge_unavailable", "0 predictions for 1 inputs"),

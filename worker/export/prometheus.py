@@ -21,8 +21,6 @@ from worker.telemetry.metrics import EXPLORATION_ENDS, OUTCOMES, Metrics
 
 # Enough to tell versions of one judge apart, and short enough for a legend.
 _VERSION_DIGITS: Final = 8
-# Details of verdicts that are counted, by the names of their counters.
-_COUNTED: Final = ("fabricated_evidence", "check_differs")
 # Other workers may claim an entry a little earlier by Redis' clock than by this one.
 _MARGIN_S: Final = 3.0
 
@@ -99,7 +97,8 @@ class _SeriesCounters:
     @cached_property
     def _counted(self) -> Mapping[str, Counter]:
         """The counters of details, at zero from the first scored verdict on, so that a rate over them is not silent."""
-        return {name: getattr(self._metrics, name).labels(*self._labels) for name in _COUNTED}
+        names = ("fabricated_evidence", "check_differs")
+        return {name: getattr(self._metrics, name).labels(*self._labels) for name in names}
 
     def count(self, verdict: Verdict) -> None:
         is_scored = verdict.outcome == "scored"
