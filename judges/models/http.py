@@ -374,7 +374,7 @@ def read_fault(body: bytes) -> Fault:
 
 
 def _fault(found: object) -> Fault:
-    """Find the error: most APIs wrap it, some servers send it bare, as a text or, as Google does, within an array."""
+    """Find the error: wrapped, bare, as a text, in an array (Google), or in a list of places (FastAPI)."""
     if isinstance(found, str):
         return Fault(found)
     if isinstance(found, list):
@@ -386,7 +386,6 @@ def _fault(found: object) -> Fault:
     if isinstance(inner, str | list | dict):
         return _fault(inner)
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
-    # FastAPI's list of what is wrong with a request.
     place = ".".join(map(str, found["loc"])) if isinstance(found.get("loc"), list) else ""
     message = texts.get("message") or (f"{place}: {texts['msg']}" if "msg" in texts else "")
     code = found["code"] if type(found.get("code")) is int else texts.get("code")

@@ -40,7 +40,6 @@ def decode_reply(body: bytes, kind: type[T]) -> T:
 
 _STOPPED: Final = frozenset(("stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal"))
 _CUT: Final = re.compile("length|max_(?:output_)?tokens|context_window")
-# Google's words stand alone, or behind `content_filter: `.
 _WITHHELD: Final = re.compile("filter|safety|prohibited|recitation|blocklist|spii|guardrail")
 
 
