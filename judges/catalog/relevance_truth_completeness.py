@@ -8,7 +8,7 @@ omits it from the allowed values, so that its shares of that code may differ.
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -323,8 +323,7 @@ def _written(answer: Mapping[str, object], step: Step, found: int) -> tuple[str,
     """Return reasoning and codes of a grade; at the highest grade both may be null or absent."""
     reasoning, reasons = f"{step.metric}Reasoning", f"{step.metric}Reasons"
     # Some models write what belongs to one grade into an object, under whole keys or their ends.
-    grade: Any = answer[step.metric]
-    within = grade if isinstance(grade, dict) else {}
+    within = grade if isinstance(grade := answer[step.metric], dict) else {}
     given = {**answer, **within, **{f"{step.metric}{name.title()}": value for name, value in within.items()}}
     codes = given.get(reasons)
     if isinstance(codes, str) and (found == _HIGHEST or set(_CODE_GAP.split(codes)) <= set(step.codes)):

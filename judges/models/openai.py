@@ -57,7 +57,6 @@ _INSTEAD_OF: Final[Mapping[str, str]] = {
 }
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
 _NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
-_ANSWERING: Final = (None, "text", "output_text")  # Types of the parts of a `content` list.
 
 
 class _Message(Struct):
@@ -232,7 +231,7 @@ def _text(content: object) -> str:
     if isinstance(content, dict) and "type" not in content and "text" not in content:
         return msgspec.json.encode(content).decode()
     texts = (
-        part.get("text") if isinstance(part, dict) and part.get("type") in _ANSWERING else part
+        part.get("text") if isinstance(part, dict) and part.get("type") in (None, "text", "output_text") else part
         for part in (content if isinstance(content, list) else (content,))
     )
     return "".join(text for text in texts if isinstance(text, str))
@@ -244,7 +243,6 @@ def _calls(message: _Message, request: ChatRequest) -> tuple[ToolCall, ...]:
     with nullcontext() if request.tools else suppress(*UNREADABLE):
         found = () if written in _NO_THOUGHTS else decode_reply(written, list[dict[str, Any]])
         for number, call in enumerate(found, calls_so_far(request)):
-            # The arguments are a text by the API; some servers send the object itself.
             function = call["function"] if isinstance(call.get("function"), dict) else {}
             read = read_call(call.get("id"), function.get("name"), function.get("arguments"), number)
             extra = Raw(msgspec.json.encode(call.get("extra_content")))
