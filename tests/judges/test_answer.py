@@ -59,7 +59,7 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "maybe": ('{"rationale": "It is so.", "result": "maybe"}', OFF_MENU),
     "both": ('{"rationale": "It is so.", "result": "yes and no"}', OFF_MENU),
     "synonym": ('{"rationale": "It is so.", "result": "correct"}', OFF_MENU),
-    "a letter": ('{"rationale": "It is so.", "result": "y"}', YES),
+    "a letter": ('{"rationale": "It is so.", "result": "y"}', yes()),
     "a sign that says the opposite": ('{"rationale": "It is so.", "result": "yes \u274c"}', OFF_MENU),
     "true as a text": ('{"rationale": "It is so.", "result": "true"}', yes()),
     "more than the label": ('{"rationale": "It is so.", "result": "yes, mostly"}', OFF_MENU),
