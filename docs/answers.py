@@ -37,14 +37,14 @@ Every form has one reading; nothing is guessed.
 
 | part of the answer | what is read |
 | --- | --- |
-| thoughts | What stands before the last closing mark (`</think>`, `</thinking>`, `</thought>`, `</reasoning>`, `[/THINK]`) is not read, also where the opening mark is missing; of harmony's channels the final one is read, or a function call in the commentary. A mark quoted in the object of the answer does not count. Thoughts without an end are no answer. |
+| thoughts | What stands before the last closing mark (`</think>`, `</thinking>`, `</thought>`, `</reasoning>`, `[/THINK]`, Gemma's `<channel|>`, MedGemma's `<unused95>`) is not read, also where the opening mark is missing; of harmony's channels the final one is read, or a function call in the commentary. A mark quoted in the object of the answer does not count. Thoughts without an end are no answer. |
 | objects | JSON; in a fence, between prose, in a wrapper object, in the call of a tool, or in a JSON string; without the first brace, if the caller wrote it. |
 | other notations | Labelled lines (`Result: yes`), headings, lists, YAML, XML elements, and Markdown tables. `Final` or `Overall` may stand before the label of the verdict (`Final Result: no`). |
-| keys | In any case, and in snake, camel or spaced form. |
+| keys | In any case, and in snake, camel or spaced form. `score`, `rating` and `grade` stand for each other where one of them is asked for; so do `result`, `verdict` and `judgement`, and the usual names of reasons. Another value under such a name beside the asked key is a second verdict. Null stands for empty reasons. |
 | one verdict without keys | The whole text is the value; or the value stands on the first or last line with a blank line beside it; or on a line of its own in `[[ ]]`, bold, a code mark or a box. |
-| decoration of a value | Quotation marks, Markdown, brackets, `\\boxed{}`, a list sign, full-width letters and final signs are removed; a question mark stays. |
-| labels | In any case, with `_` or `-` for a blank. `true` and `false` stand for yes and no. |
-| numbers | `4`, `4.0`, `"4"`, `four` (one to ten), `4 (Good)`; `4/5` and `4 out of 5` where 5 is the highest value. |
+| decoration of a value | Quotation marks, Markdown, brackets, `\\boxed{}`, a list sign, full-width letters and final signs are removed; a question mark stays. An object with nothing but the value and reasons (`{"value": "no"}`) is the value. |
+| labels | In any case, with `_` or `-` for a blank. `true` and `false` stand for yes and no, and these for `true` and `false`; so do `Y`, `N`, and a sign beside the word that says the same (`yes ✅`). |
+| numbers | `4`, `4.0`, `"4"`, `four` (one to ten), `.8`, `4 (Good)`, `4 - Good`; `4/5` and `4 out of 5` where 5 is the highest value. |
 | several answers | They count once if all agree. If two differ, or the text around the answer states another verdict ("Verdict: no", "Sorry, I meant no") or withdraws it ("Wait, I overlooked one"), the model is asked once more. Remarks on the material that use another value ("The document says no") change nothing. All objects of `facts_grounding` are one answer; a list that stands there twice counts once, and a summary behind them is left out unless it names other labels. |
 
 Not read: fractions of a whole-number scale, numbers off the scale or of another scale (`8/10` where 5 is the highest),

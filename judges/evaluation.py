@@ -67,7 +67,8 @@ async def evaluate(
     calls: list[Call] = []
     deadline = None if deadline_s is None else Deadline(deadline_s)
     evaluation = evaluation or secrets.token_hex(8)
-    call = JudgeCall(judge, truncated.trace, model, clock, calls, deadline, evaluation, refusals)
+    noted = dict[str, object]()
+    call = JudgeCall(judge, truncated.trace, model, clock, calls, noted, deadline, evaluation, refusals)
     stats = None if judge.exploration is None else ExplorationStats()
     try:
         answered = await _in_time(AnswerLoop(call, stats), truncated.prompts, deadline)
@@ -86,7 +87,7 @@ async def evaluate(
             refusals=cause.refusals,
         )
     reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
-    return _assessment(reading, tuple(calls), _details(stats, truncated.left_out))
+    return _assessment(reading, tuple(calls), {**_details(stats, truncated.left_out), **noted})
 
 
 def prepared(judge: Judge, trace: Trace, context_tools: Sequence[str] = ()) -> Trace:

@@ -4,9 +4,11 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from judges.core.judge import Judge
@@ -82,6 +84,17 @@ _CONTINUE: Final = """\
 Your answer was cut off after these lines. Go on with the next sentence, in the same form, and repeat no line."""
 # The model may not write more than it did.
 _NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})
+_LINES: Final = msgspec.json.Decoder()
+_REPETITIONS, _END_CHARS, _MIN_REPEATED_CHARS, _MAX_REPEATED_CHARS = 4, 40, 200, 12_000
+
+
+def repeats_itself(text: str) -> bool:
+    """Return whether the end of a text stands there four times in a row, over at least 200 characters."""
+    text = text[-_MAX_REPEATED_CHARS:]
+    end = text[-_END_CHARS:]
+    # The distance of the end to the place where the same stands before.
+    period = max(1, len(text) - len(end) - text.rfind(end, 0, -1))
+    return bool(text) and text.endswith(text[-period:] * max(_REPETITIONS, _MIN_REPEATED_CHARS // period))
 
 
 class Clock(NamedTuple):
@@ -118,6 +131,7 @@ class JudgeCall(NamedTuple):
     model: ChatModel
     clock: Clock
     calls: list[Call]
+    noted: dict[str, object]  # Details of the verdict that the replies add.
     deadline: Deadline | None = None  # Time limit of the evaluation, if it has one.
     evaluation: str = ""  # Id of the evaluation, sent with all its requests.
     refusals: Refusals = Refusals()  # Refusals in earlier rounds.
@@ -127,7 +141,8 @@ class JudgeCall(NamedTuple):
     ) -> ChatResponse:
         """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
-        if response.finish_reason == "length":
+        said = max(response.text, "", *dict(response.elsewhere).values(), key=len)
+        if response.finish_reason == "length" and not repeats_itself(said):
             # The complete lines of the answer are kept, and only the rest is requested.
             kept = "" if self.judge.whole_lines is None else self.judge.whole_lines(response.text)
             if kept:
@@ -139,13 +154,31 @@ class JudgeCall(NamedTuple):
                     raise
             else:
                 response = structs.replace(longer, text=f"{kept}\n{longer.text}") if kept else longer
+        return self._usable(response, is_exploring=bool(tools))
+
+    def _usable(self, response: ChatResponse, *, is_exploring: bool) -> ChatResponse:
+        """Return a response with its verdict as its text, also from another place, or raise ``UnscoredError``."""
         if response.finish_reason == "content_filter":
             raise UnscoredError("content_filter", "the endpoint's filter withheld the answer")
         if response.refusal:
             raise UnscoredError("refusal", "the model declined to answer")
         if response.finish_reason == "length":
             raise UnscoredError("truncated", "the answer was cut off at the token limit")
-        return response
+        if response.text.strip() or not response.elsewhere:
+            return response
+        verdicts = dict[str, str]()
+        for place, text in response.elsewhere:
+            # Nothing but JSON: thoughts may hold a draft.
+            with suppress(msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
+                if all(isinstance(value, dict | list) for value in _LINES.decode_lines(text)):
+                    verdicts[text.strip()] = place if self.judge.read(text) else ""
+        if len(verdicts) == 1:
+            ((text, self.noted["read_from"]),) = verdicts.items()
+            return structs.replace(response, text=text)
+        if is_exploring:
+            return response
+        places = ", ".join(dict.fromkeys(place for place, _ in response.elsewhere))
+        raise UnscoredError("invalid_answer", f"the answer is empty; there is no whole verdict but text in {places}")
 
     async def _complete(
         self,

@@ -412,6 +412,7 @@ def _without_score(table: Table) -> list[Panel]:
     by_judge, by_model, by_metric = ("service", "judge"), ("judge", "judge_model"), ("service", "judge", "metric")
     verdicts = f"increase(tracejudge_verdicts_total{{{RATED}, {NO_PANELS}}}[$window])"
     fabricated = per(by_model, f"increase(tracejudge_fabricated_evidence_total{{{each}}}[1h])")
+    differs = per(by_model, f"increase(tracejudge_check_differs_total{{{each}}}[1h])")
     # A day, since complaints come one by one.
     late = f"increase(tracejudge_late_feedback_verdicts_total{{{JUDGED}, {METRIC}}}[1d])"
     return [
@@ -471,9 +472,10 @@ def _without_score(table: Table) -> list[Panel]:
         ),
         graph(
             "Fabricated evidence",
-            "Excerpts and sentence keys for each evaluation of the last hour that do not exist in the trace: do not "
-            "trust a judge model that invents them.",
+            "Excerpts and sentence keys for each evaluation of the last hour that do not exist in the trace, and the "
+            "share of evaluations where the check of them comes to another result than the judge model.",
             Query(share(fabricated, hourly(by_model, "evaluations")), legend(*by_model, between=" by ")),
+            Query(share(differs, hourly(by_model, "evaluations")), legend(*by_model, between=" by ", after=" differs")),
             unit=Unit("none", 3),
             no_data="No judge here names evidence",
         ),

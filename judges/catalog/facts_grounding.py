@@ -29,7 +29,7 @@ from judges.forms.sentence_labels import (
     schema,
     whole_lines,
 )
-from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, choice, text_field
+from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError, choice, reasons_field, text_field
 from judges.parsing.evidence import Source
 from judges.parsing.object_lists import read_objects
 from judges.parsing.plain import undecorated
@@ -192,7 +192,7 @@ def _read(menu: Menu, text: str) -> tuple[Line, ...]:
     texts = [
         (
             text_field(each, "sentence"),
-            text_field(each, "rationale"),
+            reasons_field(each, "rationale"),
             None if each.get("excerpt") is None else text_field(each, "excerpt"),
         )
         for each in objects
@@ -225,8 +225,10 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
         first = next((f" Sentence {number}: {each.reason()}" for number, each in failed), "")
         rationale = f"{said}.{first}"
     reasons = ReasonBudget()
+    as_labelled = all(line.label in _FINE for line in coverage.lines)
     details = {
-        "grounded_as_labelled": all(line.label in _FINE for line in coverage.lines),
+        "grounded_as_labelled": as_labelled,
+        "check_differs": int(as_labelled != grounded),
         "fabricated_evidence": sum(each.found is False and has_text(each.line.excerpt) for each in checked),
         "missing_evidence": sum(each.found is False and not has_text(each.line.excerpt) for each in checked),
         "uncovered_sentences": coverage.uncovered,

@@ -10,7 +10,7 @@ from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_me
 from judges.core.verdict import ReasonBudget
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import Keyed, Near, Overlap
-from judges.parsing.answer import text_field, truth
+from judges.parsing.answer import reasons_field, text_field, truth
 from judges.parsing.sentences import SPLITTER, letters, units
 from tracejudge import Trace
 
@@ -125,7 +125,7 @@ class Entry(NamedTuple):
     def read(cls, found: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
         key, evidence = text_field(found, "response_sentence_key"), support.key_list(found, "supporting_sentence_keys")
-        return cls(key, evidence, truth(found, "fully_supported"), text_field(found, "explanation"))
+        return cls(key, evidence, truth(found, "fully_supported"), reasons_field(found, "explanation"))
 
 
 def make(settings: Settings) -> Judge:
@@ -256,6 +256,7 @@ def _details(shown: Shown, answer: support.Support[Entry], measured: support.Mea
         "relevant": measured.relevant,
         "utilized": measured.utilized,
         "adherence_checked": answer.supported and all_hold,
+        "check_differs": int(answer.supported != all_hold),
         "fabricated_evidence": unknown,
         "completeness_undefined": int(not measured.relevant),
         # The model's entries against its own verdict on the whole, before the check of the evidence.

@@ -11,7 +11,7 @@ from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_me
 from judges.core.verdict import ReasonBudget
 from judges.forms import document_support as support
 from judges.forms.keyed_sentences import MAX_ENTRIES, Keyed, Near, Overlap
-from judges.parsing.answer import text_field, truth
+from judges.parsing.answer import reasons_field, text_field, truth
 from judges.parsing.sentences import SPLITTER, letters, split, units
 from tracejudge import Document, Trace
 
@@ -101,7 +101,7 @@ class Entry(NamedTuple):
     @classmethod
     def read(cls, found: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
-        return cls(text_field(found, "sentence_key"), truth(found, "is_supported"), text_field(found, "explanation"))
+        return cls(text_field(found, "sentence_key"), truth(found, "is_supported"), reasons_field(found, "explanation"))
 
 
 def make(settings: Settings) -> Judge:
@@ -202,6 +202,7 @@ def _details(documents: Keyed, answer: support.Support[Entry], measured: support
         "utilized": measured.utilized,
         "fabricated_evidence": measured.unknown + unknown,
         "completeness_undefined": int(not measured.relevant),
+        "check_differs": int(answer.supported and not all(entry.is_supported for entry in by_key.values())),
         # An unsupported answer whose sentences are all supported is no contradiction: an invention rests on none.
         "contradictions": sum(not entry.is_supported for entry in by_key.values()) * answer.supported,
         "sentence_support": [

@@ -22,7 +22,7 @@ from judges.parsing.answer import (
     OutOfRangeError,
     object_schema,
     rating,
-    text_field,
+    reasons_field,
     text_list,
 )
 from judges.parsing.objects import read_object
@@ -322,7 +322,9 @@ def _ratings(answer: Mapping[str, object]) -> list[int]:
 def _written(answer: Mapping[str, object], step: Step, found: int) -> tuple[str, tuple[str, ...]]:
     """Return reasoning and codes of a grade; at the highest grade both may be null or absent."""
     reasoning, reasons = f"{step.metric}Reasoning", f"{step.metric}Reasons"
-    given = dict(answer)
+    # Some models write what belongs to one grade into an object, under whole keys or their ends.
+    within = grade if isinstance(grade := answer[step.metric], dict) else {}
+    given = {**answer, **within, **{f"{step.metric}{name.title()}": value for name, value in within.items()}}
     codes = given.get(reasons)
     if isinstance(codes, str) and (found == _HIGHEST or set(_CODE_GAP.split(codes)) <= set(step.codes)):
         # A list written as one text; at the highest grade the codes are not used.
@@ -332,7 +334,7 @@ def _written(answer: Mapping[str, object], step: Step, found: int) -> tuple[str,
         given = {reasoning: "", reasons: [], **{key: value for key, value in given.items() if value is not None}}
     if missing := next((key for key in (reasoning, reasons) if key not in given), None):
         raise InvalidAnswerError(f"`{missing}` is missing")
-    return text_field(given, reasoning), text_list(given, reasons)
+    return reasons_field(given, reasoning), text_list(given, reasons)
 
 
 def _grade(step: Step, found: int, reasoning: str, labels: Sequence[str]) -> Grade:

@@ -249,6 +249,7 @@ class ChatResponse(Struct, frozen=True):
     # Names from ``REPLY_FIELDS`` that were dropped because their values were out of bounds.
     invalid: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()  # One answer to each question, in their order; the text is then empty.
+    elsewhere: tuple[tuple[str, str], ...] = ()  # Where the text is empty: other places of the reply, and their texts.
 
 
 @runtime_checkable

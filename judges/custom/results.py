@@ -20,7 +20,7 @@ from judges.custom.free_form import FREE_FORMS, FreeForm, ObjectFields, checked_
 from judges.custom.label_scale import LabelList, UnratedLabels, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import typed_questions, yes_no
-from judges.parsing.answer import text_field
+from judges.parsing.answer import reasons_field
 from judges.parsing.objects import read_object
 from tracejudge import Trace
 
@@ -117,7 +117,7 @@ class Result:
         rationale_key, result_key = self.keys
         keys = (result_key,) if rationale_key is None else (rationale_key, result_key)
         answer = read_object(text, keys, deciding=(result_key,), value=self.scale.read)
-        rationale = None if rationale_key is None else yes_no.without_opening(text_field(answer, rationale_key))
+        rationale = None if rationale_key is None else yes_no.without_opening(reasons_field(answer, rationale_key))
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 
     def score(self, metric: str, answered: Sequence[Answered]) -> Reading:

@@ -16,7 +16,7 @@ from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, hist
 from judges.core.verdict import Score
 from judges.forms import typed_questions
 from judges.forms.keyed_sentences import Keyed, Near, Overlap, Sifted, verdict
-from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, text_field, text_list, truth
+from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, reasons_field, text_list, truth
 from judges.parsing.objects import read_object
 from judges.parsing.sentences import SPLITTER
 from tracejudge import Trace
@@ -118,9 +118,9 @@ def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str
     ``read_entry`` parses an entry that has ``entry_keys``.
     """
     answer = read_object(text, _KEYS, deciding=_DECIDING, entry_keys=entry_keys)
-    relevance_explanation = text_field(answer, "relevance_explanation")
+    relevance_explanation = reasons_field(answer, "relevance_explanation")
     relevant = key_list(answer, _RELEVANT)
-    explanation = text_field(answer, "overall_supported_explanation")
+    explanation = reasons_field(answer, "overall_supported_explanation")
     supported = truth(answer, "overall_supported")
     found = answer[_ENTRIES]
     if not isinstance(found, list):

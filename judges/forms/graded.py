@@ -10,7 +10,7 @@ from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions
-from judges.parsing.answer import object_schema, rating, text_field
+from judges.parsing.answer import object_schema, rating, reasons_field
 from judges.parsing.objects import read_object
 from tracejudge import Trace
 
@@ -124,7 +124,7 @@ def make(
 def read(text: str) -> Answer:
     """Parse a graded answer; raises ``AnswerError``."""
     answer = read_object(text, _KEYS, deciding=("score",), value=_score)
-    return {"justification": text_field(answer, "justification").strip(), "score": _score(answer, "score")}
+    return {"justification": reasons_field(answer, "justification").strip(), "score": _score(answer, "score")}
 
 
 def _score(answer: Mapping[str, object], key: str) -> int:

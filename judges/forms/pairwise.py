@@ -28,7 +28,7 @@ from judges.core.prompt import (
 )
 from judges.core.verdict import Score
 from judges.forms.yes_no import claim
-from judges.parsing.answer import choice, object_schema, text_field
+from judges.parsing.answer import choice, object_schema, reasons_field
 from judges.parsing.objects import read_object
 from judges.parsing.retrievals import with_context
 from judges.parsing.words import content_words, coverage
@@ -220,7 +220,7 @@ def _make(
 def read(text: str) -> Answer:
     """Parse an answer; raises ``AnswerError``."""
     answer = read_object(text, ("rationale", "result"), deciding=("result",), value=result_of)
-    return {"rationale": text_field(answer, "rationale"), "result": result_of(answer, "result")}
+    return {"rationale": reasons_field(answer, "rationale"), "result": result_of(answer, "result")}
 
 
 def result_of(answer: Mapping[str, object], key: str) -> str:

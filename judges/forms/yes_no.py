@@ -12,7 +12,7 @@ from judges.core.judge import Answer, Answered, AnyOf, Judge, Metric, Needs, Rea
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions
-from judges.parsing.answer import choice, object_schema, text_field
+from judges.parsing.answer import choice, object_schema, reasons_field
 from judges.parsing.objects import read_object
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -129,7 +129,7 @@ def read(text: str, further: tuple[str, ...] = ()) -> Answer:
     keys = ("rationale", *further, "result")
     answer = read_object(text, keys, deciding=("result",), optional=further, value=result_of)
     others = {key: answer.get(key) for key in further}
-    rationale = without_opening(text_field(answer, "rationale"))
+    rationale = without_opening(reasons_field(answer, "rationale"))
     return {"rationale": rationale, "result": result_of(answer, "result"), **others}
 
 

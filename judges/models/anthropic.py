@@ -14,11 +14,21 @@ import httpx
 import msgspec
 from msgspec import Raw, Struct
 
-from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelSettings
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
-from judges.models.replies import anthropic_quota, calls_so_far, keep_state, read_call, sendable_name, sendable_object
+from judges.models.replies import (
+    UNREADABLE,
+    anthropic_quota,
+    calls_so_far,
+    decode_reply,
+    finish_reason,
+    keep_state,
+    read_call,
+    sendable_name,
+    sendable_object,
+)
 from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
 
 Block = dict[str, object]
@@ -28,42 +38,20 @@ _API_VERSION: Final = "2023-06-01"
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _INSTEAD_OF: Final[Mapping[str, str]] = {"output_config": "key_patterns"}
 _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-_FINISH: Final[Mapping[str | None, FinishReason]] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "stop",
-    "refusal": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    None: "stop",
-}
-
-
-class _Block(Struct):
-    """One part of an answer: a text, a call of a tool, or a type that is ignored."""
-
-    type: str
-    text: str | None = None
-    id: str | None = None
-    name: str | None = None
-    input: Any = None
 
 
 class _Message(Struct):
-    content: list[_Block]
+    content: list[Raw]
     # Any: an odd value here must not make the answer unreadable.
     id: Any = None
     model: Any = None
-    stop_reason: str | None = None
+    stop_reason: Any = None
     usage: Any = None
-
-
-class _RawContent(Struct):
-    content: list[Raw]
 
 
 class _Answer(NamedTuple):
     message: _Message
+    blocks: Sequence[tuple[str, dict[str, Any], Raw]]  # The parts of its content: type, fields, and as written.
     reply: Reply
     request: ChatRequest
 
@@ -104,12 +92,13 @@ class AnthropicModel:
             options.setdefault("cache_control", {})["messages"] = _with_cached_results(messages)
         reply = await self._options.post(Asked(request, body, options))
         try:
-            answer = _Answer(msgspec.json.decode(reply.body, type=_Message), reply, request)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            message = decode_reply(reply.body, _Message)
+            parts = [(decode_reply(bytes(raw), Any), raw) for raw in message.content]
+        except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply is no message") from error
-        response = _response(answer)
-        has_thoughts = any(block.type in _THINKING for block in answer.message.content)
-        self._output.learn(response, shows_thinking=has_thoughts)
+        blocks = [(str(part.get("type") or "text"), part, raw) for part, raw in parts if isinstance(part, dict)]
+        response = _response(_Answer(message, blocks, reply, request))
+        self._output.learn(response, shows_thinking=any(kind in _THINKING for kind, *_ in blocks))
         return response
 
     async def aclose(self) -> None:
@@ -198,11 +187,18 @@ def _response(answer: _Answer) -> ChatResponse:
     message, request = answer.message, answer.request
     fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
     *inputs, output = fields.tokens
-    has_thinking = request.tools and any(block.type in _THINKING for block in message.content)
-    calls = [block for block in message.content if block.type == "tool_use"]
+    has_thinking = request.tools and any(kind in _THINKING for kind, *_ in answer.blocks)
+    written = [block for kind, block, _ in answer.blocks if kind == "tool_use"]
+    calls = tuple(
+        read_call(call.get("id"), call.get("name"), call.get("input"), number)
+        for number, call in enumerate(written, calls_so_far(request))
+    )
+    texts = [(kind, part) for kind, block, _ in answer.blocks if isinstance(part := block.get(kind), str)]
+    text = "".join(part for kind, part in texts if kind == "text")
+    elsewhere = [*(each for each in texts if each[0] == "thinking"), *(("tool_use", call.arguments) for call in calls)]
     return ChatResponse(
-        text="".join(block.text or "" for block in message.content if block.type == "text"),
-        finish_reason=_FINISH.get(message.stop_reason, "other"),
+        text=text,
+        finish_reason=finish_reason(message.stop_reason),
         refusal=message.stop_reason == "refusal",
         input_tokens=sum(inputs),
         output_tokens=output,
@@ -212,21 +208,17 @@ def _response(answer: _Answer) -> ChatResponse:
         model=fields.model,
         invalid=fields.invalid,
         quota=anthropic_quota(answer.reply.headers),
-        tool_calls=tuple(
-            read_call(call.id, call.name, call.input, number)
-            for number, call in enumerate(calls, calls_so_far(request))
-        ),
+        tool_calls=calls,
         provider_state=_thinking_state(answer) if has_thinking else None,
+        elsewhere=() if text.strip() or (calls and request.offers_tools) else tuple(elsewhere),
     )
 
 
 def _thinking_state(answer: _Answer) -> Raw | None:
     """Keep the thinking as it was written, with its place among texts and calls."""
-    raw = msgspec.json.decode(answer.reply.body, type=_RawContent).content
-    kinds = [block.type for block in answer.message.content]
     places = [
         (kind, block if kind in _THINKING else None)
-        for kind, block in zip(kinds, raw, strict=True)
+        for kind, _, block in answer.blocks
         if kind in _THINKING or kind in {"text", "tool_use"}
     ]
     return keep_state(Raw(msgspec.json.encode(places)))

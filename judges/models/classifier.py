@@ -28,10 +28,10 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.http import HttpEndpoint, Reply, content_type, read_fault, reply_fields, translated
+from judges.models.http import HttpEndpoint, Reply, no_chat_reply, read_fault, reply_fields, translated
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
-from judges.models.replies import openai_quota
+from judges.models.replies import UNREADABLE, decode_reply, openai_quota
 from judges.request import LARGE_CHARS, offload_if_large
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _TOKENS_HEADER: Final = "x-compute-tokens"
 # Estimates the tokens of a text that the server divides: three letters of Latin scripts, or one of another, each.
 _ESTIMATE: Final = re.compile(r"[\x00-\x7f]{1,3}|[^\x00-\x7f]", re.DOTALL)
 _TOKENS_DIGITS: Final = 9
-_NO_PREDICTIONS: Final = "the reply is no list of predictions"
 
 
 class _Prediction(Struct):
@@ -147,17 +146,15 @@ class HttpClassifier:
         """Read the probability of support of each input."""
         try:
             read = self._read_predictions(reply) if self._predicts else self._read_classes(reply.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            kind = content_type(reply)
-            what = "" if kind is None else f": the endpoint answers with {kind}; check base_url"
-            raise ModelUnavailableError(f"{_NO_PREDICTIONS}{what}") from error
+        except UNREADABLE as error:
+            raise no_chat_reply(reply, "the reply is no list of predictions", "a classifier") from error
         if len(read.values) != count:
             raise ModelUnavailableError(f"the reply holds {len(read.values)} predictions for {count} inputs")
         return read
 
     def _read_predictions(self, reply: Reply) -> _Read:
         support, values = self._description.support_label, []
-        for predictions in msgspec.json.decode(reply.body, type=list[list[_Prediction]]):
+        for predictions in decode_reply(reply.body, list[list[_Prediction]]):
             by_label = {prediction.label: prediction.score for prediction in predictions}
             if by_label.keys() != set(self._description.labels):
                 raise _other_labels(", ".join(sorted(by_label)[: len(self._description.labels) + 1]))
@@ -167,7 +164,7 @@ class HttpClassifier:
         return _Read(values, int(tokens) if is_count else 0)
 
     def _read_classes(self, body: bytes) -> _Read:
-        labels, found = self._description.labels, msgspec.json.decode(body, type=_Classes)
+        labels, found = self._description.labels, decode_reply(body, _Classes)
         values = []
         for place, each in enumerate(sorted(found.data, key=lambda each: each.index)):
             if each.index != place:

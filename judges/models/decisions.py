@@ -8,7 +8,7 @@ of its question alone; a reply that cannot be read at all is a failure of the en
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -24,8 +24,9 @@ from judges.core.model import (
 )
 from judges.models.http import HttpEndpoint, below, no_chat_reply, read_fault, reply_fields, translated
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
-from judges.models.replies import openai_quota
+from judges.models.replies import UNREADABLE, decode_reply, openai_quota
 
+T = TypeVar("T")
 _TOKEN_FIELDS: Final = ("input_tokens", "output_tokens")
 _MIN_OPTIONS: Final = 2
 _INCOMPLETE: Final = Decision(problem="incomplete")
@@ -42,14 +43,8 @@ class _Answer(Struct):
     probabilities: Any = None
 
 
-class _List(Struct):
-    answers: list[Any]
-    model: Any = None
-    usage: Any = None
-
-
-class _Map(Struct):
-    answers: dict[str, Any]
+class _Reply(Struct, Generic[T]):
+    answers: T
     model: Any = None
     usage: Any = None
 
@@ -87,8 +82,9 @@ def _openai_body(request: ChatRequest) -> dict[str, object]:
 
 
 def _read_openai(questions: Sequence[Question], body: bytes) -> _Found:
-    reply = msgspec.json.decode(body, type=_List)
-    answers = reply.answers
+    reply = decode_reply(body, _Reply[list[Any]])
+    # Thoughts are no answers.
+    answers = [each for each in reply.answers if not (isinstance(each, dict) and each.get("type") == "reasoning")]
     if len(answers) > len(questions):
         # The reply does not tell which answers are superfluous.
         return _Found((_INVALID,) * len(questions), reply.model, reply.usage)
@@ -138,7 +134,7 @@ def _systemone_question(question: Question) -> dict[str, object]:
 
 
 def _read_systemone(questions: Sequence[Question], body: bytes) -> _Found:
-    reply = msgspec.json.decode(body, type=_Map)
+    reply = decode_reply(body, _Reply[dict[str, Any]])
     read = [
         _read_answer(reply.answers.get(_name(place)), partial(_systemone_answer, question))
         for place, question in enumerate(questions)
@@ -171,7 +167,7 @@ class _Form(NamedTuple):
 
     path: str  # Below `base_url`.
     body: Callable[[ChatRequest], dict[str, object]]  # Everything but the model.
-    read: Callable[[Sequence[Question], bytes], _Found]  # Raises the errors of ``msgspec``.
+    read: Callable[[Sequence[Question], bytes], _Found]  # Raises one of ``UNREADABLE``.
 
 
 _FORMS: Final[Mapping[Dialect, _Form]] = {
@@ -210,7 +206,7 @@ class DecisionModel:
             raise translated(reply, read_fault(reply.body), body, self._endpoint)
         try:
             found = self._form.read(questions, reply.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply holds no decisions", "an endpoint for decisions") from error
         fields = reply_fields(None, found.model, found.usage, _TOKEN_FIELDS)
         return ChatResponse(

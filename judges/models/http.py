@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 import httpx
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from judges.core.model import (
     BadModelRequestError,
@@ -33,7 +33,7 @@ from judges.core.model import (
 )
 from judges.models.connections import BrokenReplyError, Connections
 from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, check_pem
-from judges.models.replies import read_quota, retry_after_s
+from judges.models.replies import UNREADABLE, decode_reply, read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
 from tracejudge.redis_url import mask_url
 
@@ -91,7 +91,7 @@ class HttpEndpoint:
                 asyncio.timeout(timeout_s),
                 self._session.post(self._url, data=body, allow_redirects=False) as response,
             ):
-                return Reply(response.status, response.headers, await _read(response.content))
+                return _as_named(Reply(response.status, response.headers, await _read(response.content)))
         except aiohttp.ClientError as error:
             # Before TimeoutError: aiohttp's error for a connection that is not accepted in time is both.
             raise _unavailable(error, self.address) from error
@@ -113,7 +113,7 @@ class HttpEndpoint:
                 guarded=not settings.allow_link_local,
             )
         try:
-            return Reply(*await self._connections.post(body, settings.timeout_s))
+            return _as_named(Reply(*await self._connections.post(body, settings.timeout_s)))
         except AddressRefusedError as error:
             raise _refused_address() from error
         except TimeoutError as error:
@@ -246,6 +246,8 @@ def reply_fields(reply_id: object, model: object, usage: object, token_names: Se
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
     counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
+    # Some servers write numbers as texts; the longest is 10^9.
+    counts = [int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,10}", each) else each for each in counts]
     are_counts = all(
         isinstance(count, int | float)
         and not isinstance(count, bool)
@@ -355,6 +357,11 @@ _REFUSED: Final = re.compile(
     r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"
 )
 _MAX_REFUSAL_CHARS: Final = 500
+# Parts of the words by which APIs name errors, with the status that those errors have.
+_NAMED: Final[Mapping[str, int]] = {
+    "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
+    "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
+}  # fmt: skip
 
 
 class Fault(Struct):
@@ -367,35 +374,52 @@ class Fault(Struct):
     metadata: Any = None
 
 
-class _Detail(Struct):
-    msg: str = ""
-    loc: list[str | int] = []
-
-
-class _FaultBody(Fault):
-    # Most APIs wrap the error; some servers send it bare, or as a text. FastAPI names it `detail`, and there lists what
-    # is wrong with a request.
-    error: Fault | str | None = None
-    detail: Any = None  # Read only where there is no `error`, since some servers put other data there.
-
-
 def read_fault(body: bytes) -> Fault:
     """Read the error of a reply; an empty one where the body contains none."""
     try:
-        found = msgspec.json.decode(body, type=_FaultBody)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _fault(decode_reply(body, Any))
+    except UNREADABLE:
         return Fault()
-    error: Fault | str | list[_Detail] | None = found.error
-    if error is None and found.detail is not None:
-        try:
-            error = msgspec.convert(found.detail, Fault | str | list[_Detail])
-        except msgspec.ValidationError:
-            return found
-    if isinstance(error, list):
-        return Fault("; ".join(f"{'.'.join(map(str, each.loc))}: {each.msg}" for each in error))
-    if error is None:
-        return found
-    return Fault(message=error) if isinstance(error, str) else error
+
+
+def _fault(found: object) -> Fault:
+    """Find the error: wrapped, bare, as a text, in an array (Google), or in a list of places (FastAPI)."""
+    if isinstance(found, str):
+        return Fault(found)
+    if isinstance(found, list):
+        faults = [_fault(each) for each in found]
+        return Fault() if not faults else structs.replace(faults[0], message="; ".join(each.message for each in faults))
+    if not isinstance(found, dict):
+        return Fault()
+    inner = next((found[name] for name in ("error", "errors", "detail") if found.get(name)), None)
+    if isinstance(inner, str | list | dict):
+        return _fault(inner)
+    texts = {name: value for name, value in found.items() if isinstance(value, str)}
+    place = ".".join(map(str, found["loc"])) if isinstance(found.get("loc"), list) else ""
+    message = texts.get("message") or (f"{place}: {texts['msg']}" if "msg" in texts else "")
+    code = found["code"] if type(found.get("code")) is int else texts.get("code")
+    return Fault(message, texts.get("type") or texts.get("status"), texts.get("param"), code, found.get("metadata"))
+
+
+def _as_named(reply: Reply) -> Reply:
+    """Change the status of a reply that holds an error in place of an answer from 200 to what the error names."""
+    # The quotation marks of a text within an answer are escaped.
+    if reply.status != httpx.codes.OK or b'"error"' not in reply.body:
+        return reply
+    try:
+        found = decode_reply(reply.body, dict[str, Any])
+    except UNREADABLE:
+        return reply
+    match found.get("choices"):
+        case [{"finish_reason": "error"} as choice, *_]:
+            found = choice  # OpenRouter's, for an answer that broke off.
+    fault, has_answer = _fault(found), any(map(found.get, ("choices", "content", "answers", "data")))
+    if has_answer or not (found.get("error") or fault.message):
+        return reply
+    named = str(fault.code or fault.type or "").lower()
+    known = int(named) if re.fullmatch("[45][0-9]{2}", named) else httpx.codes.BAD_GATEWAY
+    status = next((code for part, code in _NAMED.items() if part in named), known)
+    return reply._replace(status=status, body=msgspec.json.encode(found))
 
 
 def translated(

@@ -8,6 +8,7 @@ reasoning models.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
 from itertools import chain
 from typing import Any, Final
 
@@ -17,7 +18,6 @@ from msgspec import Raw, Struct
 from judges.core.model import (
     ChatRequest,
     ChatResponse,
-    FinishReason,
     ModelSettings,
     ModelUnavailableError,
     ToolsRefusedError,
@@ -27,8 +27,11 @@ from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import (
     ABSENT,
+    UNREADABLE,
     as_object,
     calls_so_far,
+    decode_reply,
+    finish_reason,
     join_states,
     keep_state,
     openai_quota,
@@ -44,57 +47,25 @@ _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
 # OpenAI's, DeepSeek's, and what OpenAI's newer models and OpenRouter report as written.
 _CACHE_FIELDS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_write_tokens")
 _NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
-_FINISH: Final[Mapping[str | None, FinishReason]] = {
-    "stop": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "max_output_tokens": "length",
-    "model_length": "length",
-    "content_filter": "content_filter",
-    "tool_calls": "stop",
-    "function_call": "stop",
-    None: "stop",
-}
-
-
-class _Function(Struct):
-    name: str | None = None
-    # A text by the API; some servers send the object itself.
-    arguments: Any = None
-
-
-_NO_FUNCTION: Final = _Function()
-
-
-class _ToolCall(Struct):
-    id: str | int | None = None
-    function: _Function | None = None
-    extra_content: Raw = ABSENT
-
-
-class _Part(Struct):
-    """One element of a `content` list; elements with reasoning have no text."""
-
-    text: Any = None
 
 
 class _Message(Struct):
-    content: str | list[Raw] | None = None
-    refusal: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    # Any: an odd value must not make the answer beside it unreadable.
+    content: Any = None
+    refusal: Any = None
+    tool_calls: Raw = ABSENT
     reasoning_content: Raw = ABSENT
     reasoning_details: Raw = ABSENT
     reasoning: Raw = ABSENT
 
 
 class _Choice(Struct):
-    message: _Message
-    finish_reason: str | None = None
+    message: _Message | None = None
+    finish_reason: Any = None
 
 
 class _Completion(Struct):
     choices: list[_Choice]
-    # Any: an odd value here must not make the answer unreadable.
     id: Any = None
     model: Any = None
     usage: Any = None
@@ -189,22 +160,22 @@ def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]
 
 def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
     """Return the answer, and whether thoughts are reported beside it."""
-    shows_thinking = False
     try:
-        completion = msgspec.json.decode(reply.body, type=_Completion)
-        content = completion.choices[0].message.content if completion.choices else None
-        if isinstance(content, list):
-            pieces = [msgspec.json.decode(piece, type=_Part).text for piece in content]
-            text = "".join(piece for piece in pieces if isinstance(piece, str))
-            shows_thinking = len(pieces) > 1
-        else:
-            text = content or ""
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        completion = decode_reply(reply.body, _Completion)
+        if not completion.choices:
+            raise ModelUnavailableError("the reply holds no choice")
+        # Google sends no message where its filter withheld the answer.
+        first, *others = [
+            each
+            for each in completion.choices
+            if each.message is not None or finish_reason(each.finish_reason) == "content_filter"
+        ]
+        message = first.message or _Message()
+        calls = _calls(message, request)
+    except UNREADABLE as error:
         raise no_chat_reply(reply, "the reply is no chat completion") from error
-    if not completion.choices:
-        raise ModelUnavailableError("the reply holds no choice")
-    first = completion.choices[0]
-    message = first.message
+    content = message.content
+    text = _text(content)
     state = None
     if request.tools:
         state = join_states(
@@ -212,11 +183,6 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
             reasoning_content=message.reasoning_content,
             reasoning_details=message.reasoning_details,
         )
-    calls: list[ToolCall] = []
-    for number, call in enumerate(message.tool_calls or (), calls_so_far(request)):
-        function = call.function or _NO_FUNCTION
-        read = read_call(call.id, function.name, function.arguments, number)
-        calls.append(read._replace(provider_state=keep_state(call.extra_content)))
     fields = reply_fields(completion.id, completion.model, completion.usage, _TOKEN_FIELDS)
     usage = completion.usage if isinstance(completion.usage, dict) else {}
     details = usage.get("prompt_tokens_details")
@@ -226,10 +192,11 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
     *cached, written = reply_fields(None, None, counts, _CACHE_FIELDS).tokens if has_cache else (0, 0, 0)
     cached_tokens = min(max(cached), fields.tokens[0])
     thoughts = (message.reasoning, message.reasoning_content, message.reasoning_details)
+    shows_thinking = isinstance(content, list) and len(content) > 1
     shows_thinking = shows_thinking or any(bytes(each) not in _NO_THOUGHTS for each in thoughts)
     response = ChatResponse(
         text=text,
-        finish_reason=_FINISH.get(first.finish_reason and first.finish_reason.lower(), "other"),
+        finish_reason=finish_reason(first.finish_reason),
         refusal=bool(message.refusal),
         input_tokens=fields.tokens[0],
         output_tokens=fields.tokens[1],
@@ -239,10 +206,45 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         model=fields.model,
         invalid=fields.invalid,
         quota=openai_quota(reply.headers),
-        tool_calls=tuple(calls),
+        tool_calls=calls,
         provider_state=state,
+        elsewhere=() if text.strip() or (calls and request.offers_tools) else _elsewhere(message, calls, others),
     )
     return response, shows_thinking
+
+
+def _text(content: object) -> str:
+    """Return the text of a `content`: a text, a list of parts, or the object in it, which some servers decode."""
+    if isinstance(content, dict) and "type" not in content and "text" not in content:
+        return msgspec.json.encode(content).decode()
+    texts = (
+        part.get("text") if isinstance(part, dict) and part.get("type") in (None, "text", "output_text") else part
+        for part in (content if isinstance(content, list) else (content,))
+    )
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _calls(message: _Message, request: ChatRequest) -> tuple[ToolCall, ...]:
+    calls, written = list[ToolCall](), bytes(message.tool_calls)
+    # Where no call is expected, an unreadable one does not cost the answer beside it.
+    with nullcontext() if request.tools else suppress(*UNREADABLE):
+        found = () if written in _NO_THOUGHTS else decode_reply(written, list[dict[str, Any]])
+        for number, call in enumerate(found, calls_so_far(request)):
+            function = call["function"] if isinstance(call.get("function"), dict) else {}
+            read = read_call(call.get("id"), function.get("name"), function.get("arguments"), number)
+            extra = Raw(msgspec.json.encode(call.get("extra_content")))
+            calls.append(read._replace(provider_state=keep_state(extra)))
+    return tuple(calls)
+
+
+def _elsewhere(message: _Message, calls: Iterable[ToolCall], others: Iterable[_Choice]) -> tuple[tuple[str, str], ...]:
+    """List the texts beside an empty `content`, each with its place."""
+    thoughts = {"reasoning_content": message.reasoning_content, "reasoning": message.reasoning}
+    texts = [("tool_calls", call.arguments) for call in calls]
+    texts += [(name, _text(decode_reply(bytes(each), Any))) for name, each in thoughts.items() if bytes(each)]
+    whole = [each.message for each in others if each.message and finish_reason(each.finish_reason) == "stop"]
+    texts += [("another choice", _text(each.content)) for each in whole]
+    return tuple(each for each in texts if each[1].strip())
 
 
 PROVIDER: Final = Provider(

@@ -1,18 +1,55 @@
-"""Parts of endpoint replies besides the answer: tool calls, the quota, the delay asked for, and state to send back."""
+"""Parts of endpoint replies: the body, tool calls, the quota, the delay asked for, and state to send back."""
 
 import email.utils
+import json
 import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from judges.core.model import ChatRequest, Quota, Window
+from judges.core.model import ChatRequest, FinishReason, Quota, Window
 from judges.core.prompt import ToolCall
+from judges.parsing.answer import encodable
+
+T = TypeVar("T")
+
+UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)  # What ``decode_reply`` raises.
+_MAX_DIGITS: Final = 18  # Of a number that JSON encoders keep exactly.
+
+
+def decode_reply(body: bytes, kind: type[T]) -> T:
+    """Decode the body of a reply, also with NaN, odd characters, a byte order mark, or an array around the whole."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError):
+        text = body.decode(json.detect_encoding(body), "replace").strip("\ufeff\0 \t\r\n")
+    value = json.loads(text, strict=False, parse_int=lambda each: (float if len(each) > _MAX_DIGITS else int)(each))
+    if "\\u" in text:
+        value = json.loads(encodable(json.dumps(value, ensure_ascii=False)))
+    for each in [value, *(value if isinstance(value, list) else ())]:
+        with suppress(msgspec.ValidationError):
+            return msgspec.json.decode(msgspec.json.encode(each), type=kind)
+    raise ValueError("no value of the body has the type")
+
+
+_STOPPED: Final = frozenset(("stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal"))
+_CUT: Final = re.compile("length|max_(?:output_)?tokens|context_window")
+_WITHHELD: Final = re.compile("filter|safety|prohibited|recitation|blocklist|spii|guardrail")
+
+
+def finish_reason(said: object) -> FinishReason:
+    """Read why an answer ended, as any of the APIs says it."""
+    name = str(said or "stop").lower()
+    if name in _STOPPED:
+        return "stop"
+    return "content_filter" if _WITHHELD.search(name) else "length" if _CUT.search(name) else "other"
+
 
 MAX_STATE_BYTES: Final = 256 * 1024  # Larger state is dropped: it would be sent again with every further request.
 ABSENT: Final = Raw(b"")

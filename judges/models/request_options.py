@@ -30,7 +30,7 @@ from judges.models.http import HttpEndpoint, Reply, read_fault, translated
 
 DEFAULT_THINKING_TOKENS: Final = 8192
 # How thoughts begin or end where a server leaves them in the text.
-_THOUGHTS: Final = ("<think", "</think", "[THINK]", "<thought", "</thought", "<|channel|>analysis")
+_THOUGHTS: Final = ("<think", "</think", "[THINK]", "<thought", "</thought", "<|channel", "<unused94>")
 _SLACK_TOKENS: Final = 64
 _MIN_LIMIT: Final = 256
 _CONTEXT: Final = re.compile(r"context (?:length|window|limit|size)")

@@ -13,13 +13,17 @@ import msgspec
 
 from judges.core.prompt import MATERIAL_RULES
 from judges.parsing.braces import single_braces
-from judges.parsing.decoration import loose, number_of
+from judges.parsing.decoration import loose, number_of, truth_of
 from judges.parsing.thoughts import answer_of
 
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
+_INVISIBLE: Final = "\ufeff\u200b\u2060\0"  # A byte order mark before the first line, or the like.
 _MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
-_TRUTHS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+REASONS: Final = ("rationale", "justification", "reason", "reasoning", "explanation")
+# Keys of an object in place of a value: of the value, and of what may stand beside it.
+_VALUES: Final = frozenset({"", "value", "score", "rating", "grade", "result", "verdict", "answer", "label"})
+_BESIDE: Final = frozenset({"confidence", "reasons", *REASONS})
 
 
 class AnswerError(ValueError):
@@ -95,10 +99,10 @@ def refuse_echo(text: str) -> None:
 
 def without_thinking(text: str) -> str:
     """Return the answer without the thoughts before it; raises ``InvalidAnswerError`` if it holds nothing else."""
-    answer = answer_of(text)
+    answer = answer_of(text.lstrip(_INVISIBLE))
     if answer is None:
         raise InvalidAnswerError("the answer never ends its thinking")
-    return answer
+    return answer.lstrip(_INVISIBLE)
 
 
 def text_field(answer: Mapping[str, object], key: str) -> str:
@@ -107,6 +111,22 @@ def text_field(answer: Mapping[str, object], key: str) -> str:
     if not isinstance(value, str):
         raise InvalidAnswerError(f"`{key}` is not a text")
     return encodable(value)
+
+
+def reasons_field(answer: Mapping[str, object], key: str) -> str:
+    """Return the reasons of an answer; null says as little as an empty text."""
+    return "" if answer[key] is None else text_field(answer, key)
+
+
+def value_field(answer: Mapping[str, object], key: str) -> object:
+    """Return a value of an answer, also out of an object that holds nothing else but reasons."""
+    value = answer[key]
+    if isinstance(value, dict):
+        within = {name.casefold().removeprefix(key.casefold()): item for name, item in value.items()}
+        named = within.keys() & _VALUES
+        if len(named) == 1 and len(within) == len(value) and _BESIDE.issuperset(within.keys() - named):
+            return within[named.pop()]
+    return value
 
 
 def choice(
@@ -121,22 +141,24 @@ def choice(
         InvalidAnswerError: The value is no string, empty, or the menu itself.
         OffMenuError: The label is not on the menu.
     """
-    value, labels = answer[key], (*menu, *besides)
+    value, labels = value_field(answer, key), (*menu, *besides)
     is_yes_no = "yes" in menu and "no" in menu
     if isinstance(value, bool) and is_yes_no:
         return "yes" if value else "no"
     if isinstance(value, int) and (name := json_text(value)) in labels:
         # A label such as `3` or `true`, without its quotation marks.
         return name
-    text = text_field(answer, key)
+    text = text_field({key: value}, key)
     if (label := folded(text)) in labels:
         return label
     label = loose(text)
     if not label:
         # A repaired answer that broke off, not a choice of the model.
         raise InvalidAnswerError(f"`{key}` is empty")
-    if is_yes_no and label in _TRUTHS:
-        return "yes" if _TRUTHS[label] else "no"
+    said = truth_of(text) if is_yes_no else None
+    # A letter may stand for another label as well.
+    if said is not None and (len(label) > 1 or [each[:1] for each in labels].count(label) == 1):
+        return "yes" if said else "no"
     alike = [each for each in labels if loose(each) == label]
     if len(alike) == 1:
         return alike[0]
@@ -168,7 +190,7 @@ def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
 
     Raises ``InvalidAnswerError`` for anything else.
     """
-    value = answer[key]
+    value = value_field(answer, key)
     if isinstance(value, str):
         value = number_of(value, highest)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - NaN
@@ -178,9 +200,9 @@ def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
 
 def truth(answer: Mapping[str, object], key: str) -> bool:
     """Return a boolean of an answer, also from a string in any case; raises ``InvalidAnswerError``."""
-    value = answer[key]
+    value = value_field(answer, key)
     if isinstance(value, str):
-        value = _TRUTHS.get(loose(value))
+        value = truth_of(value)
     if not isinstance(value, bool):
         raise InvalidAnswerError(f"`{key}` is neither true nor false")
     return value

@@ -12,7 +12,7 @@ _BRACKETS: Final[Mapping[str, str]] = {
     "[": "]", "(": ")", "<": ">", "\u300c": "\u300d", "\u300e": "\u300f", "\u3010": "\u3011", "\u3008": "\u3009",
     "\u300a": "\u300b",
 }  # fmt: skip
-_LIST_SIGN: Final = re.compile(r"[-+\u2022]\s+(?=[^\W\d])")  # Before a number it may be a sign of that number.
+_LIST_SIGN: Final = re.compile(r"\A[-+\u2022]\s+(?=[^\W\d])")  # Before a number it may be a sign of that number.
 _BOXED: Final = re.compile(r"\\boxed\{\s*(?:\\text(?:bf)?\{([^{}]*)\}|([^{}]*))\s*\}")
 _FINAL_SIGNS: Final = ".!,;:\u3002\u0964"  # Any of these may follow a value; a question mark is a doubt.
 _MAX_CHARS: Final = 1000  # Longer texts are no single value.
@@ -22,12 +22,19 @@ _WORDS: Final[Mapping[str, int]] = {
     word: number
     for number, word in enumerate(("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 1)
 }
-_AMOUNT: Final = rf"[+-]?[0-9]{{1,300}}(?:\.[0-9]{{1,300}})?|{'|'.join(_WORDS)}"
+_AMOUNT: Final = rf"[+-]?(?:[0-9]{{1,300}})?(?:\.[0-9]{{1,300}})?(?<=\d)|{'|'.join(_WORDS)}"
+# A remark with a number may name another one, as `4 (not 5)` does, and one with these words may take the first back.
+_DOUBTS: Final = rf"{'|'.join(_WORDS)}|or|to|not?|but|actually|maybe|perhaps|half|percent|lower|higher|minus|plus"
+_REMARK: Final = rf"\s*\([^()\d]*\)|\s*[:,\u2013\u2014-](?:\s+(?!(?:{_DOUBTS})\b)[^\W\d_]+){{1,4}}"
 _RATED: Final = re.compile(
-    # A remark with a digit may be another number: `4 (not 5)`.
-    rf"({_AMOUNT})(?:\s*/\s*({_AMOUNT})|\s+out\s+of\s+({_AMOUNT}))?(?:\s*\([^()\d]*\))?",
+    rf"({_AMOUNT})(?:\s*/\s*({_AMOUNT})|\s+out\s+of\s+({_AMOUNT}))?(?:{_REMARK})?(?:\s*[\u2605\u2b50\u2705\ufe0f]+)?",
     re.IGNORECASE,
 )
+_TRUTHS: Final[Mapping[str, bool]] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
+# Signs that say the same beside the word, and what may follow a sign.
+_YES_SIGNS: Final = "\u2705\u2714\u2713\u2611\U0001f44d\U0001f7e2"
+_NO_SIGNS: Final = "\u274c\u2716\u2717\u2718\U0001f44e\U0001f534\u26d4\U0001f6ab"
+_AFTER_SIGNS: Final = "\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 
 
 def bare(text: str) -> str:
@@ -62,6 +69,12 @@ def number_of(text: str, highest: float) -> float | None:
     if top is not None and _amount(top) != highest:
         return None
     return _amount(rated[1])
+
+
+def truth_of(text: str) -> bool | None:
+    """Read yes, no, true, false, y or n, also beside a sign that says the same; None for anything else."""
+    said = _TRUTHS.get(loose(text.strip(f"{_MARKS}{_YES_SIGNS}{_NO_SIGNS}{_AFTER_SIGNS}")))
+    return None if any(sign in text for sign in (_NO_SIGNS if said else _YES_SIGNS)) else said
 
 
 def _amount(text: str) -> float:

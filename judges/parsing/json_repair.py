@@ -30,7 +30,7 @@ _AFTER_TEXT: Final = re.compile(rf"\s*(?:,|{_CLOSING})|{_NEXT_KEY}")
 _BEFORE_KEY: Final = re.compile(rf"\s*(?:,\s*(?:[\"'\u201c\u201e]|\w+\s*:|{_CLOSING})|{_CLOSING})|{_NEXT_KEY}")
 _BARE_KEY: Final = re.compile(r"(\w+)\s*:")
 _BARE_VALUE: Final = re.compile(r"[^,{}\[\]\"\n/#]+(?=[,}\]\n/#])")
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18})?(?:\.[0-9]{1,18})?(?<=\d)")
 _LITERALS: Final[Mapping[str, object]] = {"true": True, "false": False, "null": None, "none": None}
 _SIGNS: Final = re.compile(r"[\W_]+")
 

@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 from judges.parsing.answer import (
+    REASONS,
     AnswerError,
     InvalidAnswerError,
     check_length,
@@ -24,6 +25,8 @@ from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import MAX_CHARS, Field, fold_key, grouped, layout, spelled
 from judges.parsing.withdrawal import Place, is_withdrawn, stated, stated_of
 
+# Names that models write in place of the key of the verdict, or of its reasons.
+_SYNONYMS: Final = (("score", "rating", "grade"), ("result", "verdict", "judgement", "judgment"), REASONS)
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
@@ -91,14 +94,18 @@ class _Form:
         self.layout = layout(keys, deciding)
         self._entries = layout(entry_keys, ()) if entry_keys else None
         self._exact = frozenset(keys)
-        self._folded = frozenset(map(fold_key, keys))
-        names, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
-        self.opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{names})\s*:))""", flags)
+        groups = [(key, group) for key in keys for group in _SYNONYMS if key in group and len(deciding) == 1]
+        names = [(whose + name, key) for key, group in groups for name in group for whose in ("", "final", "overall")]
+        self.synonyms = {name: key for name, key in names if name not in keys}
+        self.other_layout = layout(tuple(self.synonyms), tuple(self.synonyms))
+        self._folded = frozenset((*map(fold_key, keys), *self.synonyms))
+        forms, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
+        self.opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{forms})\s*:))""", flags)
         # The beginning of an object with content; nothing that stands behind it is a line of its own.
-        self.begun = re.compile(rf"""\{{\s*(?:["'\u201c\u201e]|//|/\*|(?:{names})\s*:)""", flags)
-        self.written = re.compile(rf"""[`\\"'\u201c\u201e](?:{names})[`\\"'\u201c\u201d]+\s*:""", flags)
-        self.plain = re.compile(rf"^[^\w\n]{{0,8}}(?:{names})[^\w\n]{{0,8}}:", flags)
-        self.without_brace = re.compile(rf'\s*"(?:{names})"\s*:', flags)
+        self.begun = re.compile(rf"""\{{\s*(?:["'\u201c\u201e]|//|/\*|(?:{forms})\s*:)""", flags)
+        self.written = re.compile(rf"""[`\\"'\u201c\u201e](?:{forms})[`\\"'\u201c\u201d]+\s*:""", flags)
+        self.plain = re.compile(rf"^[^\w\n]{{0,8}}(?:{forms})[^\w\n]{{0,8}}:", flags)
+        self.without_brace = re.compile(rf'\s*"(?:{forms})"\s*:', flags)
 
     def is_exact(self, found: Mapping[str, object]) -> bool:
         """Return whether an object has the keys as they were asked for, and no other key that stands for one."""
@@ -133,6 +140,8 @@ class _Form:
     def _renamed(self, found: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
         answer = rename(found, self.layout.key_of)
+        if answer is not None:
+            answer = {**{self.synonyms.get(fold_key(name), name): value for name, value in answer.items()}, **answer}
         if answer is None or not all(key in answer for key in self.needed):
             return None
         if self._entries is None:
@@ -180,6 +189,9 @@ class _Reader:
             text = f"{{{text}"
         self._text = text
         fields = form.layout.fields(text)
+        if form.synonyms and not any(field.key in form.deciding for field in fields):
+            others = (field._replace(key=form.synonyms[field.key]) for field in form.other_layout.fields(text))
+            fields = sorted((*fields, *others), key=lambda field: field.start)
         begun = form.begun.search(text)
         # Lines within an object are parts of a value, often quoted from the material.
         is_within = begun is not None and bool(fields) and begun.start() < fields[0].start
@@ -251,7 +263,9 @@ class _Reader:
         same = self._comparable(answer)
         if any(self._comparable(other.answer) != same for other in others):
             raise InvalidAnswerError(DISAGREEMENT)
-        for field in self._decided:
+        named = [(self._form.synonyms.get(fold_key(name), ""), value) for name, value in answer.items()]
+        beside = [Field(key, value, end - 1, end) for key, value in named if key in same and self._has_menu]
+        for field in (*self._decided, *beside):
             said = self._compared(field.key, field.value)
             # Within an object, a line that cannot be read is a part of a text or of the object itself.
             is_part = isinstance(said, _Unread) and any(each.start < field.start < each.end for each in placed)

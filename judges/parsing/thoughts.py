@@ -7,11 +7,12 @@ from typing import Final
 _NAMES: Final = "(?:seed:)?think|thinking|thoughts?|reasoning"
 # Marks of single families of models, each with its end.
 _OPENING: Final = re.compile(
-    rf"\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>)",
-    re.IGNORECASE,
+    rf"(?i)\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>"
+    r"|<\|channel>\s*thought|<unused94>\s*thought)"
 )
 _CLOSING: Final = re.compile(
-    rf"<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>", re.IGNORECASE
+    rf"(?i)<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>"
+    r"|<channel\|>|<unused95>"
 )
 _BRACKETED: Final = re.compile(r"\[/?THINK\]", re.IGNORECASE)
 _OBJECT: Final = re.compile(r"\{(?=\s*[\"}])")
@@ -19,7 +20,8 @@ _DECODER: Final = JSONDecoder(strict=False)
 _MAX_LOOKS: Final = 100  # Each look at a broken object counts the lines of the text up to it.
 # A token of a chat template that a server left in the text.
 _MARK: Final = (
-    r"<[|\uff5c](?!(?i:begin_of_thought|end_of_thought|start_thinking|end_thinking)\|)[^<>|\uff5c\n]{1,40}[|\uff5c]>"
+    r"(?:<[|\uff5c](?!(?i:begin_of_thought|end_of_thought|start_thinking|end_thinking)\|)[^<>|\uff5c\n]{1,40}[|\uff5c]>"
+    r"|<\|turn>(?:model\b)?|<turn\|>)"
 )
 _FIRST_MARKS: Final = re.compile(rf"\s*(?:{_MARK}\s*(?:assistant\s*(?=<))?)+")
 _LAST_MARK: Final = re.compile(rf"{_MARK}\Z")

@@ -65,11 +65,46 @@ def _labels(family: str) -> Mapping[str, Specific]:
         '`"maybe"`': Specific(answers("maybe", "partly", "n/a", "not applicable", "yes?", "yes?!"), OFF_ASKED),
         "the menu itself": Specific(answers("yes|no"), ASKED),
         "both of the menu": Specific(answers("yes or no", "yes/no"), OFF_ASKED),
-        "a synonym": Specific(answers("correct", "supported", "pass", "y", "n", "1", "ja", "да"), OFF_ASKED),
+        "a letter, or a sign that says the same": Specific(
+            answers("Y", "y", "yes \u2705", "\u2714\ufe0f Yes.", "yes \U0001f44d\U0001f3fd"), READ, yes
+        ),
+        "the same for no": Specific(answers("N", "n.", "no \u274c", "\u274c No"), READ, no),
+        "a sign that says the opposite, or alone": Specific(
+            answers("yes \u274c", "no \u2705", "yes \u2705\u274c"), OFF_ASKED
+        ),
+        "an object with the label": Specific(
+            answers({"value": "yes"}, {"result": "yes"}, {"value": "yes", "confidence": 0.9, "reason": "x"}), READ, yes
+        ),
+        "an object with more than the label": Specific(
+            answers({"value": "yes", "was": "no"}, {"value": "yes", "verdict": "no"}, {"yes": True}, {"old": "yes"}),
+            ASKED,
+        ),
+        "another key for the verdict": Specific(
+            (
+                '{"rationale": "It is so.", "verdict": "yes"}',
+                '{"reason": "It is so.", "final_result": "yes"}',
+                '{"explanation": null, "Judgement": "yes"}',
+                "Verdict: yes",
+                "Reason: It is so.\nVerdict: **yes**",
+            ),
+            READ,
+            yes,
+        ),
+        "another key with another verdict": Specific(
+            (
+                '{"rationale": "It is so.", "result": "yes", "verdict": "no"}',
+                '{"rationale": "It is so.", "verdict": "yes", "final_verdict": "no"}',
+            ),
+            ASKED,
+        ),
+        "another key with something else": Specific(
+            ('{"rationale": "It is so.", "result": "yes", "verdict": "supported", "score": 0.9}',), READ, yes
+        ),
+        "a synonym": Specific(answers("correct", "supported", "pass", "1", "ja", "да"), OFF_ASKED),
         "more than the label": Specific(answers("yes, mostly", "no (see above)", "result: yes"), OFF_ASKED),
         "an empty label": Specific(answers("", " ", "."), ASKED),
         "a number": Specific(_raw(family, "result", "0", "1", "0.9"), ASKED),
-        "a list with the label": Specific(answers(["yes"], {"value": "yes"}), ASKED),
+        "a list with the label": Specific(answers(["yes"]), ASKED),
         "the label without quotation marks": Specific(_raw(family, "result", "yes"), READ, yes, remark="repaired"),
         "two labels": Specific(_raw(family, "result", '"yes", "no"', '"yes" "no"', '"yes" (mostly)'), ASKED),
         "the label broken off": Specific(
@@ -89,10 +124,26 @@ _OFF_THE_SCALE = ("0", "6", "-1", "4.5", '"4.5"', '"0"', '"-4"', "1e999", "-1e99
 _NO_NUMBER = (
     '"4/10"', "4/5", '"4 of 5"', "4 of 5", '"3-4"', '"4 or 5"', '"4 (of 10)"', '"80%"', '"good"',
     "true", "false", '"true"', "null", '""', '" "', "[4]", '["4"]',
-    '{"value": 4}', "NaN", '"NaN"', '"Infinity"', '"1e0"', '"\u0664"', "4,5", "4 5", "4_0",
+    '{"value": 4, "max": 5}', '"4 - 5"', '"4 - or five"', '"4 - not bad"', '"5/4 - good"',
+    "NaN", '"NaN"', '"Infinity"', '"1e0"', '"\u0664"', "4,5", "4 5", "4_0",
 )  # fmt: skip
 _IN_OTHER_WORDS = ("4.0", '"4"', '" 4 "', '"4."', '"4.0"', "4e0", '"+4"', '"04"')
-_DECORATED = ('"four"', '"4/5"', '"4 out of 5"', '"Four out of five"', '"4 (Good)"', '"**4**"', '"\uff14"', '"[[4]]"')
+_DECORATED = (
+    '"4/5 - Good"',
+    '"4 \u2013 Good"',
+    '"4: good work"',
+    '"4/5 \u2705"',
+    '{"value": 4}',
+    '{"score": "4/5", "reason": "x"}',
+    '"four"',
+    '"4/5"',
+    '"4 out of 5"',
+    '"Four out of five"',
+    '"4 (Good)"',
+    '"**4**"',
+    '"\uff14"',
+    '"[[4]]"',
+)
 
 
 def _grades(family: str, key: str) -> Mapping[str, Specific]:
@@ -118,6 +169,16 @@ def _graded() -> Mapping[str, Specific]:
             ASKED,
             remark=number,
         ),
+        "another key for the score": Specific(
+            (
+                '{"justification": "It is right.", "rating": 4}',
+                '{"explanation": "It is right.", "overall_grade": "4/5"}',
+                "Rating: 4/5\nJustification: It is right.",
+            ),
+            READ,
+            good,
+        ),
+        "another key with another score": Specific(('{"justification": "x", "score": 4, "rating": 1}',), ASKED),
         "the two lines": Specific(
             ("score: 4\njustification: It is right.", "Justification: It is right.\nScore: 4\n"), READ, good
         ),
@@ -233,11 +294,26 @@ def _both(family: str, first: str, second: str) -> Mapping[str, Specific]:
             {"fabricated_evidence": 1},
             remark="left out and counted",
         ),
-        "a truth value as a string": Specific(
-            _with(family, "overall_supported", "true", "TRUE", " True. "), READ, good
+        "a truth value as a word": Specific(
+            _with(
+                family, "overall_supported", *("true", "TRUE", " True. ", "yes", "Y", "Yes \u2705", {"value": "yes"})
+            ),
+            READ,
+            good,
         ),
         "another word for a truth value": Specific(
-            _with(family, "overall_supported", "yes", "no", "", 1, 0, None, [True], "partially"), ASKED
+            _with(family, "overall_supported", *("yes/no", "yes?", "yes \u274c", "", 1, 0, None, [True], "partially")),
+            ASKED,
+        ),
+        "null for an explanation": Specific(
+            (
+                *_with(family, "relevance_explanation", None),
+                *_with(
+                    family, _ENTRIES, [{**each, "explanation": None} for each in FAMILIES[family].good[0][_ENTRIES]]
+                ),
+            ),
+            READ,
+            good,
         ),
         "no entries": Specific(_with(family, _ENTRIES, []), READ, good, remark="counted as missing"),
         "entries that are no objects": Specific(_with(family, _ENTRIES, ["a"], [None], [[]], {}, "a", None), ASKED),
@@ -449,10 +525,10 @@ def _facts() -> Mapping[str, Specific]:
 def _declared_truths(family: str) -> Mapping[str, Specific]:
     good, other = FAMILIES[family].good_scores, FAMILIES[family].other_scores
     return {
-        "a truth value as a string": Specific(_raw(family, "result", '"true"', '" TRUE. "'), READ, good),
-        "its opposite": Specific(_raw(family, "result", "false", '"False"'), READ, other),
+        "a truth value as a word": Specific(_raw(family, "result", '"true"', '" TRUE. "', '"yes"', '"Y"'), READ, good),
+        "its opposite": Specific(_raw(family, "result", "false", '"False"', '"no"', '"N \u274c"'), READ, other),
         "another word for a truth value": Specific(
-            _raw(family, "result", '"yes"', '"no"', "1", "0", '""', '"t"', "null", "[true]", '"true|false"'), ASKED
+            _raw(family, "result", "1", "0", '""', '"t"', "null", "[true]", '"true|false"', '"yes?"'), ASKED
         ),
     }
 
@@ -460,7 +536,7 @@ def _declared_truths(family: str) -> Mapping[str, Specific]:
 def _declared_numbers(family: str) -> Mapping[str, Specific]:
     good = FAMILIES[family].good_scores
     in_words, off = (
-        ('"0.875"', " 8.75e-1", '" 0.875 "', '"0.875."', '"+00.875"'),
+        ('"0.875"', " 8.75e-1", '" 0.875 "', '"0.875."', '"+00.875"', '".875"', ".875"),
         ('"1.5"', "-0.1", "1e999", "-1e999", "2"),
     )
     no_number = [number for number in _NO_NUMBER if number != "4/5"]
@@ -468,7 +544,7 @@ def _declared_numbers(family: str) -> Mapping[str, Specific]:
         "the same number in other signs": Specific(_raw(family, "result", *in_words), READ, good),
         "the ends of the scale": Specific(_raw(family, "result", "1", "1.0", '"1."'), READ, {"certainty": 1.0}),
         "off the scale, be it by little": Specific(_raw(family, "result", *off, "1.0000001", "-1e-9"), OFF),
-        "no number": Specific(_raw(family, "result", *no_number, '"87%"', '"7/8"', "<number>", '".875"'), ASKED),
+        "no number": Specific(_raw(family, "result", *no_number, '"87%"', '"7/8"', "<number>", '"."', '".8.7"'), ASKED),
     }
 
 

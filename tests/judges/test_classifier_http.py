@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ class TestFailures:
                 "/predict",
                 lambda _inputs: web.Response(text="<html>", content_type="text/html"),
                 "judge_unavailable",
-                "the endpoint answers with text/html; check base_url",
+                "it answers with text/html; check base_url",
             ),
             ("/predict", lambda inputs: _predictions([0.5] * (len(inputs) + 1)), "judge_unavailable", "2 predictions"),
             ("/predict", lambda _inputs: _predictions([]), "judge_unavailable", "0 predictions for 1 inputs"),
@@ -218,6 +219,8 @@ class TestFailures:
             ("/classify", lambda _inputs: _classes([0.9], index=1), "judge_unavailable", "repeats an index"),
             ("/classify", lambda _inputs: _classes([0.9, 0.2]), "judge_unavailable", "2 predictions for 1"),
             ("/classify", _failed(429, "slow", **{"retry-after": "7"}), "rate_limited", "429"),
+            ("/classify", _failed(200, "slow", "rate_limit"), "judge_unavailable", "502"),
+            ("/predict", lambda _inputs: web.json_response({"error": {"code": 429}}), "rate_limited", "429"),
         ],
     )
     def test_each_has_its_reason(self, tmp_path: Path, form: str, answer: Answer, reason: str, words: str) -> None:
@@ -235,6 +238,7 @@ class TestFailures:
             ([-0.4], "out_of_range"),
             (["0.5"], "invalid_answer"),
             ([None], "invalid_answer"),
+            ([math.nan], "invalid_answer"),
             ([True], "invalid_answer"),
         ],
     )

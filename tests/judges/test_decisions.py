@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -230,6 +232,21 @@ def test_a_reply_that_cannot_be_read_is_a_failure_of_the_endpoint(server: Decisi
     for name, server.change in changes.items():
         found = asyncio.run(_evaluated(judge_of(MIXED), model))
         assert (found.reason, found.note) == ("judge_unavailable", "the reply holds no decisions"), name
+
+
+def test_an_ignored_field_costs_no_answer(server: DecisionEndpoint, dialect: str) -> None:
+    def with_thoughts(reply: dict[str, Any]) -> None:
+        if isinstance(reply["answers"], list):
+            reply["answers"].insert(0, {"type": "reasoning", "summary": []})
+
+    def with_nan(reply: dict[str, Any]) -> bytes:
+        return b"\xef\xbb\xbf" + json.dumps({**reply, "usage": math.nan, "logprobs": [math.inf, "\ud800"]}).encode()
+
+    for server.change in (with_thoughts, with_nan):
+        assert judged(server, dialect).outcome == "scored"
+    server.change = lambda reply: json.dumps({**reply, "answers": None, "error": {"code": 429}}).encode()
+    model = build(settings_of(server.base_url, dialect), {"KEY": KEY})
+    assert asyncio.run(_evaluated(judge_of(MIXED), model)).reason == "rate_limited"
 
 
 async def _evaluated(judge: Judge, model: Any) -> Assessment:

@@ -158,6 +158,7 @@ class TestScore:
             "1 of 1 sentences are supported.",
             {
                 "grounded_as_labelled": True,
+                "check_differs": 0,
                 "fabricated_evidence": 0,
                 "missing_evidence": 0,
                 "uncovered_sentences": 0,
@@ -206,6 +207,7 @@ class TestScore:
         )
         assert {**result.details, "uncovered_sentences": 0} == {
             "grounded_as_labelled": True,
+            "check_differs": 1,
             "fabricated_evidence": 1 if excerpt else 0,
             "missing_evidence": 0 if excerpt else 1,
             "uncovered_sentences": 0,

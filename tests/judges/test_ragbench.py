@@ -90,6 +90,7 @@ class TestEvidence:
             "adherence_checked": True,
             "fabricated_evidence": 0,
             "completeness_undefined": 0,
+            "check_differs": 0,
             "contradictions": 0,
             "sentence_support": [
                 {"response_sentence_key": "a", "supporting_sentence_keys": ["0a"], "fully_supported": True},
@@ -166,16 +167,16 @@ class TestEntries:
 
 class TestAdherence:
     @each_case(
-        ("overall", "entries", "checked", "contradictions"),
+        ("overall", "entries", "checked", "contradictions", "differs"),
         [
-            (True, BOTH, True, 0),
-            (True, [of_response("a", ["0a"]), of_response("b", ["9z"])], False, 0),
-            (True, [of_response("a", ["0a"], full=False), of_response("b", [], full=False)], False, 2),
-            (True, [], False, 0),
-            (False, BOTH, False, 1),
-            (False, [BOTH[0], of_response("b", [], full=False)], False, 0),
-            (False, [of_response("a", ["0a"]), of_response("b", ["9z"])], False, 1),
-            (False, BOTH[:1], False, 0),
+            (True, BOTH, True, 0, 0),
+            (True, [of_response("a", ["0a"]), of_response("b", ["9z"])], False, 0, 1),
+            (True, [of_response("a", ["0a"], full=False), of_response("b", [], full=False)], False, 2, 1),
+            (True, [], False, 0, 1),
+            (False, BOTH, False, 1, 1),
+            (False, [BOTH[0], of_response("b", [], full=False)], False, 0, 0),
+            (False, [of_response("a", ["0a"]), of_response("b", ["9z"])], False, 1, 0),
+            (False, BOTH[:1], False, 0, 0),
         ],
         ids=[
             "all holds",
@@ -194,11 +195,13 @@ class TestAdherence:
         entries: list[object],
         checked: bool,  # noqa: FBT001 - a parameter
         contradictions: int,
+        differs: int,
     ) -> None:
         reading = scored(JUDGE, TRACE, answer(entries, overall_supported=overall))
         adherence = reading.scores[-1]
         assert (adherence.value, adherence.passed) == (float(overall), overall)
         assert (reading.details["adherence_checked"], reading.details["contradictions"]) == (checked, contradictions)
+        assert reading.details["check_differs"] == differs
 
 
 class TestHeuristic:

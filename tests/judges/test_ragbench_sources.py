@@ -106,6 +106,7 @@ class TestScore:
             "utilized": ["D3_S1"],
             "fabricated_evidence": 0,
             "completeness_undefined": 0,
+            "check_differs": 0,
             "contradictions": 0,
             "sentence_support": [
                 {"sentence_key": "D1_S1", "is_supported": True},

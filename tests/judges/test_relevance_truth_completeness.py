@@ -64,6 +64,13 @@ def long(**changes: object) -> str:
     return json.dumps({key: value for key, value in {**GOOD, **changes}.items() if value is not ...})
 
 
+def nested() -> str:
+    """Write what belongs to one grade into an object, under ends of keys or under whole keys."""
+    endings = {"": "score", "Reasoning": "reasoning", "Reasons": "reasons"}
+    ends = {name: {short: GOOD[f"{name}{end}"] for end, short in endings.items()} for name in METRICS[1:]}
+    return json.dumps({METRICS[0]: {key: GOOD[key] for key in GOOD if key.startswith(METRICS[0])}, **ends})
+
+
 def truth_is(**changes: object) -> tuple[Grade, ...]:
     """Return the grades of the good answer with another second grade."""
     return (READ[0], READ[1]._replace(**changes), READ[2])
@@ -141,10 +148,12 @@ LONG_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
     ),
     "five with codes of another type is not read": (long(truth=5, truthReasons=[3]), INVALID),
     "four without codes is not read": (long(truth=4, truthReasons=...), INVALID),
-    "four with null reasoning is not read": (long(truth=4, truthReasoning=None), INVALID),
+    "four with null reasoning": (long(truth=4, truthReasoning=None), truth_is(rating=4, reasoning="")),
+    "each grade an object with its reasons": (nested(), READ),
+    "a grade with two values": (long(truth={"score": 2, "rating": 4}), INVALID),
     # wrong types and keys
     **{f"without {key}": (long(**{key: ...}), INVALID) for key in GOOD},
-    **{f"null {key}": (long(**{key: None}), INVALID) for key in GOOD},
+    **{f"null {key}": (long(**{key: None}), INVALID) for key in GOOD if not key.endswith("Reasoning")},
     "three keys": ('{"relevance": 4, "truth": 4, "completeness": 4}', INVALID),
     "other words in place of the codes": (long(truthReasons="truth_reason_other, see above"), INVALID),
     "a number among the codes": (long(truthReasons=["truth_reason_other", 3]), INVALID),

@@ -134,12 +134,12 @@ class TestRead:
     @each_case(
         ("key", "value", "message"),
         [
-            ("relevance_explanation", None, "`relevance_explanation` is not a text"),
+            ("relevance_explanation", ["x"], "`relevance_explanation` is not a text"),
             ("relevance_explanation", ["x"], "`relevance_explanation` is not a text"),
             ("all_relevant_sentence_keys", None, "`all_relevant_sentence_keys` is not a list of texts"),
             ("all_relevant_sentence_keys", [1], "`all_relevant_sentence_keys` is not a list of texts"),
             ("overall_supported_explanation", 1, "`overall_supported_explanation` is not a text"),
-            ("overall_supported", "yes", "`overall_supported` is neither true nor false"),
+            ("overall_supported", "maybe", "`overall_supported` is neither true nor false"),
             ("overall_supported", 1, "`overall_supported` is neither true nor false"),
             ("overall_supported", None, "`overall_supported` is neither true nor false"),
             ("sentence_support_information", {}, "`sentence_support_information` is not a list"),

@@ -242,9 +242,9 @@ def test_a_template_may_say_itself_how_to_answer(
 
 def test_keys_of_a_template_that_are_missing_are_asked_for_again_and_then_unscored() -> None:
     found = asking("answer", answer={"form": "template", "result_key": "verdict"})
-    assessment = run(found, {"result": "yes"}, {"verdict": "yes"})
+    assessment = run(found, {"outcome": "yes"}, {"verdict": "yes"})
     assert (assessment.outcome, len(assessment.calls)) == ("scored", 2)
-    assert run(found, {"result": "yes"}).reason == "invalid_answer"
+    assert run(found, {"outcome": "yes"}).reason == "invalid_answer"
 
 
 def test_the_lexical_model_answers_every_form() -> None:

@@ -150,6 +150,7 @@ def test_evidence_that_does_not_exist_is_counted_and_its_series_stands_at_zero(
 ) -> None:
     scrape = count(verdict(scores=(PASS,), details=details))
     assert scrape.value("tracejudge_fabricated_evidence_total", **SERIES) == counted
+    assert scrape.value("tracejudge_check_differs_total", **SERIES) == (details.get("check_differs") or 0)
 
 
 def test_weights_and_their_squares_are_summed_by_outcome() -> None:

@@ -5,6 +5,7 @@ A kill can lose a count that was not scraped yet; no verdict is counted twice.
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Histogram
@@ -91,17 +92,20 @@ class _SeriesCounters:
         self._labels = labels
         self._yes_no = yes_no
         self._by_metric: dict[str, _MetricCounters] = {}
-        self._fabricated: Counter | None = None
         self._age: Histogram = metrics.score_age.labels(labels[0])
+
+    @cached_property
+    def _counted(self) -> Mapping[str, Counter]:
+        """The counters of details, at zero from the first scored verdict on, so that a rate over them is not silent."""
+        names = ("fabricated_evidence", "check_differs")
+        return {name: getattr(self._metrics, name).labels(*self._labels) for name in names}
 
     def count(self, verdict: Verdict) -> None:
         is_scored = verdict.outcome == "scored"
         if is_scored:
-            # At zero from the first scored verdict on, so that a rate over it is never silent.
-            if self._fabricated is None:
-                self._fabricated = self._metrics.fabricated_evidence.labels(*self._labels)
-            if fabricated := _count_in(verdict.details, "fabricated_evidence"):
-                self._fabricated.inc(fabricated)
+            for name, counter in self._counted.items():
+                if times := _count_in(verdict.details, name):
+                    counter.inc(times)
         scores = {score.metric: score for score in verdict.scores}
         for metric in verdict.metrics:
             counters = self._by_metric.get(metric)

@@ -161,6 +161,8 @@ class Metrics:
         "Evaluations without a score", stability=_STABLE)
     fabricated_evidence = Metric(Counter, "fabricated_evidence_total", "excerpts", SERIES,
         "Excerpts and sentence keys that a judge model cited and that do not exist")
+    check_differs = Metric(Counter, "check_differs_total", "verdicts", SERIES,
+        "Scored verdicts where the check of what a judge model cited comes to another result than its answer")
     late_feedback_verdicts = Metric(Counter, "late_feedback_verdicts_total", "verdicts",
         ("service", "judge", "metric", "outcome"),
         "Verdicts on traces selected by late feedback, without panels; in no other series")
