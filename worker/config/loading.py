@@ -43,6 +43,7 @@ _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 # Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
 _OF_KUBERNETES: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_LINK: Final = re.compile(r"(?:tcp|udp|sctp)://\S+")
 
 
 def load(
@@ -90,7 +91,7 @@ def read(environment: Mapping[str, str], config: str | None = None) -> Given:
     origin = dict.fromkeys(raw, path or "")
     for key in Settings.__struct_fields__:
         variable = f"{_PREFIX}{key.upper()}"
-        if environment.get(variable):
+        if environment.get(variable) and not _is_link(variable, environment):
             raw[key], origin[key] = _from_variable(key, variable, environment[variable]), variable
     return Given(raw, origin, path)
 
@@ -144,7 +145,8 @@ def config_path(environment: Mapping[str, str], config: str | None = None) -> st
 def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
     """Name the variable or the configuration file that sets a key, for errors that are found after loading."""
     variable = f"{_PREFIX}{key.upper()}"
-    return variable if environment.get(variable) else path or "defaults"
+    is_set = environment.get(variable) and not _is_link(variable, environment)
+    return variable if is_set else path or "defaults"
 
 
 def redis_fix(path: str | None, settings: Settings) -> str:
@@ -167,23 +169,34 @@ class UnknownVariable(NamedTuple):
 
     name: str
     close: str | None
+    is_link: bool = False
 
     def __str__(self) -> str:
+        if self.is_link:
+            return f"{self.name} is a link of Kubernetes to a service, and is ignored"
         return f"{self.name} is no setting" + (f"; did you mean {self.close}?" if self.close else "; nothing reads it")
 
 
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[UnknownVariable]:
-    """Find set variables `TRACEJUDGE_*` that neither the worker nor the SDK reads, and no setting names."""
+    """Find set variables `TRACEJUDGE_*` that neither the worker nor the SDK reads, and no setting names.
+
+    A link of Kubernetes counts where it has the name of a setting.
+    """
     known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
     known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     # Without what they all begin with, which makes any two alike.
     endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
-    unknown = []
+    unknown = [UnknownVariable(name, None, is_link=True) for name in sorted(known) if _is_link(name, environment)]
     for name in (one for one in found if _OF_KUBERNETES.fullmatch(one) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         unknown.append(UnknownVariable(name, endings[close[0]] if close else None))
     return unknown
+
+
+def _is_link(name: str, environment: Mapping[str, str]) -> bool:
+    """Return whether Kubernetes has set a variable: a service `tracejudge-metrics` makes TRACEJUDGE_METRICS_PORT."""
+    return _OF_KUBERNETES.fullmatch(name) is not None and _LINK.fullmatch(environment.get(name, "")) is not None
 
 
 def named_variables(settings: Settings) -> set[str]:

@@ -45,6 +45,7 @@ from prometheus_client.samples import Sample
 
 from judges.models.credentials import NO_PROXY
 from judges.models.http import is_endpoint
+from worker.config.receivers import OtlpSettings, base_url
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import address
 
@@ -223,4 +224,4 @@ def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:
         raise SettingsError(f"metrics: otlp needs a receiver; set otlp_endpoint, {_ENDPOINT} or {_METRICS_ENDPOINT}")
     if not is_endpoint(given or base):
         raise SettingsError(f"metrics: {_METRICS_ENDPOINT if given else _ENDPOINT} must be http://host:port")
-    return given or f"{base.rstrip('/')}/v1/metrics"
+    return given or f"{base_url(base, OtlpSettings.paths)}/v1/metrics"
