@@ -66,14 +66,19 @@ def is_utf16(source: BinaryIO) -> bool:
 
 
 def text_lines(source: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a text, with any line ends; other bytes than UTF-8 or UTF-16 become lone surrogates."""
-    encoding = "utf-16" if is_utf16(source) else "utf-8-sig"
-    text = io.TextIOWrapper(source, encoding, "surrogateescape", newline="")
+    """Yield the lines of a text in UTF-8 or UTF-16, with any line ends.
+
+    Other bytes become lone surrogates, so that their line is refused; in a CSV file they raise UnicodeDecodeError.
+    """
+    encoding, errors = "utf-16" if is_utf16(source) else "utf-8-sig", "strict" if is_csv(source) else "surrogateescape"
+    text = io.TextIOWrapper(source, encoding, errors, newline="")
     try:
         for line in text:  # noqa: UP028 - `yield from` would close the file where the caller stops early
             yield line
-    except UnicodeDecodeError:  # half a character at the end of UTF-16
-        yield "\udcff"
+    except UnicodeDecodeError:
+        if errors == "strict":
+            raise
+        yield "\udcff"  # half a character at the end of UTF-16
     finally:
         with suppress(ValueError):  # closed already
             text.detach()
@@ -88,9 +93,6 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
     reader = csv.DictReader(lines)
     try:
         if reader.fieldnames is None:
-            return
-        if not _is_text("".join(reader.fieldnames)):
-            yield Row(reader.line_num, {}, NOT_UTF8)
             return
         names = reader.fieldnames = [name.strip() for name in reader.fieldnames]
         repeated = [name for name, count in Counter(names).items() if name and count > 1]
@@ -110,23 +112,12 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
                 counts = f"{len(names) + len(surplus)} cells, and the heading has {len(names)}"
                 yield Row(reader.line_num, {}, f"has {counts}; quote cells that contain commas")
                 continue
-            texts = {name: value for name, value in row.items() if value and value.strip()}
-            if not _is_text("".join(texts.values())):
-                yield Row(reader.line_num, {}, NOT_UTF8)
-                continue
-            cells = {name: cell(name, value) for name, value in texts.items()}
+            cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
             fields = as_trace(cells)
             yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
-    except csv.Error as error:
-        yield Row(reader.line_num, {}, f"is no CSV: {error}; a quotation mark may be missing")
-
-
-def _is_text(text: str) -> bool:
-    """Return whether a text was read in its encoding."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
+    except (csv.Error, UnicodeDecodeError) as error:
+        no_csv = f"is no CSV: {error}; a quotation mark may be missing"
+        yield Row(reader.line_num + 1, {}, no_csv if isinstance(error, csv.Error) else NOT_UTF8)
 
 
 def is_known(column: object) -> bool:

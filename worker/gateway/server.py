@@ -119,7 +119,7 @@ class _DaemonPool(Executor):
     """Threads for work on requests; unlike those of ``ThreadPoolExecutor`` they delay no end of the process."""
 
     def __init__(self, threads: int) -> None:
-        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         for _ in range(threads):
             threading.Thread(target=self._run, name="tracejudge-gateway", daemon=True).start()
 
@@ -129,21 +129,16 @@ class _DaemonPool(Executor):
         self._calls.put((future, partial(function, *arguments, **keywords)))
         return future
 
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        """End the threads when they come to it; nothing waits for them."""
-        self._calls.put(None)
-
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            future, function = call
+        while True:
+            future, function = self._calls.get()
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(function())
                 except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
                     future.set_exception(error)
             # The next call may come late, and what this one refers to may be large.
-            del call, future, function
-        self._calls.put(None)
+            del future, function
 
 
 class GatewayServer:
@@ -271,7 +266,6 @@ class GatewayServer:
         self._readiness.begin_stop()
         for thread in reversed(self._threads):
             thread.stop(_THREAD_STOP_S)
-        self._executor.shutdown()
         self._losses.write(at_end=True)
         self._pages.stop()
         for store in self._stores:
