@@ -111,7 +111,7 @@ class Reports:
             expected = f"; it is read from {_EXPECTED.get(note.field.rpartition('.')[2], _OF_TEXT)}"
             values = {"kind": kind, "hint": note.hint, "expected": expected, "texts": ", ".join(TEXTS)}
             message = f"Field {pair[1]} {_FAULTS[note.reason].format(**values)}"
-            if note.reason == "unknown_name" and (close := closest_field(note.field)):
+            if note.reason == "unknown_name" and (close := closest_field(note.field[:_MAX_NAME_CHARS])):
                 message += f"; did you mean {close}?"
         message += f"; trace id {_printable(trace_id)}" if trace_id else ""
         message += f"; published at {site}" if site else ""
