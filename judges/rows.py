@@ -4,11 +4,16 @@ Commands that judge files take such rows. A row without `trace_id` gets a hash o
 service `offline`. A column that is no field of a trace becomes a tag, where labels are looked for.
 """
 
+import ast
+import codecs
 import csv
 import hashlib
+import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from contextlib import suppress
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
@@ -35,7 +40,10 @@ _MAX_CELL_CHARS: Final = 16 * 1024 * 1024
 _MAX_COLUMNS: Final = 20  # Number of columns that an error names.
 
 
+# Between the texts of a list as numpy writes it: Python would join them.
+_NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")
 EMPTY_OUTPUT: Final = "has an empty cell for `output`"
+NOT_UTF8: Final = "is not UTF-8; save the file as UTF-8"
 
 
 class Row(NamedTuple):
@@ -51,36 +59,65 @@ def is_csv(file: object) -> bool:
     return str(getattr(file, "name", "")).casefold().endswith(".csv")
 
 
+def is_utf16(source: BinaryIO) -> bool:
+    """Return whether an open file begins with the mark of UTF-16."""
+    peek = getattr(source, "peek", lambda _: b"")
+    return peek(2)[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+
+
+def text_lines(source: BinaryIO) -> Iterator[str]:
+    """Yield the lines of a text in UTF-8 or UTF-16, with any line ends.
+
+    Other bytes become lone surrogates, so that their line is refused; in a CSV file they raise UnicodeDecodeError.
+    """
+    encoding, errors = "utf-16" if is_utf16(source) else "utf-8-sig", "strict" if is_csv(source) else "surrogateescape"
+    text = io.TextIOWrapper(source, encoding, errors, newline="")
+    try:
+        for line in text:  # noqa: UP028 - `yield from` would close the file where the caller stops early
+            yield line
+    except UnicodeDecodeError:
+        if errors == "strict":
+            raise
+        yield "\udcff"  # half a character at the end of UTF-16
+    finally:
+        with suppress(ValueError):  # closed already
+            text.detach()
+
+
 def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
     """Read the rows of a CSV file with a heading; empty cells are absent, and cells of lists and tables hold JSON.
 
-    A heading that cannot be used is the only row.
+    A heading that cannot be used is the only row, and what is no CSV the last one.
     """
     csv.field_size_limit(_MAX_CELL_CHARS)
     reader = csv.DictReader(lines)
-    if reader.fieldnames is None:
-        return
-    names = reader.fieldnames = [name.strip() for name in reader.fieldnames]
-    repeated = [name for name, count in Counter(names).items() if name and count > 1]
-    outputs = ("output", *ALIASES["output"])
-    if repeated:
-        yield Row(reader.line_num, {}, f"has the column {repeated[0]!r} more than once")
-        return
-    if not set(outputs) & set(names):
-        columns = ", ".join(map(repr, names[:_MAX_COLUMNS]))
-        expected = f"one of the columns must be {', '.join(outputs[:-1])} or {outputs[-1]}"
-        yield Row(reader.line_num, {}, f"has the columns {columns}; {expected}, and commas must separate columns")
-        return
-    for row in reader:
-        surplus = row.pop(None, ())
-        if any(each.strip() for each in surplus):
-            # A comma that is not quoted would move the cells after it to other columns.
-            counts = f"{len(names) + len(surplus)} cells, and the heading has {len(names)}"
-            yield Row(reader.line_num, {}, f"has {counts}; quote cells that contain commas")
-            continue
-        cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
-        fields = as_trace(cells)
-        yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
+    try:
+        if reader.fieldnames is None:
+            return
+        names = reader.fieldnames = [name.strip() for name in reader.fieldnames]
+        repeated = [name for name, count in Counter(names).items() if name and count > 1]
+        outputs = ("output", *ALIASES["output"])
+        if repeated:
+            yield Row(reader.line_num, {}, f"has the column {repeated[0]!r} more than once")
+            return
+        if not set(outputs) & set(names):
+            columns = ", ".join(map(repr, names[:_MAX_COLUMNS]))
+            expected = f"one of the columns must be {', '.join(outputs[:-1])} or {outputs[-1]}"
+            yield Row(reader.line_num, {}, f"has the columns {columns}; {expected}, and commas must separate columns")
+            return
+        for row in reader:
+            surplus = row.pop(None, ())
+            if any(each.strip() for each in surplus):
+                # A comma that is not quoted would move the cells after it to other columns.
+                counts = f"{len(names) + len(surplus)} cells, and the heading has {len(names)}"
+                yield Row(reader.line_num, {}, f"has {counts}; quote cells that contain commas")
+                continue
+            cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
+            fields = as_trace(cells)
+            yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
+    except (csv.Error, UnicodeDecodeError) as error:
+        no_csv = f"is no CSV: {error}; a quotation mark may be missing"
+        yield Row(reader.line_num + 1, {}, no_csv if isinstance(error, csv.Error) else NOT_UTF8)
 
 
 def is_known(column: object) -> bool:
@@ -104,6 +141,7 @@ def as_trace(row: Mapping[str, object]) -> dict[str, object]:
         known = {name: value for name, value in expectations.items() if name in Trace.__struct_fields__}
         fields = {**known, **fields}
         rest = {**{name: value for name, value in expectations.items() if name not in known}, **rest}
+    fields |= {name: cell(name, text) for name, text in fields.items() if isinstance(text, str) and name in _STRUCTURED}
     for name in _LISTS:
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]
@@ -187,11 +225,15 @@ def _document(value: object) -> object:
 
 
 def cell(name: str, text: str) -> object:
-    """Decode a cell that may hold JSON."""
+    """Decode a cell that may hold JSON, or a list or table as Python writes them."""
     if name in _STRUCTURED and text.lstrip()[:1] in {"[", "{"}:
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            literal = text.strip() if re.search(r"['\"]\s*[,:]", text) else _NO_COMMA.sub(", ", text.strip())
+        try:
+            return msgspec.json.decode(msgspec.json.encode(ast.literal_eval(literal)))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return text
     if name in {"started_at", "ended_at"}:
         try:

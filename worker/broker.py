@@ -43,8 +43,9 @@ class Broker(NamedTuple):
 
 def broker(settings: Settings) -> Broker:
     """Return where messages go: `broker_url`, else `redis_url`; both may be written as redis-py takes them."""
-    url = settings.broker_url or settings.redis_url
+    url = (settings.broker_url or settings.redis_url).strip()
     scheme = urlsplit(url).scheme
+    url = f"{scheme}{url[len(scheme) :]}"  # the driver knows schemes in lower case only
     if not _SEVERAL.search(url) and scheme in _REDIS_PY_SCHEMES:
         sentinels = sentinel_url(url)
         if sentinels is not None:

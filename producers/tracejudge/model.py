@@ -140,7 +140,9 @@ _MAX_NAME_CHARS: Final = 64
 
 def snake_case(name: str) -> str:
     """Return a name in lower case with underscores."""
-    return _SEPARATORS.sub("_", _CAMEL.sub("_", name)).lower() if len(name) <= _MAX_NAME_CHARS else name
+    if len(name) > _MAX_NAME_CHARS or (name.islower() and name.isidentifier()):
+        return name
+    return _SEPARATORS.sub("_", _CAMEL.sub("_", name)).lower()
 
 
 def snake_case_keys(record: Mapping[Any, Any]) -> Mapping[Any, Any]:

@@ -67,7 +67,7 @@ class RedisUrl(Struct, frozen=True):
     """A checked URL; its string form has no user, password or options."""
 
     secret: str
-    """The URL as given, password included: for the driver only."""
+    """The URL as the driver reads it, with a scheme in lower case and the password: for the driver only."""
 
     def __repr__(self) -> str:
         return repr(str(self))
@@ -94,11 +94,12 @@ def has_misplaced_login(url: str) -> bool:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Check the form of a URL; Redis is not asked.
+    """Check the form of a URL, and write it as the driver reads it; Redis is not asked.
 
     Raises:
         ConfigurationError: The URL is wrong. The message never quotes the URL.
     """
+    text = text.strip()
     try:
         parts = urlsplit(text)
         port = None if parts.scheme in _SENTINELS else parts.port
@@ -110,7 +111,8 @@ def parse_redis_url(text: str) -> RedisUrl:
         if not parts.path.strip("/"):
             raise ConfigurationError("redis_url names no socket: unix:///path/to/socket")
     elif parts.scheme in _SERVERS:
-        if not parts.hostname or port == 0 or parts.fragment or _is_cut(parts):
+        # `urlsplit` drops line breaks and tabs.
+        if not parts.hostname or port == 0 or not text.isprintable() or parts.fragment or _is_cut(parts):
             raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}")
         # The driver reads a path that is no number as database 0, and traces would get lost there.
         database = parts.path.strip("/")
@@ -119,7 +121,7 @@ def parse_redis_url(text: str) -> RedisUrl:
     else:
         raise ConfigurationError(f"redis_url must begin with redis://, rediss:// or unix://: {_FORM}")
     _check_options(parts)
-    return RedisUrl(text)
+    return RedisUrl(f"{parts.scheme}{text[len(parts.scheme) :]}")
 
 
 def sentinel_url(text: str) -> SentinelUrl | None:

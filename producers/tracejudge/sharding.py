@@ -16,7 +16,7 @@ MAX_SHARDS = 64
 _FACTOR = 2862933555777941757
 _MASK = (1 << 64) - 1
 # A URL of several sentinels has commas of its own.
-_BETWEEN = re.compile(r"\s*,\s*(?=[a-z+]+://)")
+_BETWEEN = re.compile(r"\s*,\s*(?=[a-z+]+://)", re.IGNORECASE)
 
 
 def shard_of(trace_id: str, session_id: str | None, shards: int) -> int:
@@ -61,6 +61,8 @@ def parse_shards(urls: Sequence[str]) -> tuple[RedisUrl, ...]:
             parsed.append(parse_redis_url(url))
         except ConfigurationError as error:
             raise ConfigurationError(f"shards[{number}]: {error}") from None
-        if url in urls[:number]:
-            raise ConfigurationError(f"shards[{number}]: is the same as shards[{urls.index(url)}]; name each once")
+        if parsed[-1] in parsed[:-1]:
+            raise ConfigurationError(
+                f"shards[{number}]: is the same as shards[{parsed.index(parsed[-1])}]; name each once"
+            )
     return tuple(parsed)

@@ -13,7 +13,7 @@ from typing import Self
 import httpx
 import pytest
 from gateway_parts import GZIP_PROTOBUF, GatewayProcess, Start, Stored, gzipped, span_request
-from support.processes import wait_until
+from support.processes import bounded_s, wait_until
 
 TOKEN = "0123456789abcdef-own"  # noqa: S105 - of this test
 JSON = {"Content-Type": "application/json"}
@@ -293,3 +293,62 @@ def test_ten_thousand_connections_are_bounded_and_an_open_one_is_served(start: S
     assert gateway.peak_mib() < 300
     with httpx.Client(base_url=gateway.url) as further:
         assert further.post("/v1/tracejudge", json={"service": "bot", "output": "yes"}).status_code == 200
+
+
+NAMES = 400_000
+
+
+def hostile_bodies() -> dict[str, tuple[str, dict[str, str], bytes, set[int]]]:
+    """Bodies within all bounds of size whose names or members cost much more than their bytes."""
+    names = ",".join(f'"unknown{number}":1' for number in range(NAMES))
+    start, call = '{"service":"bot","output":"yes"', "a" * 16
+    objects = ",".join([start + "".join(f',"unk{number}":1' for number in range(20)) + "}"] * 5_000)
+    rejected = ",".join(['{"service":"bot","model":"m"}'] * 20_000)
+    attributes = ",".join([f'{{"key":"{call}","value":{{"intValue":1}}}}'] * 200_000)
+    resource = f'{{"resourceSpans":[{{"resource":{{"attributes":[{attributes}]}},"scopeSpans":[{{"spans":[{{}}]}}]}}]}}'
+    span = field(2, b"".join(field(9, field(1, f"key{number}".encode())) for number in range(200_000)))
+    service = field(1, field(1, field(1, b"service.name") + field(2, field(1, b"bot"))))
+    return {
+        "names of a trace": ("/v1/tracejudge", JSON, f"{start},{names}}}".encode(), {200}),
+        "names of tags": ("/v1/tracejudge", JSON, f'{start},"tags":{{{names}}}}}'.encode(), {200}),
+        "names of metadata": ("/v1/tracejudge", JSON, f'{start},"tags":{{}},"metadata":{{{names}}}}}'.encode(), {200}),
+        "names of a span": ("/v1/tracejudge", JSON, f'{start},"spans":[{{{names}}}]}}'.encode(), {200}),
+        "names of feedback": ("/v1/tracejudge", JSON, f'{{"trace_id":"a1","score":1,{names}}}'.encode(), {200}),
+        "names within the input": (
+            "/v1/tracejudge", JSON, f'{{"service":"bot","input":{{"input":"a","output":"b",{names}}}}}'.encode(), {200}
+        ),
+        "names of many traces": ("/v1/tracejudge", JSON, f"[{objects}]".encode(), {200}),
+        "rejected objects": ("/v1/tracejudge", JSON, f"[{rejected}]".encode(), {400}),
+        "OTLP resource in JSON": ("/v1/traces", JSON, resource.encode(), {200}),
+        "OTLP span": ("/v1/traces", PROTOBUF, field(1, service + field(2, span)), {200, 413}),
+        "empty members": ("/v1/traces", PROTOBUF | GZIP, gzipped(b"") * 250_000, {413}),
+        "empty blocks": ("/v1/tracejudge", JSON | GZIP, gzipped(b"")[:10] + b"\0\0\0\xff\xff" * 200_000, {413}),
+    }  # fmt: skip
+
+
+def test_work_for_one_client_delays_no_other_and_no_stop(start: Start) -> None:
+    """Each body costs its sender what it costs; others get their answers meanwhile, and SIGTERM ends the process."""
+    gateway = start()
+    bodies = hostile_bodies()
+    with httpx.Client(base_url=gateway.url, timeout=60) as hostile, ThreadPoolExecutor(1) as pool:
+        for name, (path, headers, content, expected) in bodies.items():
+            began, delays = time.monotonic(), []
+            # In chunks, so that no length is declared; only the compressed bytes tell that there is no end.
+            blocks = iter([content, *[content[10:]] * 25]) if name == "empty blocks" else content
+            sending = pool.submit(hostile.post, path, content=blocks, headers=headers)
+            while not sending.done() or not delays:
+                sent = time.monotonic()
+                assert gateway.publish({"service": "bot", "output": "yes"}).status_code == 200, name
+                delays.append(time.monotonic() - sent)
+            assert sending.result().status_code in expected, (name, sending.result().text[:200])
+            assert time.monotonic() - began < bounded_s(5), name
+            assert max(delays) < bounded_s(1), (name, max(delays))
+    path, headers, content, _ = bodies["names of a trace"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(gateway))))
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\n".encode())
+            client.sendall(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
+        began = time.monotonic()
+        assert gateway.program.terminate() == 0
+        assert time.monotonic() - began < bounded_s(10)

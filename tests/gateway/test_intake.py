@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from support.cases import each_case
 
@@ -86,7 +87,43 @@ def test_unknown_names_come_with_the_closest_field() -> None:
     assert unknown[:2] == [{"name": "outptu", "did_you_mean": "output"}, {"name": "tenant"}]
     assert len(unknown) == 100
     assert secret not in json.dumps(reply)
+    assert reply["unknown_count"] == 203
     assert [trace["service"] for trace in arrived(found)] == ["bot"] * 3, "a service may be an object with a name"
+
+
+@each_case(
+    "place", ["{names}", '"tags": {{{names}}}', '"tags": {{"a": 1}}, "metadata": {{{names}}}', '"input": {{{whole}}}']
+)
+def test_names_beyond_a_thousand_are_counted_and_left_out(place: str) -> None:
+    """A field is read wherever it stands among them; the others cost far more than their bytes."""
+    names = ", ".join(f'"a text {number}": 1' for number in range(3_000))
+    given = place.format(names=names, whole=f'"input": "q", {names}, "answer": "a"')
+    answer = "" if '"answer"' in given else ', "Model Output": "a"'
+    found = intake(f'{{"serviceName": "bot", {given}{answer}, "traceId": "t1"}}')
+    (trace,) = arrived(found)
+    assert (trace["service"], trace["output"], trace["trace_id"]) == ("bot", "a", "t1")
+    assert 999 <= len(trace["tags"]) <= 1_001
+    assert found.reply()["left_out"] == [{"field": "tags", "type": "object", "count": 1}]
+    assert "a text" not in json.dumps(found.reply())
+
+
+def test_the_cause_of_a_refusal_names_no_unknown_name() -> None:
+    secret = "a text of the user"  # noqa: S105 - a text
+
+    def broken(_: str) -> str:
+        raise RuntimeError(secret)
+
+    settings = sdk_settings(Settings())
+    encoder = Encoder(msgspec.structs.replace(settings, redact=(broken,)))
+    body = json.dumps({"service": "bot", "output": "a", secret: "b"}).encode()
+    found = read_intake(body, Form.JSON, encoder, service=None, repeat_key=None, now_s=1.0)
+    assert [one.reason.words for one in found.rejected] == ["redaction: trace RedactionError in redact"]
+
+
+def test_many_rejected_objects_are_few_losses() -> None:
+    found = intake("[" + ",".join(['{"service":"bot","model":"m"}'] * 5_000) + "]")
+    losses = list(found.losses)
+    assert (len(losses), sum(one.count for one in losses)) == (101, 5_000)
 
 
 def test_feedback_is_read_under_other_names() -> None:

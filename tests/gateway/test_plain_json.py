@@ -104,6 +104,7 @@ def test_refusals_tell_status_and_reason(start: Start, stored: Stored) -> None:
         "chunked": (gateway.http.post("/v1/tracejudge", content=iter([b" " * 60_000] * 3), headers=JSON), 413),
         "bomb": (gateway.post("/v1/tracejudge", bomb, Content_Encoding="gzip"), 413),
         "path": (gateway.post("/v1/metrics", "{}"), 404),
+        "no redirect": (gateway.post("/v1/tracejudge/", "{}", Host="elsewhere.example"), 404),
         "method": (gateway.http.get("/v1/tracejudge"), 405),
     }
     assert {name: reply.status_code for name, (reply, _) in refused.items()} == {

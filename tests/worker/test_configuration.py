@@ -18,7 +18,7 @@ from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
-from worker.config.loading import load, unknown_variables
+from worker.config.loading import load, place_of, unknown_variables
 from worker.config.receivers import KINDS, PhoenixSettings, Secret
 from worker.config.settings import (
     Board,
@@ -367,6 +367,23 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
         "TRACEJUDGE_REDIS_ULR is no setting; did you mean TRACEJUDGE_REDIS_URL?",
         "TRACEJUDGE_XYZZY is no setting; nothing reads it",
     ]
+
+
+@each_case("link", ["tcp://10.0.0.7:9808", "udp://[fd00::7]:53"])
+def test_a_link_of_kubernetes_to_a_service_is_no_setting(link: str) -> None:
+    """A service `tracejudge-metrics` sets TRACEJUDGE_METRICS_PORT in each pod; a setting is still read."""
+    variables = {"TRACEJUDGE_METRICS_PORT": link, "TRACEJUDGE_METRICS_SERVICE_PORT": "9808", "TRACEJUDGE_PORT": link}
+    settings = load(variables)
+    assert settings.metrics_port == Settings().metrics_port
+    assert place_of("metrics_port", variables, None) == "defaults"
+    (line,) = map(str, unknown_variables(settings, variables))
+    assert line == "TRACEJUDGE_METRICS_PORT is a link of Kubernetes to a service, and is ignored"
+    assert load({**variables, "TRACEJUDGE_METRICS_PORT": "9900"}).metrics_port == 9900
+    with pytest.raises(SettingsError, match="TRACEJUDGE_METRICS_PORT: metrics_port: must be a whole number"):
+        load({"TRACEJUDGE_METRICS_PORT": "http://10.0.0.7:9808"})
+    numbers = dict.fromkeys(("max_items", "max_bytes", "max_stream", "exit_timeout_s"), 1)
+    sdk = load_settings(environ={**variables, "TRACEJUDGE_SERVICE": "s", "TRACEJUDGE_SERVICE_PORT": link}, **numbers)
+    assert sdk.service == "s"
 
 
 def test_the_sdk_s_variables_are_those_that_it_reads() -> None:

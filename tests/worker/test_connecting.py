@@ -5,7 +5,7 @@ import pickle
 import re
 import secrets
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -23,8 +23,10 @@ from support.redis_kinds import TunedRedis
 
 import tracejudge
 from judges.core.model import ModelSettings
+from tracejudge.delivery.buffer import Batch
+from tracejudge.delivery.transport import RedisStream
 from worker.broker import Broker, broker
-from worker.config.loading import load
+from worker.config.loading import load, producer_settings
 from worker.config.settings import Settings, SettingsError
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.export.receiver_client import Destination, ReceiverClient, Request
@@ -288,6 +290,25 @@ def _works(settings: Settings) -> bool:
     tracejudge.shutdown()
     store.close()
     return idle == [[], []] and len(now) == 8 and [fields for _, fields in read] == [{b"v": b"1"}] and delivered
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda scheme: f" {scheme.title()}"], ids=["upper", "title"])
+def test_the_address_that_passes_the_check_is_opened(redis_url: str, change: Callable[[str], str]) -> None:
+    """Schemes have no case, and a line break at the end is what a file of a secret leaves."""
+    scheme, rest = redis_url.split("://")
+    url = f"{change(scheme)}://{rest}\n"
+    settings = load({"TRACEJUDGE_REDIS_URL": url})
+    with closing(Store(settings.redis_url, Keys("t"))) as store:
+        assert store.call(lambda client: client.ping())
+    producer = producer_settings(settings, "s")
+    assert RedisStream(producer, "p").append(Batch(1, (), 0, 0, 0, 0), meanwhile=lambda: None) is None
+    assert broker(settings).url.startswith("redis://")
+    with Connection(broker(settings).url) as connection:
+        connection.ensure_connection(max_retries=1)
+    shards = ", ".join((url.strip(), f"{scheme}://other"))
+    assert len(load({"TRACEJUDGE_SHARDS": shards}).shards) == 2
+    with pytest.raises(SettingsError, match="is the same as"):
+        load({"TRACEJUDGE_SHARDS": f"{redis_url},{url}"})
 
 
 def test_settings_still_travel_whole_where_they_are_wanted() -> None:

@@ -20,20 +20,24 @@ from aiohttp import web
 from stage_parts import Ground, make_verdict, only, samples, settings_of
 from support import backends
 from support.backends import BACKENDS, KEY, PUBLIC_KEY, Backend
+from support.cases import each_case
 from support.otlp import Accept, OtlpReceiver, failing
 from support.processes import wait_until
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
+from worker.config.loading import load
 from worker.config.receivers import KINDS, FileSettings
 from worker.config.settings import Redact, Settings, SettingsError
 from worker.export.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.export.receivers.files import FileExporter, locked
+from worker.export.receivers.webhook import WebhookExporter
 from worker.export.registry import RECEIVERS, enabled
 from worker.forget import ForgetTarget, Forgetting
 from worker.monitor.label_store import Label, write_labels
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.metrics_push import receiver_url
 
 MIN_WAIT_S = 0.1
 MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="big", base_url="http://localhost")}
@@ -515,6 +519,50 @@ def test_every_kind_has_a_file_and_doctor_checks_it(ground: Ground, tmp_path: Pa
     row = enabled(settings_of(ground, receivers={"mine": files}))["receiver:mine"]
     (check,) = row.checks(settings_of(ground, receivers={"mine": files}))
     assert [one.result for one in check.run()] == ["ok"]
+
+
+def test_an_address_that_ends_in_its_path_is_not_doubled(ground: Ground) -> None:
+    for kind in BACKENDS:
+        with kind() as server:
+            given = server.settings()
+            for end in [f"{path}{slash}" for path in (*KINDS[kind.kind].paths, "") for slash in ("", "/")]:  # type: ignore[attr-defined]
+                mine = receiver({**given, "url": given["url"] + (end if kind.kind != "webhook" else "")})
+                settings = settings_of(ground, models=MODELS, receivers={"mine": mine})
+                (check,) = enabled(settings)["receiver:mine"].checks(settings)
+                assert [(one.result, one.what) for one in check.run() if one.result != "ok"] == [], (kind.kind, end)
+
+
+def test_the_address_of_a_webhook_keeps_its_slash() -> None:
+    mine = receiver({"kind": "webhook", "url": "http://host/hook/"})
+    settings = Settings(receivers={"mine": mine})
+    assert WebhookExporter.destination_of(settings, "mine").url == "http://host/hook/"
+
+
+@each_case(
+    ("kind", "url", "fault"),
+    [
+        ("otlp", "collector:4318", "url: has no scheme; write http:// or https:// before the host"),
+        ("phoenix", "phoenix.example.com", "url: has no scheme; write http:// or https:// before the host"),
+        ("phoenix", "http://h/v1/traces", "url: ends in /v1/traces, the path of another API; set the kind otlp"),
+        ("langfuse", "https://h/api/public/otel/", "url: ends in /otel, the path of another API; set the kind otlp"),
+        ("otlp", "https://h/api/public", "url: ends in /api/public, the path of another API; set the kind langfuse"),
+        ("opik", "https://h/v1/chat/completions", "url: ends in /chat/completions, the path of another API; leave"),
+        ("otlp", "https://h/api/public/otel/v1/traces", None),
+        ("otlp", "https://h/prefix/", None),
+        ("langfuse", "https://h/langfuse/api/public/ingestion", None),
+        ("webhook", "https://h/v1/traces", None),
+    ],
+)
+def test_the_path_of_another_api_is_said(kind: str, url: str, fault: str | None) -> None:
+    faults = [text for is_wrong, text in receiver({"kind": kind, "url": url}).faults() if is_wrong]
+    assert faults[:1] == [] if fault is None else faults[0].startswith(fault), faults
+
+
+def test_metrics_go_beside_the_spans_of_an_address_with_their_path() -> None:
+    for end in ("", "/", "/v1/traces", "/v1/metrics/"):
+        assert receiver_url(Settings(otlp_endpoint=f"http://h:4318{end}"), {}) == "http://h:4318/v1/metrics"
+    with pytest.raises(SettingsError, match="otlp_endpoint: ends in /api/public, the path of another API"):
+        load({"TRACEJUDGE_OTLP_ENDPOINT": "https://h/api/public"})
 
 
 def test_certificates_and_secrets_that_cannot_be_used_are_named(ground: Ground, tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ class Board:
             Mount(self._static, StaticFiles(directory=_HERE / "static")),
         ]
         handlers = {404: self._not_found, 405: self._not_found}
-        return Guard(Starlette(routes=routes, exception_handlers=cast("Any", handlers)), self._access, metrics)
+        app = Starlette(routes=routes, exception_handlers=cast("Any", handlers))
+        app.router.redirect_slashes = False  # a redirect goes to the host that the client names
+        return Guard(app, self._access, metrics)
 
     # --- pages ---
 

@@ -24,7 +24,7 @@ from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured, read_judge, shown
-from judges.rows import as_trace, csv_rows, is_csv
+from judges.rows import NOT_UTF8, as_trace, csv_rows, is_csv, text_lines
 from worker.config.errors import nearest
 from worker.config.judge_files import checked, file_of
 from worker.config.loading import config_path, load, place_of, redis_fix, unknown_variables
@@ -297,17 +297,19 @@ def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
         file: The open file.
         rows: Whether rows of labelled data, as those without ids, are read as traces too (``judges.rows``).
     """
+    buffer = getattr(file, "buffer", None)
+    lines = file if buffer is None else text_lines(buffer)
     if is_csv(file):
-        for row in csv_rows(file):
+        for row in csv_rows(lines):
             yield Line(row.number, None, row.error) if row.error else _converted(row.number, row.fields)
         return
-    for number, text in enumerate(file, 1):
+    for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
         try:
             row = msgspec.json.decode(text)
         except UnicodeEncodeError:
-            yield Line(number, None, "is not UTF-8")
+            yield Line(number, None, NOT_UTF8)
         except (msgspec.DecodeError, RecursionError):
             yield Line(number, None, "is not JSON")
         else:

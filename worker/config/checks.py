@@ -27,7 +27,7 @@ from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
 from worker.config.errors import nearest, with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
-from worker.config.receivers import HttpUrl
+from worker.config.receivers import HttpUrl, OtlpSettings
 from worker.config.redaction import pattern_fault
 from worker.config.settings import MAX_KEY_BYTES, Board, Gateway, Rule, Settings, SettingsError
 from worker.storage.client import each
@@ -92,6 +92,9 @@ def _check_urls(settings: Settings, origin: Mapping[str, str]) -> None:
     for key, url in urls.items():
         if has_misplaced_login(url) or not is_endpoint(url):
             refuse(key, url, "must be http://host:port or https://host:port")
+    fault = next((text for is_wrong, text in OtlpSettings(url=settings.otlp_endpoint).faults() if is_wrong), None)
+    if fault is not None and settings.otlp_endpoint is not None:
+        raise SettingsError(f"{origin['otlp_endpoint']}: otlp_endpoint: {fault.removeprefix('url: ')}")
     proxy = settings.proxy
     if proxy is not None and proxy != NO_PROXY and (has_misplaced_login(proxy) or not is_endpoint(proxy)):
         refuse("proxy", proxy, "must be http://host:port, or none for no proxy")

@@ -46,6 +46,7 @@ _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 _OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER)")
 # Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
 _OF_KUBERNETES: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_LINK: Final = re.compile(r"(?:tcp|udp|sctp)://\S+")
 
 
 def load(
@@ -93,7 +94,7 @@ def read(environment: Mapping[str, str], config: str | None = None) -> Given:
     origin = dict.fromkeys(raw, path or "")
     for key in Settings.__struct_fields__:
         variable = f"{_PREFIX}{key.upper()}"
-        if environment.get(variable):
+        if environment.get(variable) and not _is_link(variable, environment):
             raw[key], origin[key] = _from_variable(key, variable, environment[variable]), variable
     return Given(raw, origin, path)
 
@@ -147,7 +148,8 @@ def config_path(environment: Mapping[str, str], config: str | None = None) -> st
 def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
     """Name the variable or the configuration file that sets a key, for errors that are found after loading."""
     variable = f"{_PREFIX}{key.upper()}"
-    return variable if environment.get(variable) else path or "defaults"
+    is_set = environment.get(variable) and not _is_link(variable, environment)
+    return variable if is_set else path or "defaults"
 
 
 def redis_fix(path: str | None, settings: Settings) -> str:
@@ -170,13 +172,19 @@ class UnknownVariable(NamedTuple):
 
     name: str
     close: str | None
+    is_link: bool = False
 
     def __str__(self) -> str:
+        if self.is_link:
+            return f"{self.name} is a link of Kubernetes to a service, and is ignored"
         return f"{self.name} is no setting" + (f"; did you mean {self.close}?" if self.close else "; nothing reads it")
 
 
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[UnknownVariable]:
-    """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, and those of Celery's own."""
+    """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, those of Celery's own, and links.
+
+    A link of Kubernetes counts where it has the name of a setting.
+    """
     known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
     known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
@@ -184,6 +192,7 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
     set_by = {name: f"{_PREFIX}BROKER_URL" if "BROKER" in name else None for name in foreign_variables(environment)}
     unknown = [UnknownVariable(name, setting) for name, setting in set_by.items()]
+    unknown += [UnknownVariable(name, None, is_link=True) for name in sorted(known) if _is_link(name, environment)]
     for name in (one for one in found if _OF_KUBERNETES.fullmatch(one) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         unknown.append(UnknownVariable(name, endings[close[0]] if close else None))
@@ -193,6 +202,11 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
 def foreign_variables(environment: Mapping[str, str]) -> list[str]:
     """List set variables by which Celery would replace what the settings say, as its broker; workers drop them."""
     return sorted(name for name, value in environment.items() if value and _OF_CELERY.fullmatch(name))
+
+
+def _is_link(name: str, environment: Mapping[str, str]) -> bool:
+    """Return whether Kubernetes has set a variable: a service `tracejudge-metrics` makes TRACEJUDGE_METRICS_PORT."""
+    return _OF_KUBERNETES.fullmatch(name) is not None and _LINK.fullmatch(environment.get(name, "")) is not None
 
 
 def named_variables(settings: Settings) -> set[str]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Final, Literal, get_args
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
@@ -15,6 +16,14 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _AS_NAME: Final = "give the name of the variable that holds it, as PHOENIX_API_KEY, never the value itself"
 HttpUrl = Annotated[str, Meta(extra={"schemes": ("http", "https")})]
 _Timeout = Annotated[float, Meta(gt=0, le=600)]
+
+
+def base_url(url: str, paths: tuple[str, ...]) -> str:
+    """Return an address without the path that requests add to it, and without a slash at its end."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    own = max((own for own in paths if path.endswith(own)), key=len, default="")
+    return parts._replace(path=path.removesuffix(own).rstrip("/")).geturl()
 
 
 class Secret(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -76,6 +85,8 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
     """
 
     needs_url: ClassVar[bool] = True
+    paths: ClassVar[tuple[str, ...]] = ()
+    """Ends of addresses that belong to the API of the kind, and that requests add."""
     url: HttpUrl | None = None
     api_key_env: str | None = None
     api_key_file: str | None = None
@@ -92,8 +103,14 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
             self.url is None and self.needs_url,
             "url: is missing; set the address of the receiver, as http://host:port",
         )
+        has_scheme = self.url is None or "://" in self.url
+        yield not has_scheme, "url: has no scheme; write http:// or https:// before the host"
         is_wrong = self.url is not None and (has_misplaced_login(self.url) or not is_endpoint(self.url))
         yield is_wrong, "url: must be http://host:port or https://host:port"
+        path = "" if is_wrong or not self.paths else urlsplit(base_url(self.url or "", self.paths)).path
+        for other, kind in _APIS.items():
+            fix = f"set the kind {kind}, or leave the path out" if kind else "leave the path out"
+            yield kind != self.kind and path.endswith(other), f"url: ends in {other}, the path of another API; {fix}"
         for name, source in self.headers.items():
             is_name = _HEADER_NAME.fullmatch(name) is not None
             yield not is_name, f"headers: {name!r} is no name of a header; use letters, digits and -"
@@ -127,12 +144,15 @@ class OtlpSettings(
     logs: Literal["auto", "on", "off"] = "auto"
     resource: Mapping[str, str] = {}
     needs_url: ClassVar[bool] = False
+    paths = ("/v1/traces", "/v1/logs", "/v1/metrics")
 
 
 class PhoenixSettings(
     HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="phoenix"
 ):
     """Arize Phoenix: annotations of spans, traces, sessions and documents."""
+
+    paths = tuple(f"/v1/{unit}_annotations" for unit in ("span", "trace", "session", "document"))
 
 
 class LangfuseSettings(
@@ -144,6 +164,7 @@ class LangfuseSettings(
         public_key_env: Name of the variable that holds the public key.
     """
 
+    paths = ("/api/public/ingestion", "/api/public")
     public_key_env: str | None = None
 
 
@@ -156,6 +177,7 @@ class MlflowSettings(
         experiment: Id of the experiment that holds the traces.
     """
 
+    paths = ("/api/3.0/mlflow/traces", "/api/3.0/mlflow")
     experiment: str | None = None
 
 
@@ -170,6 +192,7 @@ class OpikSettings(
     """
 
     tag = "opik_trace_id"
+    paths = ("/v1/private/traces/feedback-scores", "/v1/private/traces", "/v1/private")
     workspace: str | None = None
     project: str | None = None
 
@@ -180,6 +203,7 @@ class LangsmithSettings(
     """LangSmith: feedback on runs that `tags.langsmith_run_id` names."""
 
     tag = "langsmith_run_id"
+    paths = ("/feedback",)
 
 
 class WebhookSettings(
@@ -238,3 +262,7 @@ Receiver = (
 KINDS: Final[Mapping[str, type[ReceiverSettings]]] = {
     str(kind.__struct_config__.tag): kind for kind in get_args(Receiver)
 }
+_APIS: Final[Mapping[str, str]] = {
+    path: name for name, kind in KINDS.items() if issubclass(kind, HttpReceiver) for path in kind.paths
+} | {"/otel": "otlp", **dict.fromkeys(("/api/2.0/mlflow", "/chat/completions", "/responses", "/v1/messages"), "")}
+"""Ends of addresses by the kind of receiver that they belong to; empty for no receiver."""

@@ -102,7 +102,7 @@ class ReceiverClient:
         """
         self.deadline_s = destination.timeout_s
         self._destination = destination
-        self._url = destination.url.rstrip("/")
+        self._url = destination.url
         self._runner = asyncio.Runner()
         # The proxy is found as for judge endpoints; certificates are those that the environment names.
         found = proxy_for(destination.url, destination.proxy)

@@ -26,7 +26,7 @@ from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
 from worker.config.checks import exported_name
 from worker.config.graders import providers
-from worker.config.receivers import HttpReceiver
+from worker.config.receivers import HttpReceiver, base_url
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings, SettingsError
 from worker.export.consumer import ExportConsumer
@@ -546,8 +546,8 @@ class HttpExporter(ReceiverExporter):
 
     @classmethod
     def url_of(cls, options: HttpReceiver) -> str:
-        """Return the address that the settings name."""
-        return options.url or ""
+        """Return the address that the settings name, without what requests add."""
+        return base_url(options.url, options.paths) if options.url and options.paths else options.url or ""
 
     @classmethod
     def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:

@@ -6,6 +6,7 @@ nothing of the request. Refused requests and dropped items are counted, logged o
 """
 
 import asyncio
+import contextlib
 import hmac
 import math
 import threading
@@ -34,6 +35,10 @@ _BODY_S: Final = 30.0
 _MAX_HELD_BYTES: Final = 80 * 1024 * 1024
 """Bodies that one process holds at a time: parsed, they take up to twice as much again."""
 _GZIP: Final = 31  # zlib's window size of gzip
+_MAX_MEMBERS: Final = 1_000
+"""Members of one gzip body: an empty one has 20 bytes, and costs as much as thousands."""
+_INLINE_BYTES: Final = 64 * 1024
+_STEP_BYTES: Final = 1024 * 1024
 _RETRY_S: Final = 1.0
 _TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
 # Codes of google.rpc.Status, in which OTLP reports errors.
@@ -113,6 +118,7 @@ class Bodies:
         self._max_body_bytes = max_body_bytes
         self._max_held_bytes = max(_MAX_HELD_BYTES, max_body_bytes)
         self._timeout_s = timeout_s
+        self._inflating = asyncio.Lock()
         self.held_bytes = 0
         """Bytes of all bodies that are being read or used."""
 
@@ -158,24 +164,29 @@ class Bodies:
             async for part in request.stream():
                 yield part
             return
-        # Never more than the bound at a time: a kilobyte may decompress into a megabyte.
         broken = RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid gzip")
         one = zlib.decompressobj(_GZIP)
-        is_begun = False
+        received_bytes = members = 0
         async for part in request.stream():
-            rest = part
-            while rest:
+            # Blocks of a stream may be empty, without end.
+            received_bytes += len(part)
+            self.check(received_bytes)
+            while part:
                 if one.eof:
                     # A gzip file may consist of several members.
-                    one, is_begun = zlib.decompressobj(_GZIP), False
+                    one, members = zlib.decompressobj(_GZIP), members + 1
+                    if members >= _MAX_MEMBERS:
+                        raise too_many_values()
                 try:
-                    output = one.decompress(rest, self._max_body_bytes + 1)
+                    yield one.decompress(part, _INLINE_BYTES)
+                    # Most parts end here. A kilobyte may become a megabyte, and others must not wait for that.
+                    async with self._inflating if one.unconsumed_tail else contextlib.nullcontext():
+                        while one.unconsumed_tail:
+                            yield await asyncio.to_thread(one.decompress, one.unconsumed_tail, _STEP_BYTES)
                 except zlib.error:
                     raise broken from None
-                is_begun, rest = True, one.unused_data or one.unconsumed_tail
-                if output:
-                    yield output
-        if is_begun and not one.eof:
+                part = one.unused_data  # noqa: PLW2901 - the next member
+        if received_bytes and not one.eof:
             raise broken
 
 

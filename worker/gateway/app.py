@@ -1,6 +1,7 @@
 """The routes of the gateway, as an ASGI application."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -30,7 +31,7 @@ from worker.gateway.admission import (
     refusal,
     status_reply,
 )
-from worker.gateway.intake import Encoder, read_intake
+from worker.gateway.intake import Encoder, Intake, read_intake
 from worker.gateway.otlp import Request as OtlpRequest
 from worker.gateway.otlp import read_request, reply_content
 from worker.storage.client import StoreError, StoreFullError
@@ -39,6 +40,11 @@ from worker.telemetry.metrics import GatewayMetrics
 log = structlog.get_logger("tracejudge.gateway")
 _ANSWER_S: Final = 10.0
 """How long a request waits for Redis; then the client sends it again."""
+_WORK_S: Final = 30.0
+_LARGE_BYTES: Final = 128 * 1024
+"""Larger bodies are read beside the event loop, and only two at once, so that others have threads left."""
+_LATE: Final = "Redis does not answer; send this again later"
+_BUSY: Final = "the gateway is busy; send fewer items at once, or this again later"
 _MAX_KEY_CHARS: Final = 200
 _OTLP_FORMS: Final = (Form.PROTOBUF, Form.JSON)
 _JSON_FORMS: Final = (Form.JSON, Form.LINES)
@@ -93,6 +99,7 @@ class Gateway:
         self._gatherer = gatherer
         self._capacity = capacity
         self._executor = executor
+        self._large = asyncio.Semaphore(2)
         self._metrics = metrics
         self._losses = losses
 
@@ -100,7 +107,7 @@ class Gateway:
         """Build the application."""
         allowed = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key"]
         cors = Middleware(CORSMiddleware, allow_origins=cors_origins, allow_methods=["POST"], allow_headers=allowed)
-        return Starlette(
+        app = Starlette(
             routes=[
                 self._route("/v1/traces", partial(self._otlp, is_log=False), _OTLP_FORMS),
                 self._route("/v1/logs", partial(self._otlp, is_log=True), _OTLP_FORMS),
@@ -109,6 +116,9 @@ class Gateway:
             middleware=[cors] if cors_origins else [],
             exception_handlers=dict.fromkeys((404, 405, 500), self._failed),
         )
+        # A redirect goes to the host that the client names, before it has shown its token.
+        app.router.redirect_slashes = False
+        return app
 
     def _route(self, path: str, handler: Handler, accepted: Sequence[Form]) -> Route:
         """Route a path to a handler, which is called for admitted clients only."""
@@ -136,10 +146,13 @@ class Gateway:
     async def _otlp(self, request: Request, client: Client, form: Form, *, is_log: bool) -> Response:
         body = await self._bodies.read(request)
         try:
-            found = read_request(body.take(), form, is_log=is_log, service=client.service)
+            size = body.size_bytes
+            read = partial(read_request, body.take(), form, is_log=is_log, service=client.service)
+            found: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
             self._admit_rate(client, found.count + found.ignored)
             if found.traces:
-                await self._in_thread(partial(self._gatherer.add, found))
+                adding = self._executor.submit(self._gatherer.add, found)
+                await self._answered(adding, _ANSWER_S, _LATE)
         finally:
             body.release()
         too_large = found.dropped.get("trace_too_large")
@@ -151,7 +164,7 @@ class Gateway:
         key = request.headers.get("idempotency-key")
         body = await self._bodies.read(request)
         try:
-            intake = await self._in_thread(
+            intake: Intake = await self._work(
                 lambda: read_intake(
                     body.take(),
                     form,
@@ -159,15 +172,16 @@ class Gateway:
                     service=client.service,
                     repeat_key=key and f"{client.name}\0{key[:_MAX_KEY_CHARS]}",
                     now_s=time.time(),
-                )
+                ),
+                body.size_bytes,
             )
             self._admit_rate(client, len(intake.entries) + len(intake.rejected))
             written = self._stream.submit(intake.entries, are_repeatable=intake.is_repeatable)
-            await self._answered(asyncio.wrap_future(written))
+            await self._answered(written, _ANSWER_S, _LATE)
         finally:
             body.release()
         self._metrics.items.labels("json").inc(len(intake.entries))
-        self._losses.drop((one.loss for one in intake.rejected), client.name)
+        self._losses.drop(intake.losses, client.name)
         for left_out, count in intake.left_out.items():
             self._metrics.left_out.labels(left_out.field).inc(count)
         status = HTTPStatus.OK if intake.entries or not intake.rejected else HTTPStatus.BAD_REQUEST
@@ -179,19 +193,24 @@ class Gateway:
             message = f"the token {client.name} is over its rate; send this again later"
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "rate", message, wait_s)
 
-    async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """Run a function beside the event loop; Redis must not delay other requests."""
-        return await self._answered(asyncio.get_running_loop().run_in_executor(self._executor, function))
+    async def _work(self, function: Callable[[], Any], size_bytes: int) -> Any:
+        """Read a body of a size beside the event loop."""
+        async with self._large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
+            return await self._answered(self._executor.submit(function), _WORK_S, _BUSY)
 
-    async def _answered(self, running: Awaitable[Any]) -> Any:
-        """Wait for what needs Redis, but not for longer than a client waits."""
+    async def _answered(self, running: "Future[Any]", most_s: float, late: str) -> Any:
+        """Wait for a thread, but not for longer than a client waits; ``late`` is the cause of a longer wait."""
         try:
-            return await asyncio.wait_for(running, _ANSWER_S)
+            async with asyncio.timeout(most_s):
+                return await asyncio.wrap_future(running)
         except StoreFullError:
             raise full("Redis is full; send this again later") from None
-        except (TimeoutError, StoreError):
-            message = "Redis does not answer; send this again later"
+        except (TimeoutError, StoreError) as error:
+            message = _LATE if isinstance(error, StoreError) else late
             raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1) from None
+        finally:
+            # Its error refers to this frame and to the body: a cycle would keep both in memory for long.
+            del running
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Answer a request that has no route, or whose handler failed."""

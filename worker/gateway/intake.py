@@ -8,13 +8,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from tracejudge.content.convert import CONTENT_FIELDS, Note
 from tracejudge.content.encode import text_form
-from tracejudge.content.field_names import snake_case
+from tracejudge.content.field_names import closest_field, snake_case
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import ItemEncoder
 from tracejudge.ids import fresh_trace_id
@@ -89,7 +90,8 @@ class Encoder:
         reason = "redaction" if outcome is Reason.REDACTION else "invalid"
         if any(note.reason == "empty" for note in self.notes):
             return Refused("no content: give output, input, messages or error")
-        causes = ", ".join(f"{note.field} {note.kind}".strip() for note in self.notes)
+        # Names that mean no field are the client's texts, and without end.
+        causes = ", ".join(f"{note.field} {note.kind}".strip() for note in self.notes if note.reason == outcome.value)
         return Refused(f"{outcome.value}: {causes}" if causes else outcome.value, reason)
 
 
@@ -117,16 +119,25 @@ class Intake:
         self.trace_ids: list[str] = []
         self.rejected: list[Rejected] = []
         self.left_out: Counter[LeftOut] = Counter()
-        self.unknown: dict[str, str] = {}
-        """Names that mean no field, each with the field that it resembles; empty where it resembles none."""
+        self.unknown: dict[str, None] = {}
+        """The first names that mean no field."""
+        self.unknown_count = 0
 
-    def add_unknown(self, notes: Sequence[Note]) -> None:
-        """Collect unknown names, without those that could be texts."""
+    def add_unknown(self, notes: Sequence[Note], further: int) -> None:
+        """Count unknown names, with further ones, and collect the first of them, without those that could be texts."""
+        self.unknown_count += further
         for note in notes:
-            if note.reason == "unknown_name" and len(self.unknown) < _MAX_SHOWN:
-                (name,) = shown_names([note.field])
-                if name == note.field:
-                    self.unknown[name] = note.hint
+            if note.reason == "unknown_name":
+                self.unknown_count += 1
+                if len(self.unknown) < _MAX_SHOWN and shown_names([note.field]) == (note.field,):
+                    self.unknown[note.field] = None
+
+    @property
+    def losses(self) -> Iterator[Loss]:
+        """The rejected objects: the first ones with their names, of the others how many for each reason."""
+        yield from (one.loss for one in self.rejected[:_MAX_SHOWN])
+        for reason, count in Counter(one.reason for one in self.rejected[_MAX_SHOWN:]).items():
+            yield Loss(reason.reason, count, reason.words)
 
     def reply(self) -> dict[str, object]:
         """Build the content of the reply."""
@@ -138,10 +149,12 @@ class Intake:
             ordered = sorted(self.left_out.items())
             shown["left_out"] = [{"field": one.field, "type": one.kind, "count": count} for one, count in ordered]
         if self.unknown:
+            closest = {name: closest_field(name) for name in self.unknown}
             shown["unknown"] = [
-                {"name": name, "did_you_mean": field} if field else {"name": name}
-                for name, field in self.unknown.items()
+                {"name": name, "did_you_mean": field} if field else {"name": name} for name, field in closest.items()
             ]
+        if self.unknown_count > _MAX_SHOWN:
+            shown["unknown_count"] = self.unknown_count
         return shown
 
 
@@ -168,9 +181,8 @@ def read_intake(
         given: Lenient | None = None
         try:
             given = Lenient(raw)
-            names = {meaning(name) for name in given.raw}
-            is_feedback = any(snake_case(name) == "score" for name in given.raw) and _CONTENT.isdisjoint(names)
-            if is_feedback:
+            has_content = not _CONTENT.isdisjoint(given.meanings.values())
+            if not has_content and any(snake_case(name) == "score" for name in given.raw):
                 feedback = read_feedback(raw)
                 trace_id = feedback.trace_id
                 outcome = encoder.encode(Kind.FEEDBACK, msgspec.structs.asdict(feedback), now_s)
@@ -181,12 +193,14 @@ def read_intake(
                 is_repeatable = given.trace_id is not None or bool(repeat_key)
                 intake.is_repeatable &= is_repeatable
                 outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
-                intake.add_unknown(encoder.notes)
+                intake.add_unknown(encoder.notes, given.further)
                 left_out += losses(encoder.notes)
                 if given.trace_id is None:
                     unused = (value for value in given.values("trace_id") if value is not None and value != "")
                     left_out += losses(Note("unreadable", "trace_id", type(value).__name__) for value in unused)
         except NoTraceError as error:
+            if raw is body and error.reason == "not_json" and form is Form.JSON:
+                raise _malformed() from None
             words = error.detail or "not JSON"
             outcome = Refused(words, "no_service" if words == "no service" else "invalid")
         if isinstance(outcome, Entry):
@@ -197,7 +211,7 @@ def read_intake(
             path = next((path for name, path in _OTLP_PATHS.items() if given is not None and name in given.raw), None)
             if path is not None:
                 outcome = Refused(f"OTLP: send it to {path}")
-            named = ((), None) if given is None else (tuple(given.raw), given.trace_id)
+            named = ((), None) if given is None else (tuple(islice(given.raw, _MAX_SHOWN)), given.trace_id)
             intake.rejected.append(Rejected(index, outcome, *named))
     return intake
 
@@ -209,11 +223,6 @@ def _objects(body: bytes, form: Form) -> Iterator[bytes]:
             raise too_many_values()
         yield from (line for line in body.splitlines() if line.strip())
     elif body.lstrip()[:1] != b"[":
-        try:
-            Lenient(body)
-        except NoTraceError as error:
-            if error.reason == "not_json":
-                raise _malformed() from None
         yield body
     else:
         try:

@@ -6,9 +6,11 @@ import gc
 import resource
 import socket
 import threading
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 import structlog
 import uvicorn
@@ -30,6 +32,7 @@ from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
 from worker.telemetry.metrics import GatewayMetrics, push
 
+T = TypeVar("T")
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 75
@@ -112,6 +115,32 @@ class BoundedProtocol(H11Protocol):
             self._timer = None
 
 
+class _DaemonPool(Executor):
+    """Threads for work on requests; unlike those of ``ThreadPoolExecutor`` they delay no end of the process."""
+
+    def __init__(self, threads: int) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        for _ in range(threads):
+            threading.Thread(target=self._run, name="tracejudge-gateway", daemon=True).start()
+
+    def submit(self, function: Callable[..., T], /, *arguments: Any, **keywords: Any) -> "Future[T]":
+        """Queue a call, and return its future."""
+        future: Future[T] = Future()
+        self._calls.put((future, partial(function, *arguments, **keywords)))
+        return future
+
+    def _run(self) -> None:
+        while True:
+            future, function = self._calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
+                    future.set_exception(error)
+            # The next call may come late, and what this one refers to may be large.
+            del future, function
+
+
 class GatewayServer:
     """One gateway process."""
 
@@ -144,7 +173,7 @@ class GatewayServer:
         self._pages = HttpServer(
             self._metrics.registry, self._readiness, HttpAuth.of(settings, environment), tls_context(settings)
         )
-        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="tracejudge-gateway")
+        self._executor = _DaemonPool(_THREADS)
         bodies = Bodies(settings.gateway.max_body_bytes)
         own = threading.local()
 
@@ -235,7 +264,6 @@ class GatewayServer:
         self._readiness.begin_stop()
         for thread in reversed(self._threads):
             thread.stop(_THREAD_STOP_S)
-        self._executor.shutdown(wait=False, cancel_futures=True)
         self._losses.write(at_end=True)
         self._pages.stop()
         for store in self._stores:

@@ -14,7 +14,15 @@ import msgspec
 
 from tracejudge import LateFeedback, Trace
 from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
-from tracejudge.content.field_names import INPUT_TOKENS, OUTPUT_TOKENS, SYSTEM_PROMPTS, field_of, rank, snake_case
+from tracejudge.content.field_names import (
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    SYSTEM_PROMPTS,
+    bound_names,
+    field_of,
+    rank,
+    snake_case,
+)
 from tracejudge.ids import MAX_ID_CHARS, trace_id_text
 from tracejudge.model import TIMES
 
@@ -27,7 +35,7 @@ _MAX_SHOWN_NAMES: Final = 30
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_$@][\w.$@-]{0,39}", re.ASCII)
 _SHOWN_ID: Final = re.compile(rf"(?=\D*\d)[\w.:/-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
 _TIME_WITHOUT_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d[^Zz+-]*")
-_LOSSES: Final = frozenset({"unreadable", "no_text", "missing"})
+_LOSSES: Final = frozenset({"unreadable", "no_text", "missing", "too_many"})
 _KINDS: Final = {
     **dict.fromkeys(("str", '"'), "string"),
     **dict.fromkeys(("dict", "{"), "object"),
@@ -72,6 +80,8 @@ class NoTraceError(Exception):
 class Lenient:
     """The names in a payload with their values, which are decoded when they are asked for.
 
+    ``further`` counts unknown names that are left out because there are too many.
+
     Raises:
         NoTraceError: The payload is no JSON object.
     """
@@ -80,14 +90,17 @@ class Lenient:
         try:
             if not payload.isascii():
                 payload.decode()
-            self.raw: Mapping[str, msgspec.Raw] = _fields_decoder.decode(payload)
+            raw = _fields_decoder.decode(payload)
         except msgspec.ValidationError as error:
             raise NoTraceError("wrong_type", "no object") from error
         except _UNREADABLE:
             try:
-                self.raw = _fields_decoder.decode(repaired(payload))
+                raw = _fields_decoder.decode(repaired(payload))
             except _UNREADABLE as error:
                 raise NoTraceError("not_json") from error
+        self.raw: Mapping[str, msgspec.Raw]
+        self.raw, self.further = bound_names(raw)
+        self.meanings = {name: meaning(name) for name in self.raw}
 
     @property
     def trace_id(self) -> str | None:
@@ -96,7 +109,7 @@ class Lenient:
 
     def values(self, field: str) -> Iterator[Any]:
         """Yield the values of a field, first that of its own name; those that cannot be decoded are left out."""
-        for name in sorted((name for name in self.raw if meaning(name) == field), key=rank):
+        for name in sorted((name for name, meant in self.meanings.items() if meant == field), key=rank):
             try:
                 yield value_of(self.raw[name])
             except NoTraceError:
@@ -105,9 +118,9 @@ class Lenient:
     def decoded(self, *, keeps_unknown: bool = False) -> tuple[dict[str, Any], list[LeftOut]]:
         """Return all values for the converter, and what cannot be decoded; unknown names only if they are kept."""
         values: dict[str, Any] = {}
-        left_out: list[LeftOut] = []
+        left_out = [LeftOut("tags", "object")] if self.further and keeps_unknown else []
         for name, raw in self.raw.items():
-            if (field := meaning(name)) is not None or keeps_unknown:
+            if (field := self.meanings[name]) is not None or keeps_unknown:
                 try:
                     values[name] = _value(field, raw)
                 except NoTraceError:
@@ -155,7 +168,9 @@ def read_trace(payload: bytes) -> ReadTrace:
     """
     given = Lenient(payload)
     others = [name for name in given.raw if name not in _FIELDS]
-    unknown = tuple([name for name in others if meaning(name) is None])
+    unknown = tuple([name for name in others if given.meanings[name] is None])
+    others += ["(another)"] * given.further
+    unknown += ("(another)",) * given.further
     if others and len(unknown) == len(others):
         try:
             trace = _trace_decoder.decode(payload)

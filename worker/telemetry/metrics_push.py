@@ -46,6 +46,7 @@ from prometheus_client.samples import Sample
 
 from judges.models.credentials import NO_PROXY, check_pem
 from judges.models.http import is_endpoint
+from worker.config.receivers import OtlpSettings, base_url
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import address
 
@@ -236,7 +237,7 @@ def receiver_url(settings: Settings, environment: Mapping[str, str]) -> str:
         raise SettingsError(f"metrics: otlp needs a receiver; set otlp_endpoint, {_ENDPOINT} or {_METRICS_ENDPOINT}")
     if not is_endpoint(given or base):
         raise SettingsError(f"metrics: {_METRICS_ENDPOINT if given else _ENDPOINT} must be http://host:port")
-    url = given or f"{base.rstrip('/')}/v1/metrics"
+    url = given or f"{base_url(base, OtlpSettings.paths)}/v1/metrics"
     for name in _TLS_FILES if url.startswith("https") else ():
         if not Path(environment.get(name, "")).is_dir():  # The library takes a folder too.
             check_pem(name, environment.get(name), SettingsError)

@@ -4,22 +4,24 @@ One converter for `publish`, `observe`, `trace` and `feedback`. Nothing is refus
 read is left out, and a note says so with the field and the type, never with a text.
 """
 
-import difflib  # noqa: F401 - loaded here, while forks wait, for `closest_field` in the sender thread
+import difflib  # noqa: F401 - loaded here, while forks wait, for warnings in the sender thread
 import hashlib  # noqa: F401 - the same, for `bounded`
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
 from tracejudge.content.encode import TypeMark, copied, error_text, is_a, is_lazy, record_of, text_form, text_of
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
+    MAX_TAGS,
     OUTPUT_TOKENS,
     SYSTEM_PROMPTS,
-    closest_field,
+    bound_names,
     field_of,
     rank,
     snake_case,
@@ -59,7 +61,8 @@ class Note(NamedTuple):
     kind: str = ""
     """The name of the value's type."""
     hint: str = ""
-    """The field that an unknown name resembles."""
+    """The field that a second name means."""
+    times: int = 1
 
 
 class Notes:
@@ -68,10 +71,15 @@ class Notes:
     def __init__(self) -> None:
         self.found: list[Note] = []
 
-    def add(self, reason: str, field: str, kind: type | None = None, hint: str | None = None) -> None:
+    def add(self, reason: str, field: str, kind: type | None = None, hint: str = "", times: int = 1) -> None:
         """Add a note."""
         name = "" if kind is None else str(getattr(kind, "__name__", "object"))
-        self.found.append(Note(reason, field, name, hint or ""))
+        self.found.append(Note(reason, field, name, hint, times))
+
+    def add_further(self, count: int) -> None:
+        """Add a note on tags that are left out, if there are any, because there are too many."""
+        if count > 0:
+            self.add("too_many", "tags", dict, times=count)
 
     def add_cause(self, reason: str, field: str, cause: str) -> None:
         """Add a note on a whole entry that is dropped, with a cause that quotes nothing of it."""
@@ -101,7 +109,9 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
     if text := _guarded(_text, "system", named.system, notes):
         read["messages"] = [Message("system", text), *read.get("messages", ())]
     if sends_content and named.tags:
-        texts = {name: text for name, value in named.tags.items() if (text := _guarded(_text, name, value, notes))}
+        notes.add_further(len(named.tags) - MAX_TAGS)
+        first = islice(named.tags.items(), MAX_TAGS)
+        texts = {name: text for name, value in first if (text := _guarded(_text, name, value, notes))}
         if texts:
             read["tags"] = {**texts, **read.get("tags", {})}
     if "output" not in read and not read.keys() & CONTENT_FIELDS:
@@ -156,6 +166,8 @@ class _Named:
         """Counts of tokens that were given beside the fields."""
         self.system: Any = None
         others = []
+        given, further = bound_names(given)
+        notes.add_further(further)
         for name, value in given.items():
             if value is not None:
                 if name in _READERS or name == "messages":
@@ -175,7 +187,7 @@ class _Named:
         elif key in INPUT_TOKENS or key in OUTPUT_TOKENS:
             self.counts[name] = value
         elif field is None:
-            self._notes.add("unknown_name", name, type(value), closest_field(name))
+            self._notes.add("unknown_name", name, type(value))
             self.tags[name] = value
         elif field not in self.fields:
             self.fields[field] = value
@@ -529,7 +541,8 @@ def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
             raise UnreadableError
         record = dict(_tag(item) for item in items)
     found = {}
-    for key, item in record.items():
+    notes.add_further(len(record) - MAX_TAGS)
+    for key, item in islice(record.items(), MAX_TAGS):
         name = copied(key)
         if item is None:
             continue

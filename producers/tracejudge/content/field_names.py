@@ -3,15 +3,19 @@
 Names are compared in lower case with underscores, so `traceId`, `trace-id`, `trace.id` and `TRACE_ID` are `trace_id`.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
 
 from tracejudge.model import Trace, snake_case
 
 __all__ = [
     "INPUT_TOKENS",
+    "MAX_TAGS",
     "OTHER_NAMES",
     "OUTPUT_TOKENS",
     "SYSTEM_PROMPTS",
+    "bound_names",
     "closest_field",
     "field_of",
     "rank",
@@ -108,6 +112,9 @@ _FIELD_OF: Final = {other: field for field, others in OTHER_NAMES.items() for ot
     field: field for field in _FIELDS
 }
 _RANK: Final = {other: place for others in OTHER_NAMES.values() for place, other in enumerate(others, 1)}
+_KNOWN: Final = frozenset({*_FIELD_OF, *SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})
+MAX_TAGS: Final = 1_000
+"""Unknown names of one object that are kept, and tags of one trace: each costs more than its few bytes."""
 _MAX_NAME_CHARS: Final = 64
 _CLOSE: Final = 0.8
 """Below it, names that were meant as tags resemble fields: `tenant` resembles `content`."""
@@ -123,8 +130,23 @@ def rank(name: str) -> int:
     return _RANK.get(name) or _RANK.get(snake_case(name), 0)
 
 
+def bound_names(given: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], int]:
+    """Return an object without its unknown names after the first thousand, and the number of those left out."""
+    if len(given) <= MAX_TAGS:
+        return given, 0
+    kept, unknown = {}, 0
+    for name, value in given.items():
+        if type(name) is not str or snake_case(name) not in _KNOWN:
+            unknown += 1
+            if unknown > MAX_TAGS:
+                continue
+        kept[name] = value
+    return kept, max(0, unknown - MAX_TAGS)
+
+
+@lru_cache(maxsize=256)
 def closest_field(name: str) -> str | None:
-    """Return the field that an unknown name resembles most, or None."""
+    """Return the field that an unknown name resembles most, or None; for names that are shown, as it takes long."""
     # Here, because `import tracejudge` need not pay for it: unknown names are rare.
     import difflib  # noqa: PLC0415
 

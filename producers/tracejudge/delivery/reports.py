@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from tracejudge.content.field_names import MAX_TAGS, closest_field
 from tracejudge.dialects.documents import TEXTS
 from tracejudge.log import logger, report_internal_error
 
@@ -28,6 +29,7 @@ _FAULTS: Final = {
     "unreadable": "cannot be read from a value of type {kind} and is left out{expected}",
     "no_text": "has an item of type {kind} without a text, which is left out; a text is read from {texts}",
     "unknown_name": "is no field and is sent as a tag",
+    "too_many": f"has more than {MAX_TAGS:,} names; those after the first {MAX_TAGS:,} are left out",
     "second_name": "is another name of {hint}, which was given too; it is sent as a tag",
     "too_long": "is too long and is cut, with a hash at its end",
     "missing": "is missing: pass the answer as output, or the failure of the call as error",
@@ -75,7 +77,7 @@ class Reports:
             if pair not in self._counts and len(self._counts) >= _MAX_PAIRS:
                 pair = (note.reason, "others")
             is_new = pair not in self._counts
-            self._counts[pair] = self._counts.get(pair, 0) + 1
+            self._counts[pair] = self._counts.get(pair, 0) + note.times
             self._changed = True
             if is_new or (site is not None and pair not in self._with_site):
                 self._warn(pair, note, trace_id, site)
@@ -109,8 +111,8 @@ class Reports:
             expected = f"; it is read from {_EXPECTED.get(note.field.rpartition('.')[2], _OF_TEXT)}"
             values = {"kind": kind, "hint": note.hint, "expected": expected, "texts": ", ".join(TEXTS)}
             message = f"Field {pair[1]} {_FAULTS[note.reason].format(**values)}"
-            if note.reason == "unknown_name" and note.hint:
-                message += f"; did you mean {note.hint}?"
+            if note.reason == "unknown_name" and (close := closest_field(note.field[:_MAX_NAME_CHARS])):
+                message += f"; did you mean {close}?"
         message += f"; trace id {_printable(trace_id)}" if trace_id else ""
         message += f"; published at {site}" if site else ""
         message += "; further faults are only counted" if self._warnings == MAX_WARNINGS else ""

@@ -24,7 +24,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from tracejudge.delivery.buffer import Batch, Kind
 from tracejudge.delivery.fork import block_forks_during_connect
 from tracejudge.log import DeliveryError, RedisFullError
-from tracejudge.redis_url import sentinel_url
+from tracejudge.redis_url import parse_redis_url, sentinel_url
 from tracejudge.settings import Settings
 
 Argument = str | int | bytes
@@ -57,6 +57,7 @@ def make_pool(url: str, *, reply_timeout_s: float, connect_timeout_s: float, **o
         },
         **options,
     }
+    url = parse_redis_url(url).secret  # what the check has read is what is opened
     sentinels = sentinel_url(url)
     given = _options(url if sentinels is None else sentinels.server)
     kind = given.get("connection_class", object)

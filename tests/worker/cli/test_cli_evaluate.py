@@ -322,7 +322,7 @@ def test_bad_lines_are_named_and_the_good_ones_judged(run: Run, monkeypatch: pyt
     assert [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")] == [
         "line 3: is not JSON",
         "line 4: is not a trace: Object missing required field `output`",
-        "line 5: is not UTF-8",
+        "line 5: is not UTF-8; save the file as UTF-8",
         "line 6: is not a trace: an empty or overlong trace_id or service, or nested too deeply",
         "line 7: is longer than max_trace_bytes: 4,096 bytes",
     ]

@@ -64,7 +64,7 @@ def test_bad_lines_are_named_and_the_good_ones_published(
         "line 3: is not JSON",
         "line 4: is not a trace: Expected `str`, got `null` - at `$.output`",
         "line 5: is not a trace: Object missing required field `trace_id`",
-        "line 6: is not UTF-8",
+        "line 6: is not UTF-8; save the file as UTF-8",
         "line 8: is longer than max_trace_bytes: N bytes",
         "line 9: is longer than max_trace_bytes: N bytes",
     ]

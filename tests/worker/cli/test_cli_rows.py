@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from cli_parts import Run, scripted, write_lines
+from support.cases import each_case
 
-from judges.rows import as_trace
+from judges.rows import as_trace, cell
 
 ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "texts": ({"inputs": "Why?", "outputs": "So."}, {"input": "Why?", "output": "So."}),
@@ -117,6 +118,82 @@ def test_evaluate_names_what_is_wrong_with_a_row_of_csv(run: Run) -> None:
         ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
         assert (ended.code, len(ended.lines)) == (1, judged), name
         assert error in ended.err, name
+
+
+LONG_CELL = 'question,answer\nWhy?,"' + "a" * 17_000_000
+ENCODED: Mapping[str, tuple[bytes, int, str]] = {
+    "lone carriage returns": (b"question,answer\rWhy?,So.\rHow?,No.\r", 2, ""),
+    "carriage returns within cells": (b'question,answer\r\nWhy?,"So\rit is."\r\nHow?,No.', 2, ""),
+    "UTF-16": ("question,answer\r\nWhy?,Größe\r\nHow?,No.\r\n".encode("utf-16"), 2, ""),
+    "UTF-16 of the other order": (b"\xfe\xff" + "answer\rGröße\rNo.".encode("utf-16-be"), 2, ""),
+    "UTF-16 cut off": ("answer\nSo.\nNo.".encode("utf-16")[:-1], 1, "is not UTF-8"),
+    "UTF-16 without its mark": ("answer\nSo.\n".encode("utf-16-le"), 0, "has the columns"),
+    "another encoding": ("answer\nSo.\nGröße\nNo.\n".encode("cp1252"), 0, "is not UTF-8"),
+    "another encoding of the heading": ("answer,Größe\nSo.,1\n".encode("cp1252"), 0, "is not UTF-8"),
+    "a cell without an end": (LONG_CELL.encode(), 0, "is no CSV: field larger than field limit"),
+}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "judges test"])
+def test_a_file_in_another_form_is_read_or_refused_and_never_waits(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
+    for name, (content, judged, error) in ENCODED.items():
+        Path("rows.csv").write_bytes(content)
+        if command == "evaluate":
+            ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+            assert (ended.code, len(ended.lines)) == (int(bool(error)), judged), (name, ended.err)
+            assert "\ufffd" not in ended.out, name
+        else:
+            ended = run("judges", "test", "safety", "rows.csv", "--label", "safe")
+            assert ended.code == 2, name
+        assert error in ended.err, (name, ended.err)
+        assert "Traceback" not in ended.err, name
+
+
+def test_lines_in_another_encoding_are_read_or_refused(run: Run) -> None:
+    text = '{"outputs": "Größe", "inputs": "a"}\n{"outputs": "b"}\n'
+    for content, judged in ((text.encode("utf-16"), 2), (text.encode("utf-8-sig"), 2), (text.encode("cp1252"), 1)):
+        Path("rows.jsonl").write_bytes(content)
+        ended = run("evaluate", "rows.jsonl", "--judge", "safety", "--output", "-")
+        assert (len(ended.lines), ended.code) == (judged, 2 - judged), ended.err
+        assert ("line 1: is not UTF-8" in ended.err) == (judged == 1)
+
+
+def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("of the thread")
+
+    monkeypatch.setattr("worker.cli.evaluate.trace_files.csv_lines", broken)
+    Path("rows.csv").write_text(CSV, encoding="utf-8")
+    with pytest.raises(ZeroDivisionError, match="of the thread"):
+        run("evaluate", "rows.csv", "--judge", "safety")
+
+
+@each_case(
+    ("text", "documents"),
+    [
+        ('["a", "b"]', ["a", "b"]),
+        ("['a', \"b's\"]", ["a", "b's"]),
+        ("[ 'a, b' ]", ["a, b"]),
+        ("['a' 'b'\n 'c']", ["a", "b", "c"]),
+        ("[{'text': 'a', 'score': None}]", [{"text": "a", "score": None}]),
+        ("[]", []),
+        ("[1] The first note.", ["[1] The first note."]),
+        ("[...]", ["[...]"]),
+        ("[" * 10_000, ["[" * 10_000]),
+        ("{name}", ["{name}"]),
+        ("['a', nan]", ["['a', nan]"]),
+        ("plain", ["plain"]),
+    ],
+)
+def test_a_list_that_is_written_as_text_is_a_list(text: str, documents: list[object]) -> None:
+    for row in (
+        as_trace({"output": "a", "contexts": text}),
+        as_trace({"output": "a", "context": cell("context", text)}),
+    ):
+        assert row["context"] == documents
 
 
 def test_judges_test_skips_and_counts_rows_without_an_output(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

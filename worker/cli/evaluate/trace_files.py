@@ -16,7 +16,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from judges.rows import as_trace, csv_rows, is_csv
+from judges.rows import NOT_UTF8, as_trace, csv_rows, is_csv, is_utf16, text_lines
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.cli.options import amount, note, read_traces
@@ -62,32 +62,32 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
     Of a line longer than ``max_bytes`` only so much is kept that it is seen to be too long.
     """
-    loop, found = asyncio.get_running_loop(), asyncio.Queue[Line | OSError | None]()
+    loop, found = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
     places, ended = threading.Semaphore(_AHEAD), threading.Event()
 
-    def put(item: Line | OSError | None) -> bool:
+    def put(item: Line | Exception | None) -> bool:
         places.acquire()
         if not ended.is_set():
             loop.call_soon_threadsafe(found.put_nowait, item)
         return not ended.is_set()
 
     def read() -> None:
-        last: OSError | None = None
-        # The loop or the file may be closed at any step; the lines are not needed any more then.
-        with contextlib.suppress(RuntimeError, ValueError):
-            try:
-                split = csv_lines(source) if is_csv(source) else split_lines(source, max_bytes)
-                if not all(map(put, split)):
-                    return
-            except OSError as error:
-                last = error
+        last: Exception | None = None
+        try:
+            split = csv_lines(source) if is_csv(source) else split_lines(source, max_bytes)
+            if not all(map(put, split)):
+                return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer waits for the next line
+            last = error
+        # The loop may be closed at any step; the lines are not needed any more then.
+        with contextlib.suppress(RuntimeError):
             put(last)
 
     threading.Thread(target=read, name="tracejudge-lines", daemon=True).start()
     try:
         while (item := await found.get()) is not None:
             places.release()
-            if isinstance(item, OSError):
+            if isinstance(item, Exception):
                 raise item
             yield item
     finally:
@@ -96,7 +96,15 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
 
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace as the worker does, or return what is wrong with the line."""
+    """Read a trace as the worker does, or return what is wrong with the line.
+
+    Texts in another encoding are refused: the worker would judge them with marks in place of letters.
+    """
+    if len(line.payload) <= max_bytes:
+        try:
+            line.payload.decode()
+        except UnicodeDecodeError:
+            return NOT_UTF8
     entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
     # A service may fail before there is an output; in a file the column has another name.
     if isinstance(entry, TraceEntry) and NO_OUTPUT not in entry.left_out:
@@ -134,6 +142,8 @@ def note_unknown_fields(counts: Mapping[str, int]) -> None:
 def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
     """Yield the lines that are not empty; of one longer than ``max_bytes`` only as much as shows that it is."""
     most, end, number = max_bytes + 2, 0, 0
+    if is_utf16(source):
+        source = io.BytesIO("".join(text_lines(source)).encode("utf-8", "surrogatepass"))
     while first := source.readline(most):
         number, end, part = number + 1, end + len(first), first
         while part and not part.endswith(b"\n"):
@@ -149,17 +159,8 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
 
 def csv_lines(source: BinaryIO) -> Iterator[Line]:
     """Yield the rows of a CSV file as traces in JSON."""
-    end = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal end
-        for line in source:
-            text = (line if end else line.removeprefix(_BYTE_ORDER_MARK)).decode("utf-8", "replace")
-            end += len(line)
-            yield text
-
-    for number, fields, error in csv_rows(texts()):
-        yield Line(number, msgspec.json.encode(fields), end, error)
+    for number, fields, error in csv_rows(text_lines(source)):
+        yield Line(number, msgspec.json.encode(fields), source.tell(), error)
 
 
 class Output:

@@ -29,7 +29,7 @@ from opentelemetry.util.re import parse_env_headers
 from judges.core.verdict import Verdict
 from judges.models.http import is_endpoint
 from worker.config.graders import providers
-from worker.config.receivers import OtlpSettings
+from worker.config.receivers import OtlpSettings, base_url
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
@@ -157,7 +157,7 @@ class OtlpExporter(HttpExporter):
         here, given = f"receivers.{name}.url", _variables()
         if not given.get("ENDPOINT"):
             raise SettingsError(f"{here}: is missing; set it, or the variable {OTEL_EXPORTER_OTLP_ENDPOINT}")
-        url = given["ENDPOINT"].removesuffix("/v1/traces")
+        url = base_url(given["ENDPOINT"], OtlpSettings.paths)
         if not is_endpoint(url):
             raise SettingsError(f"{here}: the variable {OTEL_EXPORTER_OTLP_ENDPOINT} must be http://host:port")
         if given.get("PROTOCOL", _OUR_PROTOCOL) != _OUR_PROTOCOL:
