@@ -39,8 +39,8 @@ from tracejudge.model import (
     Span,
     ToolCall,
     Usage,
-    is_unusable_time,
     is_wire_span,
+    seconds_of,
     snake_case_keys,
 )
 
@@ -319,9 +319,9 @@ def _time(value: Any, _: Notes) -> float | int | None:
             return None
         else:
             value = _iso_time(value)
-    if value is None or is_unusable_time(value):
+    if value is None or (seconds := seconds_of(value)) is None:
         raise UnreadableError
-    return value  # type: ignore[no-any-return]
+    return seconds
 
 
 def _iso_time(text: str) -> float | None:
@@ -336,7 +336,13 @@ def _iso_time(text: str) -> float | None:
     fraction = "" if fraction is None else f".{fraction:0<6.6}"
     clock = clock or "00:00"
     seconds = ":00" if clock.count(":") == 1 else ""
-    return datetime.fromisoformat(f"{day}T{clock}{seconds}{fraction}{zone}").timestamp()
+    # A leap second, which Python does not know, is the next second.
+    is_leap = clock.endswith(":60")
+    clock = f"{clock[:-2]}59" if is_leap else clock
+    try:
+        return datetime.fromisoformat(f"{day}T{clock}{seconds}{fraction}{zone}").timestamp() + is_leap
+    except ValueError:  # a month or an hour that does not exist
+        return None
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
