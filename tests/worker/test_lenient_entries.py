@@ -1,7 +1,9 @@
 """Entries of services in any language: other names, other types and odd JSON are read; what is left out is named."""
 
+import base64
 import json
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from worker.selection.unusable import MAX_INVALID, UnusableInput, read_invalid, 
 NEEDED = {"trace_id": "t1", "service": "shop", "output": "It is."}
 BARE = {"trace_id": "t1", "service": "shop"}
 ALL = Rule(name="all", judges=("safety",))
+BASE64 = base64.b64encode(Random(7).randbytes(3_000)).decode()
 
 
 def encoded(record: object) -> bytes:
@@ -130,6 +133,11 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
     "no number and one without a bound": (
         encoded(NEEDED)[:-1] + b', "tags": {"a": NaN, "n": 1e999, "m": [-1e999, -Infinity, 1' + b"0" * 5000 + b"]}}",
         {"tags": {"a": "NaN", "n": "1e999", "m": '["-1e999","-Infinity","1' + "0" * 5000 + '"]'}},
+        (),
+    ),
+    "base64 in a text": (
+        {**NEEDED, "input": f"![a](data:image/png;base64,{BASE64})", "toolCalls": [{"name": "f", "args": {"a": BASE64}}]},
+        {"input": "![a]([image 3 kB])", "tool_calls": [ToolCall("f", {"a": "[file 3 kB]"})]},
         (),
     ),
     "a line within a text": (encoded(NEEDED).replace(b"It is", b"It\n\tis"), {"output": "It\n\tis."}, ()),

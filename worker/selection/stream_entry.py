@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from tracejudge import LateFeedback, ProducerReport, Trace
+from tracejudge.content.truncate import may_hold_media, without_media
 from tracejudge.delivery.buffer import Reason
 from tracejudge.ids import MAX_ID_CHARS
 from tracejudge.model import with_usable_times
@@ -190,6 +191,8 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     if opening > _SPARE_LEVELS:
         # Barely readable here, it would fail its whole batch: that nests it once more.
         _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
+    if may_hold_media(payload):
+        trace = _trace_decoder.decode(msgspec.json.encode(without_media(msgspec.to_builtins(trace))))
     if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
         # It would go into logs and onto spans as it stands.
         trace = msgspec.structs.replace(trace, span_id=None)

@@ -26,9 +26,13 @@ from tracejudge.content.truncate import (
     METADATA,
     TRACE_CHARACTERS,
     Budget,
+    is_media,
+    may_hold_media,
+    media_mark,
     replace_large_structures,
     truncate_record,
     truncation_mark,
+    without_media,
 )
 from tracejudge.log import attributes_of, report_or_raise, type_name
 from tracejudge.model import LateFeedback, Trace
@@ -43,6 +47,7 @@ _OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
 _BYTES = (bytes, bytearray, memoryview)
 _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
+_HEAD_BYTES = 64
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
 _OBJECT_LEVELS = 4
@@ -176,6 +181,9 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
     if issubclass(kind, _BYTES):
+        head = bytes(value[:_HEAD_BYTES])
+        if b"\0" in head or is_media(head):
+            return media_mark(head, len(value))
         # Decoded only as far as it is kept.
         return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
     if issubclass(kind, _OTHER_SEQUENCES):
@@ -323,6 +331,8 @@ class ContentPolicy:
             Exception: JSON cannot hold a value of the record.
         """
         payload = _encode(record)
+        if may_hold_media(payload):
+            payload = _encode(without_media(msgspec.json.decode(payload)))
         if not self._changes and len(payload) <= self._short_bytes:
             return Raw(payload)
         settings = self._settings
