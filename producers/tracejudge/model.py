@@ -195,6 +195,10 @@ _Timed = TypeVar("_Timed", Trace, Span)
 
 def with_usable_times(record: _Timed) -> tuple[_Timed, list[str]]:
     """Return a trace or span with its times in seconds, and the names of the times that are left out of it."""
-    times = {name: value for name in TIMES if (value := getattr(record, name)) is not None}
-    changed = {name: usable for name, value in times.items() if (usable := seconds_of(value)) != value}
-    return replace(record, **changed) if changed else record, [name for name in changed if changed[name] is None]
+    changed: dict[str, float | None] = {}
+    for name, value in (("started_at", record.started_at), ("ended_at", record.ended_at)):
+        if value is not None and not _EARLIEST_S <= value < _LATEST_S:
+            changed[name] = seconds_of(value)
+    return (
+        (replace(record, **changed), [name for name in changed if changed[name] is None]) if changed else (record, [])
+    )

@@ -136,8 +136,8 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
         (),
     ),
     "base64 in a text": (
-        {**NEEDED, "input": f"![a](data:image/png;base64,{BASE64})", "toolCalls": [{"name": "f", "args": {"a": BASE64}}]},
-        {"input": "![a]([image 3 kB])", "tool_calls": [ToolCall("f", {"a": "[file 3 kB]"})]},
+        {**NEEDED, "input": f"![a](data:image/png;base64,{BASE64})", "toolCalls": [{"name": "f", "args": [BASE64]}]},
+        {"input": "![a]([image 3 kB])", "tool_calls": [ToolCall("f", ["[file 3 kB]"])]},
         (),
     ),
     "a line within a text": (encoded(NEEDED).replace(b"It is", b"It\n\tis"), {"output": "It\n\tis."}, ()),

@@ -258,7 +258,11 @@ def repaired(text: bytes) -> bytes:
     """
     try:
         found = json.loads(
-            text.decode("utf-8-sig", "replace"), parse_constant=str, parse_float=_number, parse_int=_number, strict=False
+            text.decode("utf-8-sig", "replace"),
+            parse_constant=str,
+            parse_float=_number,
+            parse_int=_number,
+            strict=False,
         )
         return json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:

@@ -8,13 +8,22 @@ import difflib  # noqa: F401 - loaded here, while forks wait, for `closest_field
 import hashlib  # noqa: F401 - the same, for `bounded`
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, NamedTuple
 
 from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
-from tracejudge.content.encode import TypeMark, copied, error_text, is_a, is_lazy, record_of, text_form, text_of
+from tracejudge.content.encode import (
+    TypeMark,
+    copied,
+    error_text,
+    is_a,
+    is_lazy,
+    key_text,
+    limit_text,
+    record_of,
+    text_form,
+)
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
@@ -24,12 +33,13 @@ from tracejudge.content.field_names import (
     rank,
     snake_case,
 )
+from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
 from tracejudge.dialects.values import number_of, structure_of
-from tracejudge.ids import MAX_ID_CHARS, bounded, fresh_id, trace_id_text
-from tracejudge.log import attributes_of, report_or_raise
+from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, trace_id_text
+from tracejudge.log import attributes_of, class_name, report_or_raise
 from tracejudge.model import (
     TIMES,
     Document,
@@ -44,7 +54,6 @@ from tracejudge.model import (
     snake_case_keys,
 )
 
-MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
@@ -70,8 +79,7 @@ class Notes:
 
     def add(self, reason: str, field: str, kind: type | None = None, hint: str | None = None) -> None:
         """Add a note."""
-        name = "" if kind is None else str(getattr(kind, "__name__", "object"))
-        self.found.append(Note(reason, field, name, hint or ""))
+        self.found.append(Note(reason, field, "" if kind is None else class_name(kind), hint or ""))
 
     def add_cause(self, reason: str, field: str, cause: str) -> None:
         """Add a note on a whole entry that is dropped, with a cause that quotes nothing of it."""
@@ -127,7 +135,7 @@ def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | N
     if trace_id is None or score is None:
         name, rule = ("score", "a number from -1 to 1") if trace_id else ("trace_id", "a non-empty string")
         is_outside = trace_id is not None and number_of(given.get("score")) is not None
-        found = "another number" if is_outside else type(given.get(name)).__name__
+        found = "another number" if is_outside else class_name(type(given.get(name)))
         notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {found}")
         return None
     comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
@@ -161,7 +169,7 @@ class _Named:
                 if name in _READERS or name == "messages":
                     self.fields[name] = value
                 else:
-                    others.append((name if type(name) is str else text_of(copied(name)), value))
+                    others.append((name if type(name) is str else key_text(name), value))
         # After the fields by their own names, then in the order of the table: some languages sort the names they write.
         for name, value in sorted(others, key=lambda item: rank(item[0])) if len(others) > 1 else others:
             self._add(name, value)
@@ -244,7 +252,7 @@ def _copy(value: Any, name: str, notes: Notes) -> Any:
 
 def _text(value: Any, _: Notes) -> str:
     if type(value) is str:
-        return value
+        return value if len(value) <= TRACE_CHARACTERS else limit_text(value, Budget(TRACE_CHARACTERS))
     is_no_json = is_a(value, complex) or (is_a(value, float) and not math.isfinite(value))
     text = str(value) if is_no_json else text_form(value)
     if text is None:
@@ -297,7 +305,7 @@ def _error(value: Any, _: Notes) -> str | None:
     # A call that failed is not judged by its empty answer, whatever the error is.
     if (text := text_form(value)) is not None:
         return text or None
-    return str(getattr(value if is_a(value, type) else type(value), "__name__", "error"))
+    return class_name(value if is_a(value, type) else type(value))
 
 
 _ISO: Final = re.compile(
@@ -509,7 +517,7 @@ def _span(item: Any, notes: Notes) -> Span | None:
     fields: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     for key, inner in given.items():
-        name = snake_case(key) if is_a(key, str) else str(key)
+        name = snake_case(key_text(key))
         name = _SPAN_NAMES.get(name, name)
         holder = fields if name in Span.__struct_fields__ and name not in fields else unknown
         if inner is not None:
@@ -536,13 +544,12 @@ def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
         record = dict(_tag(item) for item in items)
     found = {}
     for key, item in record.items():
-        name = copied(key)
         if item is None:
             continue
         if (text := text_form(item)) is None:
             notes.add("unreadable", "tags", type(item))
         else:
-            found[name if isinstance(name, str) else text_of(name) or "null"] = text
+            found[key_text(key)] = text
     return found or None
 
 
@@ -560,14 +567,14 @@ def _tag(item: Any) -> tuple[Any, Any]:
 
 def _input(value: Any, notes: Notes) -> str | list[Chat]:
     if type(value) is str:
-        return value
+        return _text(value, notes)
     return chats_in(copied(value)) or _parts_text(value) or _text(value, notes)
 
 
 def _output(value: Any, notes: Notes) -> str | dict[str, Any]:
     """Read an answer: any value as text; of what a model library returned the fields that it fills."""
     if type(value) is str:
-        return value
+        return _text(value, notes)
     if is_lazy(type(value)):
         raise UnreadableError
     answer = answer_in(copied(value))
@@ -621,7 +628,7 @@ _NAME_FIELDS: Final = (
     *("service", "environment", "release", "name", "session_id", "user_id", "response_id", "provider", "model"),
 )
 _ALWAYS_KEPT_CHARS: Final = {
-    **dict.fromkeys(_TEXT_FIELDS, sys.maxsize),
+    **dict.fromkeys(_TEXT_FIELDS, TRACE_CHARACTERS),
     **dict.fromkeys(_NAME_FIELDS, MAX_NAME_CHARS),
     **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
 }

@@ -20,6 +20,8 @@ from typing import Any, Final
 
 from msgspec.json import Encoder
 
+from tracejudge.dialects.values import truncation_mark
+
 TextChange = Callable[[str], str]
 PairChange = Callable[[str, str], str]
 CONTENT_FIELDS: Final = (
@@ -228,12 +230,12 @@ def _shorten_json(value: Any, kept: int) -> Any:
     return {**shorter, truncation_mark(left_out, "items"): ""} if left_out else shorter
 
 
-VALUE_CHARACTERS = 256 * 1024
+VALUE_CHARACTERS = 96 * 1024
 """Most characters kept of one value: an input, an output, all pieces of a stream."""
 SPANS_CHARACTERS = 1024 * 1024
 """Most characters kept of all spans of one trace together."""
-TRACE_CHARACTERS = 8 * 1024 * 1024
-"""Most characters read of one value before its trace is truncated; twice what an entry of the stream may hold."""
+TRACE_CHARACTERS = 4 * 1024 * 1024
+"""Most characters read of one value before its trace is truncated; as many bytes as an entry of the stream may hold."""
 
 
 class Budget:
@@ -258,11 +260,6 @@ class Budget:
             taken = self._whole.take(taken)
         self.left -= taken
         return taken
-
-
-def truncation_mark(count: int, what: str) -> str:
-    """Return the mark that says how much was truncated."""
-    return f"[... {count:,} {what} cut]"
 
 
 _MIN_RUN_CHARS: Final = 1_000
@@ -318,7 +315,7 @@ def is_media(head: bytes) -> bool:
 def media_mark(head: bytes, size_bytes: int, mime: str = "", before: str = "") -> str:
     """Return the mark of binary content by its MIME type, its first bytes, or the words before it."""
     form = _MEDIA_FORMS.match(head)
-    kinds = _MEDIA.findall(mime), [form.lastgroup] if form else [], _MEDIA.findall(before)[::-1], ["file"]
+    kinds = _MEDIA.findall(mime), [str(form.lastgroup)] if form else [], _MEDIA.findall(before)[::-1], ["file"]
     return f"[{next(names[0] for names in kinds if names).lower()} {max(1, round(size_bytes / 1000)):,} kB]"
 
 
