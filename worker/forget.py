@@ -31,8 +31,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from tracejudge.content.convert import MAX_NAME_CHARS, convert_field
-from tracejudge.ids import MAX_ID_CHARS, bounded
+from tracejudge.content.convert import convert_field
+from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.config.receivers import FileSettings
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings

@@ -15,6 +15,7 @@ from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_meas
 from tracejudge.delivery.delivery import Deliveries
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
+from tracejudge.dialects.values import MAX_NAMES, bounded_names
 from tracejudge.ids import (
     LANGSMITH,
     OPENTELEMETRY,
@@ -71,6 +72,8 @@ class Client:
                 trace_id = draw(128).to_bytes(16, "big").hex()
             if OPIK in _modules or LANGSMITH in _modules:
                 fields |= library_tags(fields.get("tags"))
+            if len(fields) > MAX_NAMES:
+                fields = bounded_names(fields)
             delivery = self._deliveries.of(trace_id, fields) if self._is_sharded else self._delivery
             item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id, site)
         except BaseException as error:  # noqa: BLE001 - fire and forget: the host's call must go on
@@ -129,12 +132,14 @@ def _by_position(given: tuple[Any, ...], fields: dict[str, Any]) -> dict[str, An
     first = given[0]
     if issubclass(type(first), Trace):
         by_position, given = asdict(first), given[1:]
-    elif type(first) is dict and _is_record(first, has_output="output" in fields or len(given) > 1):
-        by_position, given = first, given[1:]
+    elif type(first) is dict and _is_record(
+        record := bounded_names(first), has_output="output" in fields or len(given) > 1
+    ):
+        by_position, given = record, given[1:]
     else:
         by_position = dict(zip(_POSITIONS, given, strict=False))
         given = given[len(_POSITIONS) :]
-    unplaced = {f"argument {place}": value for place, value in enumerate(given, len(_POSITIONS) + 1)}
+    unplaced = {f"argument {place}": value for place, value in enumerate(given[:MAX_NAMES], len(_POSITIONS) + 1)}
     return {**by_position, **unplaced, **fields}
 
 
@@ -247,9 +252,8 @@ def publish(*given: Any, **fields: Any) -> str:
 
     `service`, `environment` and `release` come from `init` unless given, the ids from the current OpenTelemetry span
     or at random. Lists and dicts are copied one level deep: do not change the values in them afterwards. Generators
-    are read at the call, except as input or output. A trace that cannot be delivered, or has no content, is dropped
-    and counted. Exceptions of given objects are suppressed, `SystemExit` included; only Ctrl-C and what a signal
-    handler raises pass.
+    are read in the background, except as input or output. A trace that cannot be delivered, or has no content, is
+    dropped and counted. No code of a value runs here; only Ctrl-C and what a signal handler raises pass.
 
     Args:
         given: Input, output and context by position; or one Trace, or one dict of fields.

@@ -75,44 +75,56 @@ def library_tags(given: object) -> dict[str, object]:
                 found["langsmith_run_id"] = str(run.id)
     except BaseException as error:  # noqa: BLE001 - another library's code, perhaps while it is being imported
         report_or_raise(error)
-    known = {} if given is None else given
-    return {"tags": {**found, **known}} if found and isinstance(known, dict) else {}
+    known: Any = {} if given is None else given
+    return {"tags": found | dict.copy(known)} if found and issubclass(type(known), dict) else {}
 
 
 MAX_ID_CHARS = 128
+MAX_NAME_CHARS = 200
 _HASH_CHARS = 17
+_MAX_HASHED_CHARS = 64 * 1024
+_MAX_ID_BITS = 4_096
 _W3C_BITS = 64
 
 
-def trace_id_text(given: Any) -> str | None:
-    """Return a caller's trace id as text of bounded length; None if it is no text, number or UUID.
+def trace_id_text(given: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
+    """Return a caller's id as text of bounded length; None if it is no text, number or UUID.
 
     A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
     """
     kind = type(given)
     try:
         if issubclass(kind, str):
-            text = str.__str__(given)
-        elif issubclass(kind, int) and kind is not bool:
+            text = plain_text(given)
+        elif issubclass(kind, int) and kind is not bool and int.bit_length(given) <= _MAX_ID_BITS:
             number = int.__int__(given)
             is_otel = _W3C_BITS < number.bit_length() <= 2 * _W3C_BITS
             text = f"{number:032x}" if is_otel else str(number)
         elif kind is bytes:
-            text = given.decode("utf-8", "replace")
-        elif kind.__module__ == "uuid":
+            text = given[:_MAX_HASHED_CHARS].decode("utf-8", "replace")
+        elif kind is getattr(sys.modules.get("uuid"), "UUID", None):
             text = str(given)
         else:
             return None
-        return bounded(text, MAX_ID_CHARS) or None
+        return bounded(text, max_chars) or None
     except BaseException as error:  # noqa: BLE001 - a metaclass of the host may fail in any way
         report_or_raise(error)
         return None
+
+
+def plain_text(given: str) -> str:
+    """Return a text as a plain string without code of a subclass, of an enormous one its beginning and end."""
+    count, half = str.__len__(given), _MAX_HASHED_CHARS // 2
+    if count <= _MAX_HASHED_CHARS:
+        return str.__str__(given)
+    return f"{str.__getitem__(given, slice(half))}{count}{str.__getitem__(given, slice(-half, None))}"
 
 
 def bounded(text: str, max_chars: int) -> str:
     """Cut an over-long id or name; a hash of the whole at its end keeps different ones apart."""
     if len(text) <= max_chars:
         return text
+    text = plain_text(text)
     # Here, because it takes `import tracejudge` 2 ms and ids are rarely too long.
     from hashlib import blake2b  # noqa: PLC0415
 

@@ -8,9 +8,9 @@ TraceJudgeError
 
 import logging
 import sys
-from collections.abc import Callable
-from types import CodeType
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import CodeType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any, Final
 
 logger = logging.getLogger("tracejudge")
 
@@ -38,23 +38,27 @@ def report_or_raise(error: BaseException) -> None:
     report_internal_error(error)
 
 
-def type_name(error: BaseException) -> str:
-    """Return the class name of an exception. Never raises, whatever its metaclass does."""
-    try:
-        name: object = type(error).__name__
-    except BaseException as another:  # noqa: BLE001 - a metaclass may define `__name__` in its own way
-        report_internal_error(another)
-        return "an error"
-    return name if type(name) is str else "an error"
+# Descriptors of `type` itself: a metaclass of the host may define these names in its own way.
+class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
+bases_of: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
+members_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
+_STORED: Final = frozenset({GetSetDescriptorType, MemberDescriptorType})
+
+
+def member_of(kind: type, name: str) -> Any:
+    """Return what a class, or the first of its bases, defines under a name, without code of the class; else None."""
+    for base in bases_of(kind):
+        if name in (members := members_of(base)):
+            return members[name]
+    return None
 
 
 def attributes_of(value: object) -> dict[str, Any]:
-    """Return the attributes of an object of the host as they are stored, without properties. Never raises."""
+    """Return the attributes of an object of the host as they are stored, without code of the host."""
+    stored = member_of(type(value), "__dict__")
     try:
-        found: object = object.__getattribute__(value, "__dict__")
-    except BaseException as error:  # noqa: BLE001 - `__dict__` may be a property of the host
-        if type(error) is not AttributeError:
-            report_or_raise(error)
+        found: object = stored.__get__(value) if type(stored) in _STORED else None
+    except TypeError:  # the descriptor of another class
         return {}
     return found if type(found) is dict else {}
 
@@ -62,11 +66,7 @@ def attributes_of(value: object) -> dict[str, Any]:
 def _is_for_host(error: BaseException) -> bool:
     if issubclass(type(error), KeyboardInterrupt):
         return True
-    try:
-        module: object = type(error).__module__
-    except BaseException as another:  # noqa: BLE001 - the same
-        report_internal_error(another)
-        return False
+    module: object = member_of(type(error), "__module__")
     if type(module) is str and module.partition(".")[0] in _GREENLET_LIBRARIES:
         return True
     handlers, step = _signal_handler_code(), error.__traceback__

@@ -5,9 +5,9 @@ unknown fields.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -151,9 +151,20 @@ def snake_case_keys(record: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return {**record, **{short: record[name] for short, name in renamed.items()}} if renamed else record
 
 
-def is_unusable_time(value: object) -> bool:
-    """Return whether a number is no plausible time in seconds since the epoch; milliseconds, for example."""
-    return isinstance(value, int | float) and not _EARLIEST_S <= value < _LATEST_S
+_MAX_NANOSECONDS = 1e19
+_UNITS = (1e3, 1e6, 1e9)
+
+
+def seconds_of(value: float) -> float | None:
+    """Return a time since the epoch in seconds; None unless it is between the years 2000 and 2100.
+
+    Milliseconds, microseconds and nanoseconds are known by their magnitude: none of them is a plausible other unit.
+    """
+    if _EARLIEST_S <= value < _LATEST_S:
+        return value
+    # The comparison comes first, as no float holds any integer.
+    seconds = [value / unit for unit in _UNITS] if 0 < value < _MAX_NANOSECONDS else []
+    return next((second for second in seconds if _EARLIEST_S <= second < _LATEST_S), None)
 
 
 _TEXT_ONLY = frozenset({str})
@@ -172,7 +183,7 @@ def is_wire_span(span: Span, max_id_chars: int) -> bool:
         and all(one is None or type(one) is str for one in (span.inputs, span.outputs))
         and bool(span.name and span.span_id)
         and all(one is None or 0 < len(one) <= max_id_chars for one in ids)
-        and all(one is None or (type(one) is float and not is_unusable_time(one)) for one in times)
+        and all(one is None or (type(one) is float and seconds_of(one) == one) for one in times)
         and type(attributes) is dict
         and bool(attributes)
         and _TEXT_ONLY.issuperset(map(type, attributes))
@@ -181,17 +192,15 @@ def is_wire_span(span: Span, max_id_chars: int) -> bool:
     )
 
 
-def usable_spans(spans: Sequence[Any]) -> list[Any] | None:
-    """Copy spans, given as `Span` or dict, without their unusable times; None if all times are usable."""
-    usable = list(spans)
-    for place, span in enumerate(usable):
-        # Spans of other types stay as they are: reading their attributes could run code of the host.
-        if isinstance(span, dict):
-            wrong = [name for name in TIMES if is_unusable_time(span.get(name))]
-            if wrong:
-                usable[place] = {name: value for name, value in span.items() if name not in wrong}
-        elif isinstance(span, Span):
-            wrong = [name for name in TIMES if is_unusable_time(getattr(span, name))]
-            if wrong:
-                usable[place] = replace(span, **dict.fromkeys(wrong))
-    return usable if any(mine is not given for mine, given in zip(usable, spans, strict=True)) else None
+_Timed = TypeVar("_Timed", Trace, Span)
+
+
+def with_usable_times(record: _Timed) -> tuple[_Timed, list[str]]:
+    """Return a trace or span with its times in seconds, and the names of the times that are left out of it."""
+    changed: dict[str, float | None] = {}
+    for name, value in (("started_at", record.started_at), ("ended_at", record.ended_at)):
+        if value is not None and not _EARLIEST_S <= value < _LATEST_S:
+            changed[name] = seconds_of(value)
+    return (
+        (replace(record, **changed), [name for name in changed if changed[name] is None]) if changed else (record, [])
+    )

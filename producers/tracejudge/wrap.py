@@ -11,14 +11,15 @@ import functools
 import inspect
 import weakref
 from binascii import a2b_base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import FunctionType, MethodType
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tracejudge.api import publish
 from tracejudge.dialects.provider_calls import StreamedAnswer, call_fields, is_unfinished, json_data, request_data
-from tracejudge.log import logger, report_or_raise
+from tracejudge.log import attributes_of, bases_of, class_name, logger, member_of, report_or_raise
 from tracejudge.tracing.step import Step, is_no_failure
 
 _Client = TypeVar("_Client")
@@ -60,22 +61,34 @@ def wrap_anthropic(client: _Client) -> _Client:
 
 def _wrap(client: Any, provider: str, function: str) -> None:
     try:
-        if _MARK in vars(client):
+        # The attributes as they are stored: a stand-in of a test answers everything, or may have any code.
+        own = attributes_of(client)
+        if _MARK in own:
             return
-        is_async = inspect.iscoroutinefunction(type(client).request)
-        names = "".join(kind.__name__ for kind in type(client).__mro__)
+        request = member_of(type(client), "request")
+        names = "".join(map(class_name, bases_of(type(client))))
         provider = next((platform for word, platform in _PLATFORMS.items() if word in names), provider)
-        client.request = _publishing(client.request, provider, is_async=is_async)
+        own["request"] = _publishing(_bound(client, "request"), provider, is_async=inspect.iscoroutinefunction(request))
         for name in ("copy", "with_options"):
-            if callable(copy := getattr(client, name, None)):
-                setattr(client, name, _wrapping(copy, provider, function))
-        setattr(client, _MARK, True)
-    except Exception:  # noqa: BLE001 - a stand-in of a test, for example; the service must start
+            if member_of(type(client), name) is not None:
+                own[name] = _wrapping(_bound(client, name), provider, function)
+        own[_MARK] = True
+    except Exception:  # noqa: BLE001 - the service must start
         logger.warning(
             "%s: an object of type %s is no client of this library; its calls are not published",
             function,
-            type(client).__name__,
+            class_name(type(client)),
         )
+
+
+def _bound(client: Any, name: str) -> Callable[..., Any]:
+    """Return a method of a client, or what replaces it on the object; TypeError if it is no function."""
+    if (own := attributes_of(client).get(name)) is not None:
+        return own  # type: ignore[no-any-return]
+    function = member_of(type(client), name)
+    if type(function) is not FunctionType:
+        raise TypeError(name)
+    return MethodType(function, client)
 
 
 def _wrapping(copy: Callable[..., Any], provider: str, function: str) -> Callable[..., Any]:
@@ -142,7 +155,7 @@ class ModelCall:
             if step.recording is None:
                 return None
             body, more = options.json_data, getattr(options, "extra_json", None)
-            return cls(step, request_data({**body, **more} if more and isinstance(body, Mapping) else body))
+            return cls(step, request_data(body, more))
         except BaseException as error:  # noqa: BLE001 - another version of the library, or values of the host
             report_or_raise(error)
             return None

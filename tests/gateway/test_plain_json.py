@@ -1,5 +1,6 @@
 """Plain JSON through a real gateway: what arrives in the stream, what is refused, and in which words."""
 
+import base64
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from worker.cli import main
 from worker.gateway.admission import Client
 
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
+IMAGE = f"data:image/png;base64,{base64.b64encode(bytes(range(256)) * 12).decode()}"
 TOKEN = "0123456789abcdef-bot"  # noqa: S105 - of this test
 OTHER = "0123456789abcdef-any"
 TOKENS = {
@@ -31,7 +33,7 @@ def test_one_a_list_lines_and_feedback_arrive_before_the_reply(start: Start, sto
     lines = "\n".join(json.dumps({**TRACE, "output": f"line {number}"}) for number in range(3))
     replies = [
         gateway.publish(TRACE),
-        gateway.publish([{**TRACE, "output": "b"}, {**TRACE, "output": "c"}]),
+        gateway.publish([{**TRACE, "output": "b"}, {**TRACE, "output": "c", "input": IMAGE}]),
         gateway.post("/v1/tracejudge", lines, "application/x-ndjson"),
         gateway.post("/v1/tracejudge", gzipped(json.dumps({**TRACE, "output": "z"}).encode()), Content_Encoding="gzip"),
         gateway.publish({"trace_id": "a" * 32, "score": -1, "comment": "wrong"}),
@@ -42,6 +44,7 @@ def test_one_a_list_lines_and_feedback_arrive_before_the_reply(start: Start, sto
         (200, 1), (200, 2), (200, 3), (200, 1), (200, 1),
     ]  # fmt: skip
     assert outputs == ["At nine.", "b", "c", "line 0", "line 1", "line 2", "z"]
+    assert stored.entries()[2]["input"] == "[image 3 kB]"
     assert stored.entries("f") == [{"trace_id": "a" * 32, "score": -1, "comment": "wrong"}]
 
 

@@ -352,6 +352,10 @@ each(
         "ISO with nanoseconds": (f"{ISO}.500000000Z", T + 0.5),
         "ISO with a blank": (f"{ISO.replace('T', ' ')}+00:00", T),
         "ISO without a zone": (LOCAL.isoformat(), T),
+        "milliseconds": (int(T) * 1_000, T),
+        "microseconds as text": (str(int(T) * 1_000_000), T),
+        "nanoseconds": (int(T) * 1_000_000_000, T),
+        "a leap second": ("2016-12-31T23:59:60Z", 1_483_228_800.0),
         "a date": (dt.date(2024, 2, 29), dt.datetime(2024, 2, 29).timestamp()),  # noqa: DTZ001 - local
         "None": (None, None),
         "an empty text": ("", None),
@@ -363,7 +367,7 @@ each(
     {
         "words": ("yesterday", None),
         "true": (True, None),
-        "milliseconds": (T * 1000, None),
+        "another century": (5_000_000_000, None),
         "no number": (float("nan"), None),
         "a list": ([T], None),
     },

@@ -1,17 +1,21 @@
 """The content of a trace that is sent: which fields hold content, in which order it is changed, and what stays."""
 
+import base64
 import json
+import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 from support.cases import each_case
 
-from tracejudge.content.encode import ContentPolicy
+from tracejudge.content.encode import ContentPolicy, copied
 from tracejudge.content.redact import redact_secrets
+from tracejudge.content.truncate import mark_media
 from tracejudge.log import RedactionError
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
 from tracejudge.redis_url import parse_redis_url
@@ -251,3 +255,59 @@ def test_a_long_trace_comes_under_its_cap() -> None:
 def test_a_short_trace_travels_as_it_is() -> None:
     record = full("text")
     assert msgspec.json.encode(ContentPolicy(settings()).prepare(record)) == msgspec.json.encode(record)
+
+
+def base64_text(start: bytes, size: int = 165_000) -> str:
+    return base64.b64encode(start + Random(7).randbytes(size - len(start))).decode()
+
+
+PNG = base64_text(b"\x89PNG\r\n\x1a\n")
+WAV = base64_text(b"RIFF\0\0\0\0WAVEfmt ", 50_000)
+RAW = base64_text(b"", 3_000)
+MEDIA = {
+    f"See {PNG}!": "See [image 165 kB]!",
+    f"![a cat](data:image/png;base64,{PNG}) and ![b](data:image/webp;base64,{RAW})": (
+        "![a cat]([image 165 kB]) and ![b]([image 3 kB])"
+    ),
+    f'<img src="data:image/svg+xml;charset=utf-8;base64,{RAW}">': '<img src="[image 3 kB]">',
+    f"data:application/pdf;base64,{RAW}": "[file 3 kB]",
+    json.dumps({"input_audio": {"data": WAV, "format": "wav"}}): (
+        '{"input_audio": {"data": "[audio 50 kB]", "format": "wav"}}'
+    ),
+    json.dumps({"image_bytes": RAW}): '{"image_bytes": "[image 3 kB]"}',
+    json.dumps({"input_audio": {"data": RAW}}): '{"input_audio": {"data": "[audio 3 kB]"}}',
+    json.dumps(f"image\n{PNG}"): r'"image\n[image 165 kB]"',
+    json.dumps(f"data:image/png;base64,{PNG}").replace("/", r"\/"): '"[image 165 kB]"',
+    f"Attached:\n{base64.encodebytes(base64.b64decode(PNG)).decode()}Thanks.": "Attached:\n[image 165 kB]\nThanks.",
+    "\r\n".join(RAW[start : start + 76] for start in range(0, len(RAW), 76)): "[file 3 kB]",
+    base64.urlsafe_b64encode(base64.b64decode(RAW)).decode(): "[file 3 kB]",
+}
+NO_MEDIA = (
+    *("x" * 100_000, "theQuickBrownFox" * 500, "some_Name2_X" * 500, Random(1).randbytes(3_000).hex(), "中文" * 3_000),
+    *("\n".join(["Alpha1", "Beta2"] * 900), "/".join(["usr", "Local2", "Share"] * 300), RAW[:900], "-" * 5_000),
+    *("\n".join(Random(n).randbytes(32).hex() for n in range(90)), "".join(Random(1).choices("ACGT", k=9_000))),
+    *("".join(Random(1).choices("ACDEFGHIKLMNPQRSTVWY", k=9_000)), "Hello World, again. " * 500, str(10**4_000)),
+)
+
+
+def test_a_long_run_of_base64_becomes_a_mark_wherever_it_is() -> None:
+    for text, written in MEDIA.items():
+        sent = prepared(trace(output=text, context=[text], tool_calls=[ToolCall("f", {"a": [text]})]))
+        assert sent["output"] == sent["context"][0] == sent["tool_calls"][0]["arguments"]["a"][0] == written, text[:80]
+    for text in NO_MEDIA:
+        assert mark_media(text) == text, text[:80]
+    assert prepared(trace(tool_calls=[ToolCall("f", {"image_bytes": RAW})]))["tool_calls"][0]["arguments"] == {
+        "image_bytes": "[image 3 kB]"
+    }
+    assert copied({"image": base64.b64decode(PNG), "note": "é".encode(), "data": b"\0" * 2_000}) == {
+        "image": "[image 165 kB]",
+        "note": "é",
+        "data": "[file 2 kB]",
+    }
+
+
+def test_the_search_for_base64_is_linear() -> None:
+    for text in ("a/" * 500_000, "data:" * 200_000, "\\n" * 500_000, ("A" * 61 + "\n") * 16_000, "a" * 10**6):
+        start_s = time.process_time()
+        mark_media(text)
+        assert time.process_time() - start_s < 5, text[:20]

@@ -279,9 +279,10 @@ def test_a_span_takes_whatever_it_is_given(sdk: StartedSdk, field: str) -> None:
     with tracejudge.trace(name="answer"), tracejudge.trace(**{field: Raising()}) as step:
         step.set(**{field: Raising()})
     (span,) = the_trace(sdk)["spans"]
-    # What has no content is left out; a name, a kind and an error are needed.
+    # What has no content is left out; a name and a kind are needed.
     written = "<Raising>" in [*span.values(), *span.get("attributes", {}).values()]
-    assert written is (field in {"name", "error", "kind"})
+    assert written is (field in {"name", "kind"})
+    assert span["status"] == ("error" if field == "error" else "ok")
 
 
 def test_a_trace_that_is_given_an_id_takes_none_of_another_span(sdk: StartedSdk) -> None:

@@ -1,12 +1,16 @@
 """Objects whose methods raise anything cost a count and never raise in the host; what is not theirs passes."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import pytest
+from hostile_values import WAIT_S, hostile_values, stuck_values
 from sdk_started import StartedSdk
 
 import tracejudge
@@ -155,17 +159,13 @@ def test_flush_shutdown_and_publish_before_init_take_anything(start: Callable[..
         tracejudge.shutdown(value)
 
 
-class _Interrupting(list[str]):
-    def __init__(self, act: Callable[[], object]) -> None:
-        super().__init__(["a"])
-        self.act = act
-
-    def copy(self) -> NoReturn:
-        self.act()
+def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(act: Callable[[], object]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(api, "copy_and_measure", lambda _: act())
+            tracejudge.publish(output="a")
         raise AssertionError("the signal must have come")
 
-
-def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk) -> None:
     class Handler:
         def __call__(self, *_: object) -> NoReturn:
             raise SystemExit(5)
@@ -174,15 +174,108 @@ def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk) -> None:
         raise SystemExit(5)
 
     with pytest.raises(KeyboardInterrupt):
-        tracejudge.publish(output="a", context=_Interrupting(lambda: signal.raise_signal(signal.SIGINT)))
+        interrupted(lambda: signal.raise_signal(signal.SIGINT))
     for handler in (stop, Handler()):
         former = signal.signal(signal.SIGUSR1, handler)
         try:
             with pytest.raises(SystemExit) as ended:
-                tracejudge.publish(output="a", context=_Interrupting(lambda: os.kill(os.getpid(), signal.SIGUSR1)))
+                interrupted(lambda: os.kill(os.getpid(), signal.SIGUSR1))
         finally:
             signal.signal(signal.SIGUSR1, former)
         assert ended.value.code == 5
     tracejudge.publish(output="b")
     assert tracejudge.flush(60)
     assert [trace["output"] for trace in sdk.traces()] == ["b"]
+
+
+def publish_field(field: str) -> Callable[[Any], object]:
+    return lambda value: tracejudge.publish(**{"output": "a", field: value})
+
+
+def in_trace(use: Callable[[tracejudge.OpenTrace, Any], object]) -> Callable[[Any], object]:
+    def run(value: Any) -> None:
+        with tracejudge.trace(name="n") as open_trace:
+            use(open_trace, value)
+
+    return run
+
+
+def raise_observed(value: Any) -> None:
+    @tracejudge.observe
+    def fail() -> NoReturn:
+        raise value if issubclass(type(value), BaseException) else ValueError(value)
+
+    with contextlib.suppress(BaseException):
+        fail()
+
+
+BATTERY: dict[str, Callable[[Any], object]] = {
+    **{
+        f"publish {name}": publish_field(name) for name in (*Trace.__struct_fields__, "unknown", "documents", "traceId")
+    },
+    "publish one": tracejudge.publish,
+    "publish a record": lambda value: tracejudge.publish({"output": value, "tags": {"a": value}}),
+    "feedback": lambda value: tracejudge.feedback(value, value, value),
+    "trace input": lambda value: tracejudge.trace(input=value, kind=value).__enter__().__exit__(None, None, None),
+    "trace output": in_trace(lambda open_trace, value: open_trace.set(output=value)),
+    "trace field": in_trace(lambda open_trace, value: open_trace.set(session_id=value, context=value, error=value)),
+    "span": in_trace(lambda _, value: tracejudge.trace(name=value, kind=value).__enter__().__exit__(None, None, None)),
+    "observe": tracejudge.observe(lambda given: given),
+    "raise": raise_observed,
+    "wrap_openai": tracejudge.wrap_openai,
+    "wrap_anthropic": tracejudge.wrap_anthropic,
+}
+_COST_S, _COST_BYTES = 0.001, 1_000_000
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        ("publish output", "publish session_id", "publish tags", "observe", "wrap_openai"),
+        pytest.param(tuple(BATTERY), marks=pytest.mark.slow("the other functions")),
+    ],
+    ids=["some", "all"],
+)
+def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
+    start: Callable[..., StartedSdk], functions: Sequence[str]
+) -> None:
+    assert len(hostile_values()) >= 60
+    sdk = start(max_items=1_000_000, max_bytes=1 << 40)
+    for delivery in sdk.client._deliveries._each:
+        delivery._start_thread = lambda: None  # the caller alone is measured
+    costly = []
+    for function in functions:
+        call = BATTERY[function]
+        for name, value in hostile_values().items():
+            least_s, attempts = 1.0, 0
+            while least_s > _COST_S and attempts < 20:  # the machine may be busy
+                begin_s = time.thread_time()
+                begin_wall_s = time.perf_counter()
+                call(value)
+                wall_s = time.perf_counter() - begin_wall_s
+                # A wait shows in the time of the wall only, and is far longer than what a busy machine adds.
+                least_s = min(least_s, wall_s if wall_s > WAIT_S * 0.9 else time.thread_time() - begin_s)
+                attempts += 1
+            tracemalloc.start()
+            call(value)
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            if least_s > _COST_S or peak > _COST_BYTES:
+                costly.append(f"{function}, {name}: {least_s * 1000:.1f} ms, {peak / 1e6:.1f} MB")
+            sdk.client._delivery.buffer._items.clear()
+    assert costly == [], "\n".join(costly)
+
+
+@pytest.mark.swallows
+def test_a_conversion_that_does_not_end_costs_its_trace_only(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
+    for value in stuck_values().values():
+        tracejudge.publish(output="a", context=value)
+    for value in ("x" * 100_000_000, b"x" * 60_000_000):
+        tracejudge.publish(output=value)
+    tracejudge.publish(output="the last", context=(text for text in ("b", "c")))
+    assert tracejudge.flush(60)
+    last = sdk.traces()[-1]
+    assert (last["output"], last["context"]) == ("the last", ["b", "c"])
+    totals = sdk.client.totals()
+    assert totals.published == len(sdk.traces()) + sum(totals.dropped.values())
+    assert "a value whose conversion does not end" in caplog.text

@@ -1,8 +1,10 @@
+from collections import deque
 from sys import getsizeof
+from typing import Any
 
 import pytest
 
-from tracejudge.delivery.buffer import copy_and_measure
+from tracejudge.delivery.buffer import MAX_ITEMS, copy_and_measure
 from tracejudge.model import Document, Message
 
 TEXT = "a" * 10_000
@@ -32,17 +34,31 @@ def test_a_publication_without_content_has_a_size() -> None:
 
 
 def test_long_lists_are_estimated_from_a_part() -> None:
-    messages = [Message(role="user", content="word " * 100) for _ in range(20_000)]
+    messages = [Message(role="user", content="word " * 100) for _ in range(MAX_ITEMS)]
     exact = sum(getsizeof(message.content) for message in messages)
     assert exact * 0.5 < copy_and_measure({"messages": messages}) < exact * 2
     rows = ["word " * 20 for _ in range(20_000)]
     exact = sum(map(getsizeof, rows))
     assert exact * 0.5 < copy_and_measure({"metadata": {"rows": rows}}) < exact * 2
+    assert 8_000_000 < copy_and_measure({"metadata": {"rows": [1] * 1_000_000}}) < 60_000_000
+
+
+def test_of_a_very_long_collection_only_what_a_trace_holds_is_copied() -> None:
+    numbers = list(range(1_000_000))
+    for value in (numbers, tuple(numbers), deque(numbers), set(numbers), dict.fromkeys(numbers).keys()):
+        fields = {"context": value}
+        assert copy_and_measure(fields) < 200_000
+        kept: Any = fields["context"]
+        assert [*kept[:1_000], kept[1_000][:4]] == [*range(1_000), "[..."]
+        assert type(value) is not list or kept[1_001:] == numbers[-1_000:]
+    fields = {"tags": dict.fromkeys(map(str, numbers), "a")}
+    copy_and_measure(fields)
+    assert list(fields["tags"].items())[-2:] == [("499", "a"), ("...", "[... 999,500 values cut]")]
 
 
 def test_a_large_text_after_a_thousand_small_values_counts() -> None:
-    assert copy_and_measure({"context": [{"text": ""} for _ in range(2_000)] + [TEXT * 10]}) > 100_000
-    assert copy_and_measure({"context": [TEXT * 10] + [{"text": ""} for _ in range(2_000)]}) > 100_000
+    assert copy_and_measure({"context": [{"text": ""} for _ in range(1_500)] + [TEXT * 10]}) > 100_000
+    assert copy_and_measure({"context": [TEXT * 10] + [{"text": ""} for _ in range(1_500)]}) > 100_000
 
 
 def test_lists_and_dicts_are_copied_and_what_is_in_them_is_not() -> None:

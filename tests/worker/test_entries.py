@@ -162,7 +162,7 @@ def test_without_an_id_the_payload_is_the_publication(given_id: dict[str, Any]) 
     assert len(one.publication_id) == 16
 
 
-NO_TIMES = (0, -1, 1, 946_684_799.9, 4_102_444_800, 1_700_000_000_000, 1e18, 10**18, -1e308)
+NO_TIMES = (0, -1, 1, 946_684_799.9, 4_102_444_800, 5_000_000_000, 10**11, 9e11, 10**16, 1e20, 10**400, -1e308)
 TIMES = (946_684_800, 1_700_000_000.5, 4_102_444_799.9, None)
 
 
@@ -176,14 +176,18 @@ def test_times_before_2000_or_after_2100_are_left_out_and_named() -> None:
             entry = read_trace({**NEEDED, name: value})
             assert isinstance(entry, TraceEntry), f"{name}={value}"
             assert (getattr(entry.trace, name), entry.left_out) == (value, ()), f"{name}={value}"
+        for factor in (1_000, 1_000_000, 1_000_000_000):
+            entry = read_trace({**NEEDED, name: 1_700_000_000.5 * factor})
+            assert isinstance(entry, TraceEntry), f"{name}={factor}"
+            assert (getattr(entry.trace, name), entry.left_out) == (1_700_000_000.5, ()), f"{name}={factor}"
     spans = [
-        {"span_id": "1", "name": "a", "started_at": 1_700_000_000, "ended_at": 1e12},
-        {"span_id": "2", "name": "b"},
+        {"span_id": "1", "name": "a", "started_at": 1_700_000_000, "ended_at": 1e16},
+        {"span_id": "2", "name": "b", "started_at": 1_700_000_000_500},
     ]
     entry = read_trace({**NEEDED, "spans": spans, "ended_at": 5})
     assert isinstance(entry, TraceEntry)
     assert [name for name, _ in entry.left_out] == ["ended_at", "spans"]
-    assert entry.trace.spans == [Span("1", "a", started_at=1_700_000_000), Span("2", "b")]
+    assert entry.trace.spans == [Span("1", "a", started_at=1_700_000_000), Span("2", "b", started_at=1_700_000_000.5)]
 
 
 def test_unknown_fields_are_counted_and_kept_out() -> None:

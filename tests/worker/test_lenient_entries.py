@@ -1,7 +1,9 @@
 """Entries of services in any language: other names, other types and odd JSON are read; what is left out is named."""
 
+import base64
 import json
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from worker.selection.unusable import MAX_INVALID, UnusableInput, read_invalid, 
 NEEDED = {"trace_id": "t1", "service": "shop", "output": "It is."}
 BARE = {"trace_id": "t1", "service": "shop"}
 ALL = Rule(name="all", judges=("safety",))
+BASE64 = base64.b64encode(Random(7).randbytes(3_000)).decode()
 
 
 def encoded(record: object) -> bytes:
@@ -113,8 +116,31 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
     "no output": ({**BARE, "input": "Why?"}, {"output": "", "input": "Why?"}, (("output", "absent"),)),
     "no output of a failed call": ({**BARE, "input": "Why?", "error": "late"}, {"output": "", "error": "late"}, ()),
     "a time that is none": ({**NEEDED, "ended_at": "soon"}, {"ended_at": None}, (("ended_at", "string"),)),
-    "milliseconds as a text": ({**NEEDED, "ended_at": "1700000000000"}, {}, (("ended_at", "string"),)),
+    "milliseconds as a text": ({**NEEDED, "ended_at": "1700000000000"}, {"ended_at": 1_700_000_000.0}, ()),
+    "microseconds and nanoseconds": (
+        {**NEEDED, "startTime": 1_700_000_000_250_000, "endTimestamp": 1, "ended_at": 1_700_000_000_500_000_000},
+        {"started_at": 1_700_000_000.25, "ended_at": 1_700_000_000.5},
+        (),
+    ),
+    "a leap second": ({**NEEDED, "ended_at": "2016-12-31T23:59:60Z"}, {"ended_at": 1_483_228_800.0}, ()),
+    "a leap second of a zone": (
+        {**NEEDED, "started_at": "2017-01-01T05:29:60.5+05:30", "ended_at": "2026-13-01T00:00:00Z"},
+        {"started_at": 1_483_228_800.5, "ended_at": None},
+        (("ended_at", "string"),),
+    ),
+    "seconds of another century": ({**NEEDED, "ended_at": 5e9}, {"ended_at": None}, (("ended_at", "number"),)),
     "a huge number": ({**NEEDED, "ended_at": 10**400}, {"output": "It is."}, (("ended_at", "number"),)),
+    "no number and one without a bound": (
+        encoded(NEEDED)[:-1] + b', "tags": {"a": NaN, "n": 1e999, "m": [-1e999, -Infinity, 1' + b"0" * 5000 + b"]}}",
+        {"tags": {"a": "NaN", "n": "1e999", "m": '["-1e999","-Infinity","1' + "0" * 5000 + '"]'}},
+        (),
+    ),
+    "base64 in a text": (
+        {**NEEDED, "input": f"![a](data:image/png;base64,{BASE64})", "toolCalls": [{"name": "f", "args": [BASE64]}]},
+        {"input": "![a]([image 3 kB])", "tool_calls": [ToolCall("f", ["[file 3 kB]"])]},
+        (),
+    ),
+    "a line within a text": (encoded(NEEDED).replace(b"It is", b"It\n\tis"), {"output": "It\n\tis."}, ()),
     "a document without a text": (
         {**NEEDED, "context": ["a", {"id": "1"}]},
         {"context": [Document("a")]},

@@ -5,6 +5,7 @@ left out. A payload is no trace only without a trace id, a service, or any conte
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -31,6 +32,7 @@ _BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKEN
 _MAX_NAME_CHARS: Final = 64
 _MAX_SERVICE_CHARS: Final = 200
 _MAX_SHOWN_NAMES: Final = 30
+_MAX_INTEGER_DIGITS: Final = 300
 # A name or an id of another form may be a text of a user.
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_$@][\w.$@-]{0,39}", re.ASCII)
 _SHOWN_ID: Final = re.compile(rf"(?=\D*\d)[\w.:/-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
@@ -262,13 +264,28 @@ def _left_out(field: str, kind: str) -> LeftOut:
 
 
 def repaired(text: bytes) -> bytes:
-    """Write JSON again with NaN as a text, without a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
+    """Write JSON again as parsers read it: numbers that are none or have no bound as texts, and all of it as UTF-8.
+
+    Left out are a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
 
     Raises:
         NoTraceError: It is no JSON by any reading.
     """
     try:
-        found = json.loads(text.decode("utf-8-sig", "replace"), parse_constant=str)
+        found = json.loads(
+            text.decode("utf-8-sig", "replace"),
+            parse_constant=str,
+            parse_float=_number,
+            parse_int=_number,
+            strict=False,
+        )
         return json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error
+
+
+def _number(digits: str) -> float | int | str:
+    if len(digits) <= _MAX_INTEGER_DIGITS and digits.lstrip("-").isdigit():
+        return int(digits)
+    number = float(digits)
+    return number if math.isfinite(number) else digits

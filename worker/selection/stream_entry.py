@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from tracejudge import LateFeedback, ProducerReport, Trace
+from tracejudge.content.truncate import may_hold_media, without_media
 from tracejudge.delivery.buffer import Reason
 from tracejudge.ids import MAX_ID_CHARS
-from tracejudge.model import TIMES, is_unusable_time, usable_spans
+from tracejudge.model import with_usable_times
 from worker.selection.lenient import (
     LeftOut,
     Lenient,
@@ -190,16 +191,17 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     if opening > _SPARE_LEVELS:
         # Barely readable here, it would fail its whole batch: that nests it once more.
         _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
+    if may_hold_media(payload):
+        trace = _trace_decoder.decode(msgspec.json.encode(without_media(msgspec.to_builtins(trace))))
     if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
         # It would go into logs and onto spans as it stands.
         trace = msgspec.structs.replace(trace, span_id=None)
-    if trace.spans or trace.started_at is not None or trace.ended_at is not None:
-        changed: dict[str, Any] = {name: None for name in TIMES if is_unusable_time(getattr(trace, name))}
-        if trace.spans and (spans := usable_spans(trace.spans)) is not None:
-            changed["spans"] = spans
-        if changed:
-            trace = msgspec.structs.replace(trace, **changed)
-            left_out += tuple(LeftOut(name, "number") for name in changed)
+    trace, lost = with_usable_times(trace)
+    if trace.spans:
+        spans = [with_usable_times(span) for span in trace.spans]
+        trace = msgspec.structs.replace(trace, spans=[span for span, _ in spans])
+        lost += ["spans"] if any(names for _, names in spans) else []
+    left_out += tuple(LeftOut(name, "number") for name in lost)
     return TraceEntry(entry_id, _producer(fields), trace, payload, left_out, unknown)
 
 

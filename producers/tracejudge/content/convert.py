@@ -8,14 +8,23 @@ import difflib  # noqa: F401 - loaded here, while forks wait, for warnings in th
 import hashlib  # noqa: F401 - the same, for `bounded`
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
-from tracejudge.content.encode import TypeMark, copied, error_text, is_a, is_lazy, record_of, text_form, text_of
+from tracejudge.content.encode import (
+    TypeMark,
+    copied,
+    error_text,
+    is_a,
+    is_lazy,
+    key_text,
+    limit_text,
+    record_of,
+    text_form,
+)
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
     MAX_TAGS,
@@ -26,12 +35,13 @@ from tracejudge.content.field_names import (
     rank,
     snake_case,
 )
+from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
 from tracejudge.dialects.values import number_of, structure_of
-from tracejudge.ids import MAX_ID_CHARS, bounded, fresh_id, trace_id_text
-from tracejudge.log import attributes_of, report_or_raise
+from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, trace_id_text
+from tracejudge.log import attributes_of, class_name, report_or_raise
 from tracejudge.model import (
     TIMES,
     Document,
@@ -41,12 +51,11 @@ from tracejudge.model import (
     Span,
     ToolCall,
     Usage,
-    is_unusable_time,
     is_wire_span,
+    seconds_of,
     snake_case_keys,
 )
 
-MAX_NAME_CHARS: Final = 200
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
@@ -73,8 +82,7 @@ class Notes:
 
     def add(self, reason: str, field: str, kind: type | None = None, hint: str = "", times: int = 1) -> None:
         """Add a note."""
-        name = "" if kind is None else str(getattr(kind, "__name__", "object"))
-        self.found.append(Note(reason, field, name, hint, times))
+        self.found.append(Note(reason, field, "" if kind is None else class_name(kind), hint, times))
 
     def add_further(self, count: int) -> None:
         """Add a note on tags that are left out, if there are any, because there are too many."""
@@ -137,7 +145,7 @@ def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | N
     if trace_id is None or score is None:
         name, rule = ("score", "a number from -1 to 1") if trace_id else ("trace_id", "a non-empty string")
         is_outside = trace_id is not None and number_of(given.get("score")) is not None
-        found = "another number" if is_outside else type(given.get(name)).__name__
+        found = "another number" if is_outside else class_name(type(given.get(name)))
         notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {found}")
         return None
     comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
@@ -173,7 +181,7 @@ class _Named:
                 if name in _READERS or name == "messages":
                     self.fields[name] = value
                 else:
-                    others.append((name if type(name) is str else text_of(copied(name)), value))
+                    others.append((name if type(name) is str else key_text(name), value))
         # After the fields by their own names, then in the order of the table: some languages sort the names they write.
         for name, value in sorted(others, key=lambda item: rank(item[0])) if len(others) > 1 else others:
             self._add(name, value)
@@ -256,7 +264,7 @@ def _copy(value: Any, name: str, notes: Notes) -> Any:
 
 def _text(value: Any, _: Notes) -> str:
     if type(value) is str:
-        return value
+        return value if len(value) <= TRACE_CHARACTERS else limit_text(value, Budget(TRACE_CHARACTERS))
     is_no_json = is_a(value, complex) or (is_a(value, float) and not math.isfinite(value))
     text = str(value) if is_no_json else text_form(value)
     if text is None:
@@ -309,7 +317,7 @@ def _error(value: Any, _: Notes) -> str | None:
     # A call that failed is not judged by its empty answer, whatever the error is.
     if (text := text_form(value)) is not None:
         return text or None
-    return str(getattr(value if is_a(value, type) else type(value), "__name__", "error"))
+    return class_name(value if is_a(value, type) else type(value))
 
 
 _ISO: Final = re.compile(
@@ -331,9 +339,9 @@ def _time(value: Any, _: Notes) -> float | int | None:
             return None
         else:
             value = _iso_time(value)
-    if value is None or is_unusable_time(value):
+    if value is None or (seconds := seconds_of(value)) is None:
         raise UnreadableError
-    return value  # type: ignore[no-any-return]
+    return seconds
 
 
 def _iso_time(text: str) -> float | None:
@@ -348,7 +356,13 @@ def _iso_time(text: str) -> float | None:
     fraction = "" if fraction is None else f".{fraction:0<6.6}"
     clock = clock or "00:00"
     seconds = ":00" if clock.count(":") == 1 else ""
-    return datetime.fromisoformat(f"{day}T{clock}{seconds}{fraction}{zone}").timestamp()
+    # A leap second, which Python does not know, is the next second.
+    is_leap = clock.endswith(":60")
+    clock = f"{clock[:-2]}59" if is_leap else clock
+    try:
+        return datetime.fromisoformat(f"{day}T{clock}{seconds}{fraction}{zone}").timestamp() + is_leap
+    except ValueError:  # a month or an hour that does not exist
+        return None
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -515,7 +529,7 @@ def _span(item: Any, notes: Notes) -> Span | None:
     fields: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     for key, inner in given.items():
-        name = snake_case(key) if is_a(key, str) else str(key)
+        name = snake_case(key_text(key))
         name = _SPAN_NAMES.get(name, name)
         holder = fields if name in Span.__struct_fields__ and name not in fields else unknown
         if inner is not None:
@@ -543,13 +557,12 @@ def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
     found = {}
     notes.add_further(len(record) - MAX_TAGS)
     for key, item in islice(record.items(), MAX_TAGS):
-        name = copied(key)
         if item is None:
             continue
         if (text := text_form(item)) is None:
             notes.add("unreadable", "tags", type(item))
         else:
-            found[name if isinstance(name, str) else text_of(name) or "null"] = text
+            found[key_text(key)] = text
     return found or None
 
 
@@ -567,14 +580,14 @@ def _tag(item: Any) -> tuple[Any, Any]:
 
 def _input(value: Any, notes: Notes) -> str | list[Chat]:
     if type(value) is str:
-        return value
+        return _text(value, notes)
     return chats_in(copied(value)) or _parts_text(value) or _text(value, notes)
 
 
 def _output(value: Any, notes: Notes) -> str | dict[str, Any]:
     """Read an answer: any value as text; of what a model library returned the fields that it fills."""
     if type(value) is str:
-        return value
+        return _text(value, notes)
     if is_lazy(type(value)):
         raise UnreadableError
     answer = answer_in(copied(value))
@@ -628,7 +641,7 @@ _NAME_FIELDS: Final = (
     *("service", "environment", "release", "name", "session_id", "user_id", "response_id", "provider", "model"),
 )
 _ALWAYS_KEPT_CHARS: Final = {
-    **dict.fromkeys(_TEXT_FIELDS, sys.maxsize),
+    **dict.fromkeys(_TEXT_FIELDS, TRACE_CHARACTERS),
     **dict.fromkeys(_NAME_FIELDS, MAX_NAME_CHARS),
     **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
 }

@@ -26,11 +26,15 @@ from tracejudge.content.truncate import (
     METADATA,
     TRACE_CHARACTERS,
     Budget,
+    is_media,
+    may_hold_media,
+    media_mark,
     replace_large_structures,
     truncate_record,
-    truncation_mark,
+    without_media,
 )
-from tracejudge.log import attributes_of, report_or_raise, type_name
+from tracejudge.dialects.values import copied_collection, truncation_mark
+from tracejudge.log import attributes_of, bases_of, class_name, member_of, members_of, report_or_raise
 from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import BUILT_IN, Settings
 
@@ -43,8 +47,10 @@ _OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
 _BYTES = (bytes, bytearray, memoryview)
 _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
+_HEAD_BYTES = 64
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
+_MAX_COPIED = 100
 _OBJECT_LEVELS = 4
 """An object without a JSON form counts as so many levels: its attributes may lead to a whole program."""
 _TEXT_PROPERTIES = ("text", "page_content", "content")
@@ -84,6 +90,43 @@ def plain(value: object, budget: Budget, depth: int = 0) -> object:
         return _type_mark(value)
 
 
+def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
+    """Copy the texts and built-in collections of a value, as far as the budget allows; other values stay as they are.
+
+    No code of a value runs, as this is the caller's thread: `plain` converts the copy later. Bounded is also the number
+    of values that are copied, in `left`; those beyond it stay as well.
+    """
+    if is_a(value, str):
+        count = str.__len__(value)
+        kept = budget.take(count)
+        cut = truncation_mark(count - kept, "characters") if kept < count else ""
+        return str.__getitem__(value, slice(kept)) + cut if cut else value
+    left = [_MAX_COPIED] if left is None else left
+    left[0] -= 1
+    budget.take(_VALUE_CHARACTERS)
+    copy = value if left[0] < 0 else copied_collection(value)
+    if type(copy) not in {dict, list, tuple} or len(copy) > left[0]:
+        return copy
+    left[0] -= len(copy)
+    if type(copy) is dict:
+        return {key: snapshot(item, budget, left) for key, item in copy.items()}
+    return type(copy)([snapshot(item, budget, left) for item in copy])
+
+
+def without_traceback(error: BaseException) -> BaseException | str:
+    """Return a copy of an exception without its frames, which must not live on; where that cannot be, its type."""
+    # Its text is code of its class, and is asked for by the thread that sends.
+    kind = type(error)
+    base: Any = next(base for base in bases_of(kind) if base.__module__ == "builtins")
+    try:
+        copy: BaseException = base.__new__(kind, *error.args)
+        base.__init__(copy, *error.args)
+        attributes_of(copy).update(attributes_of(error))
+    except TypeError:
+        return class_name(kind)
+    return class_name(kind) if member_of(kind, "__del__") else copy
+
+
 def copied(value: object) -> Any:
     """Copy a value into plain JSON values, as far as a trace may hold it. Never raises."""
     return plain(value, Budget(TRACE_CHARACTERS))
@@ -99,11 +142,6 @@ def text_of(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def as_text(value: object) -> str:
-    """Return any value as text, up to the budget of one value. Never raises."""
-    return str.__str__(text_of(plain(value, Budget())))
 
 
 def text_form(value: object) -> str | None:
@@ -126,12 +164,12 @@ def record_of(value: object) -> dict[str, Any] | None:
 def is_lazy(kind: type) -> bool:
     """Return whether values of a type have no content yet: streams, iterators, coroutines."""
     # By the class: asking a lazy object could load it.
-    return any(not _LAZY_METHODS.isdisjoint(vars(base)) for base in kind.__mro__)
+    return any(not _LAZY_METHODS.isdisjoint(members_of(base)) for base in bases_of(kind))
 
 
 def error_text(error: BaseException) -> str:
     """Return an exception's type and message. Never raises."""
-    name = type_name(error)
+    name = class_name(type(error))
     try:
         text = str.__str__(str(error))  # a subclass of `str` becomes a plain one
     except BaseException as another:  # noqa: BLE001 - the exception is the host's
@@ -164,7 +202,7 @@ def _converted(value: Any, budget: Budget, depth: int) -> object:
     return _container(value, budget, depth + 1) if depth < _MAX_DEPTH else _too_deep(value, kind)
 
 
-def _container(value: Any, budget: Budget, depth: int) -> object:
+def _container(value: Any, budget: Budget, depth: int) -> object:  # noqa: PLR0911 - one return a kind
     kind = type(value)
     # Of a named tuple with two parts the first may be a document and the second its score.
     if issubclass(kind, tuple) and hasattr(kind, "_fields") and tuple.__len__(value) > _PAIR:
@@ -176,6 +214,9 @@ def _container(value: Any, budget: Budget, depth: int) -> object:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
     if issubclass(kind, _BYTES):
+        head = bytes(value[:_HEAD_BYTES])
+        if b"\0" in head or is_media(head):
+            return media_mark(head, len(value))
         # Decoded only as far as it is kept.
         return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
     if issubclass(kind, _OTHER_SEQUENCES):
@@ -207,8 +248,8 @@ def _public_attributes(value: Any, kind: type[Any]) -> dict[str, Any]:
     if issubclass(kind, type | ModuleType | logging.Filterer) or is_lazy(kind):
         return {}
     found = dict(attributes_of(value))
-    for base in kind.__mro__:
-        for name, member in vars(base).items():
+    for base in bases_of(kind):
+        for name, member in members_of(base).items():
             is_text = name in _TEXT_PROPERTIES and isinstance(member, property)
             if name not in found and (is_text or type(member) is MemberDescriptorType):
                 try:
@@ -254,10 +295,16 @@ def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget,
         if budget.full:
             mapping["..."] = truncation_mark(count - done, "values")
             break
-        name = plain(key, budget, _MAX_DEPTH)
+        name = key_text(key, budget)
         if type(written := plain(value, budget, depth)) is not TypeMark:
-            mapping[str.__str__(name) if isinstance(name, str) else text_of(name) or "null"] = written
+            mapping[name] = written
     return mapping if mapping or not count else _NO_CONTENT
+
+
+def key_text(key: object, budget: Budget | None = None) -> str:
+    """Return the key of a dict as text, without code of its own: what is no text or number stands as its type."""
+    name = plain(key, budget or Budget(), _MAX_DEPTH)
+    return str.__str__(name) if isinstance(name, str) else text_of(name) or "null"
 
 
 def _sequence(items: Iterable[object], count: int, budget: Budget, depth: int) -> object:
@@ -285,11 +332,7 @@ def _too_deep(value: object, kind: type) -> str:
 
 
 def _type_mark(value: object) -> TypeMark:
-    try:
-        return TypeMark(f"<{type(value).__name__}>")
-    except BaseException as error:  # noqa: BLE001 - a metaclass may define `__name__` in its own way
-        report_or_raise(error)
-        return TypeMark("<object>")
+    return TypeMark(f"<{class_name(type(value))}>")
 
 
 _Redact = Callable[[dict[str, Any], Sequence[Callable[[str], str]]], None]
@@ -323,6 +366,8 @@ class ContentPolicy:
             Exception: JSON cannot hold a value of the record.
         """
         payload = _encode(record)
+        if may_hold_media(payload):
+            payload = _encode(without_media(msgspec.json.decode(payload)))
         if not self._changes and len(payload) <= self._short_bytes:
             return Raw(payload)
         settings = self._settings

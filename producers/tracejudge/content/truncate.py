@@ -12,11 +12,15 @@ before.
 Not guaranteed: the cap of the trace if its metadata, which is never truncated, is itself too large.
 """
 
+import re
+from binascii import a2b_base64
 from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 from typing import Any, Final
 
 from msgspec.json import Encoder
+
+from tracejudge.dialects.values import truncation_mark
 
 TextChange = Callable[[str], str]
 PairChange = Callable[[str, str], str]
@@ -226,12 +230,12 @@ def _shorten_json(value: Any, kept: int) -> Any:
     return {**shorter, truncation_mark(left_out, "items"): ""} if left_out else shorter
 
 
-VALUE_CHARACTERS = 256 * 1024
+VALUE_CHARACTERS = 96 * 1024
 """Most characters kept of one value: an input, an output, all pieces of a stream."""
 SPANS_CHARACTERS = 1024 * 1024
 """Most characters kept of all spans of one trace together."""
-TRACE_CHARACTERS = 8 * 1024 * 1024
-"""Most characters read of one value before its trace is truncated; twice what an entry of the stream may hold."""
+TRACE_CHARACTERS = 4 * 1024 * 1024
+"""Most characters read of one value before its trace is truncated; as many bytes as an entry of the stream may hold."""
 
 
 class Budget:
@@ -258,6 +262,71 @@ class Budget:
         return taken
 
 
-def truncation_mark(count: int, what: str) -> str:
-    """Return the mark that says how much was truncated."""
-    return f"[... {count:,} {what} cut]"
+_MIN_RUN_CHARS: Final = 1_000
+_STRIDE: Final = 31  # prime: repeated lines seldom have a word at each of these places
+_BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
+_RUN_BYTES: Final = bytes(ord("a") if chr(byte) in f"{_BASE64}\\\r\n" else ord(" ") for byte in range(256))
+_SAMPLED_RUN: Final = b"a" * (_MIN_RUN_CHARS // _STRIDE - 1)
+# Lines of base64 are long, where those of a list of words are short. The lookahead keeps a long line from being tried
+# at all its lengths. Some languages write a slash as `\/`.
+_RUN: Final = re.compile(
+    r"(?:(?i:data):([\w.+/\\-]*)(?:;[\w.+=-]+)*;(?i:base64),|(?<![A-Za-z0-9+/_\\-])|(?<=\\[nrt]))"
+    r"(?=(?:[A-Za-z0-9+/_-]|\\/){60})((?:(?=([A-Za-z0-9+/_\\-]{60,}))\3\r?\n)*[A-Za-z0-9+/_\\-]*)={0,2}"
+)
+_BREAKS: Final = re.compile(r"\s|\\[rn]|\\")
+_STANDARD: Final = str.maketrans("-_", "+/")
+_MEDIA_FORMS: Final = re.compile(
+    rb"(?P<image>\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP|....ftyp(?:avif|heic|mif1)|II\*\0|MM\0\*|BM.{4}\0\0|<svg)"
+    rb"|(?P<audio>ID3|OggS|fLaC|RIFF....WAVE|....ftypM4A|\xff[\xf1-\xfb])"
+    rb"|(?P<video>....ftyp|\x1aE\xdf\xa3|RIFF....AVI )|(?P<file>%PDF|PK\x03\x04)",
+    re.DOTALL,
+)
+_MEDIA: Final = re.compile(r"(?i)image|audio|video")
+_HINT_CHARS: Final = 48
+_TYPICAL_CHARS: Final = 1_024
+_TYPICAL_DISTINCT: Final = 40
+
+
+def may_hold_media(encoded: bytes) -> bool:
+    """Return whether a text in UTF-8 may hold a long run of base64, from a sample of its bytes."""
+    return _SAMPLED_RUN in encoded[::_STRIDE].translate(_RUN_BYTES)
+
+
+def without_media(record: dict[str, Any]) -> dict[str, Any]:
+    """Replace the runs of base64 in all texts of a record by marks, in place."""
+    map_texts(record, mark_media, lambda key, text: mark_media(text, key))
+    return record
+
+
+def mark_media(text: str, key: str = "") -> str:
+    """Replace every long run of base64 by a mark of its kind and size, as `[image 165 kB]`.
+
+    Args:
+        key: The key of the text, which may name the kind of media.
+    """
+    return _RUN.sub(lambda run: _run_mark(run, key), text) if len(text) >= _MIN_RUN_CHARS else text
+
+
+def is_media(head: bytes) -> bool:
+    """Return whether binary content is of a known kind by its first bytes."""
+    return _MEDIA_FORMS.match(head) is not None
+
+
+def media_mark(head: bytes, size_bytes: int, mime: str = "", before: str = "") -> str:
+    """Return the mark of binary content by its MIME type, its first bytes, or the words before it."""
+    form = _MEDIA_FORMS.match(head)
+    kinds = _MEDIA.findall(mime), [str(form.lastgroup)] if form else [], _MEDIA.findall(before)[::-1], ["file"]
+    return f"[{next(names[0] for names in kinds if names).lower()} {max(1, round(size_bytes / 1000)):,} kB]"
+
+
+def _run_mark(run: re.Match[str], key: str) -> str:
+    body = _BREAKS.sub("", run[2])
+    if len(body) < _MIN_RUN_CHARS:
+        return run[0]
+    head, start = a2b_base64(body[:16].translate(_STANDARD)), body[:_TYPICAL_CHARS]
+    # Other long words, as of genes or digits, are made of few characters.
+    is_typical = len(set(start)) >= _TYPICAL_DISTINCT and sum(map(str.isdigit, start)) * 20 >= len(start)
+    if run[1] is None and not is_typical and not is_media(head):
+        return run[0]
+    before = f"{key} {run.string[max(0, run.start() - _HINT_CHARS) : run.start()]}"
+    return media_mark(head, len(body) * 3 // 4, run[1] or "", before)

@@ -6,16 +6,16 @@ First the data that passes through it: an item from caller to sender, an entry o
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from sys import getsizeof
-from types import GeneratorType
+from types import MethodDescriptorType
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from tracejudge.delivery.fork import Wakeup, reentrant_lock
-from tracejudge.log import attributes_of, report_or_raise
-from tracejudge.model import TextEnum
+from tracejudge.dialects.values import MAX_ITEMS, SCALARS, SEQUENCES, copied_collection
+from tracejudge.log import attributes_of, member_of
+from tracejudge.model import Document, Message, TextEnum
 
 _NEVER = -1
 _LARGE_SHARE = 8  # an item of less than an eighth of the buffer is not worth adding up the queue
@@ -38,6 +38,7 @@ class Item(Struct, frozen=True, gc=False):
     fields: dict[str, Any]
     """As given, with lists and dicts copied; owned by the sender."""
     size_bytes: int
+    """Estimated. An odd number says that there are values besides texts, numbers and lists or dicts of these."""
     published_at_s: float = 0.0
     """Seconds since the epoch; with 0 a trace without a time gets none."""
     trace_id: str = ""
@@ -395,125 +396,103 @@ class Flushes:
 
 
 _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
-_MAX_STEPS = 1_000  # about 0.2 ms; the rest is estimated from what was measured
-_EMPTY: dict[str, str] = {}
-_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-_COPIES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (list, list.copy),
-    (dict, dict.copy),
-    (set, set.copy),
-    (deque, deque.copy),
-    (bytearray, bytes),
-    (_VIEWS, list),
-)
-_ITERATORS = frozenset({GeneratorType, map, filter, zip})
-_TEXTS = frozenset({"output", "answer", "response", "completion", "input"})  # a stream of a model is the host's to read
-_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
-_SCALARS = frozenset({int, float, bool, type(None)})
+_VALUE_BYTES = 32  # a number in a list
+_MAX_STEPS = 200  # some 0.1 ms; the rest is estimated from what was measured
 _text_bytes = str.__sizeof__
+_SIZES: dict[type, Callable[[Any], int]] = {
+    kind: member_of(kind, "__sizeof__")
+    for kind in (dict, list, tuple, int, float, bool, type(None), bytes, Message, Document)
+}
 
 
 def copy_and_measure(fields: dict[str, Any]) -> int:
     """Copy the lists, dicts and other collections among the values in place, and estimate the bytes of all values.
 
-    A generator, and what `map`, `filter` and `zip` return, is read here: nobody else could read it later.
+    Runs no code of a value, not even to count it: known are built-in types and what subclasses of them inherit. Of a
+    long collection only the part that a trace can hold is copied. The number is odd where a value may have code.
 
     Not guaranteed: the sizes of foreign objects, and of values in containers after the first thousand. A string shared
     by several publications counts for each.
     """
     # Written for speed: every publication passes here.
     total = _SHELL_BYTES
+    others: tuple[Any, ...] = ()
     for name, value in fields.items():
         kind = type(value)
         if kind is str:
             total += value.__sizeof__()
-        elif kind is list:
+        elif kind is list and len(value) <= _MAX_STEPS:
             fields[name] = own = value.copy()
             size = own.__sizeof__()
             for inner in own:
                 if type(inner) is not str:
-                    size = own.__sizeof__() + estimate_bytes(own)
+                    others += (own,)
                     break
                 size += inner.__sizeof__()
-            total += size
-        elif kind is dict:
+            else:
+                total += size
+        elif kind is dict and len(value) <= _MAX_STEPS:
             fields[name] = own = value.copy()
             total += own.__sizeof__()
             for inner in own.values():
-                if type(inner) not in _SCALARS:
-                    total += estimate_bytes(own.values())
+                if type(inner) not in SCALARS:
+                    others += (own,)
                     break
-        elif kind not in _SCALARS:
-            fields[name] = other = _read(value) if kind in _ITERATORS and name not in _TEXTS else _copied(value, kind)
-            total += estimate_bytes((other,))
-    return total
+        elif kind not in SCALARS:
+            fields[name] = other = copied_collection(value)
+            others += (other,)
+    return (total + estimate_bytes(others)) | 1 if others else total & -2
 
 
 def estimate_bytes(values: Iterable[object]) -> int:
     """Estimate the bytes of values, including what containers hold."""
-    total = steps = containers = 0
+    total = containers = unseen = 0
     stack = list(values)
-    while stack:
+    for _ in range(_MAX_STEPS):
+        if not stack:
+            return total
         value = stack.pop()
         if type(value) is str:
             total += _text_bytes(value)
         else:
             total += _size(value)
-            inside = _inside(value)
-            if inside:
+            if inside := _inside(value):
                 containers += 1
-                stack.extend(inside)
-        steps += 1
-        if steps == _MAX_STEPS:
-            # The containers left are taken for as large as those measured.
-            plain = [value for value in stack if not _inside(value)]
-            average = total // max(containers, 1)
-            return total + sum(map(_size, plain)) + average * (len(stack) - len(plain))
-    return total
-
-
-def _copied(value: Any, kind: type) -> Any:
-    base_copy = next((copy for base, copy in _COPIES if issubclass(kind, base)), None)
-    if base_copy is None:
-        return value
-    try:
-        return value.copy() if hasattr(kind, "copy") and kind is not bytearray else base_copy(value)
-    except BaseException as error:  # noqa: BLE001 - a subclass of the host may copy in its own way
-        report_or_raise(error)
-        return base_copy(value)
-
-
-def _read(iterator: Any) -> Any:
-    try:
-        return list(islice(iterator, _MAX_STEPS))
-    except BaseException as error:  # noqa: BLE001 - the host's code; the converter reports that nothing was read
-        report_or_raise(error)
-        return iterator
+                room = MAX_ITEMS - len(stack)
+                stack.extend(inside if len(inside) <= room else islice(inside, room))
+                unseen += max(len(inside) - room, 0)
+    texts = [value for value in stack if type(value) is str]
+    numbers = [value for value in stack if type(value) in SCALARS]
+    # The containers left are taken for as large as those measured.
+    average, plain = total // max(containers, 1), len(texts) + len(numbers)
+    left = sum(map(_text_bytes, texts)) + len(numbers) * _VALUE_BYTES
+    return total + left + (len(stack) - plain) * average + unseen * (left // plain if plain else average)
 
 
 def _size(value: object) -> int:
+    if (known := _SIZES.get(type(value))) is not None:
+        return known(value)
+    # Only a method of a type in C: one in Python is the host's, and may record that it was called.
+    method = member_of(type(value), "__sizeof__")
+    is_size = type(method) is MethodDescriptorType and method.__name__ == "__sizeof__"
     try:
-        return getsizeof(value)
-    except BaseException as error:  # noqa: BLE001 - a method of the host; its size is a guess then
-        report_or_raise(error)
+        return int(method(value)) if is_size else _SHELL_BYTES
+    except TypeError:  # the method of another type
         return _SHELL_BYTES
 
 
-def _inside(value: Any) -> Collection[object]:
+def _inside(value: Any) -> Collection[Any]:
     # By type alone, and not through methods of the value: these may load something, raise, or never end.
     kind = type(value)
-    if kind in _SCALARS:
-        inside: Collection[object] = ()
-    elif kind is dict:
-        inside = value.values()
-    elif kind is list:
-        inside = value
-    elif issubclass(kind, Struct):
-        inside = astuple(value)
-    elif issubclass(kind, dict):
-        inside = list(dict.values(value))
-    elif base := next((base for base in _SEQUENCES if issubclass(kind, base)), None):
-        inside = list(base.__iter__(value))
-    else:
-        inside = () if issubclass(kind, type) else list(attributes_of(value).values())
-    return inside
+    if issubclass(kind, dict):
+        return dict.values(value)
+    if kind in SCALARS:
+        return ()
+    if issubclass(kind, Struct):
+        return astuple(value)
+    if kind in {list, tuple}:
+        return value  # type: ignore[no-any-return]
+    if issubclass(kind, SEQUENCES):
+        base = next(base for base in SEQUENCES if issubclass(kind, base))
+        return list(islice(base.__iter__(value), MAX_ITEMS))
+    return () if issubclass(kind, type) else attributes_of(value).values()

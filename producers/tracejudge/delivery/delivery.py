@@ -24,7 +24,7 @@ from tracejudge.delivery.fork import (
     unpatched,
 )
 from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender, Stream
-from tracejudge.ids import MAX_ID_CHARS, fresh_id, reseed
+from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, fresh_id, reseed, trace_id_text
 from tracejudge.log import logger, report_internal_error
 from tracejudge.settings import Settings
 from tracejudge.sharding import shard_of
@@ -260,11 +260,7 @@ def session_of(fields: Mapping[str, Any]) -> str | None:
         given = next((fields[name] for name in fields if type(name) is str and field_of(name) == "session_id"), None)
     if given is None or (type(given) is str and len(given) <= MAX_ID_CHARS):
         return given
-    # Only for a session id that is no text, or too long.
-    from tracejudge.content.convert import convert_field  # noqa: PLC0415
-
-    found = convert_field("session_id", given)
-    return found if isinstance(found, str) else None
+    return trace_id_text(given, MAX_NAME_CHARS)
 
 
 def _load_encoder(settings: Settings) -> "ItemEncoder":

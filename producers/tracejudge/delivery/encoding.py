@@ -1,24 +1,65 @@
 """Encoding of items: conversion, defaults and ids, then redaction and truncation, then JSON."""
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from types import GeneratorType
+from typing import Any, Final
 
 from msgspec.json import Encoder
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple, replace
 
 from tracejudge.content.convert import Note, Notes, UnreadableError, convert_feedback, convert_trace
 from tracejudge.content.encode import ContentPolicy, copied
+from tracejudge.content.field_names import field_of
 from tracejudge.content.tool_context import tool_context
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
+from tracejudge.delivery.fork import NativeThread, Wakeup
 from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
-from tracejudge.log import RedactionError, report_internal_error, type_name
-from tracejudge.model import LateFeedback, Trace
+from tracejudge.log import RedactionError, class_name, report_internal_error
+from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
 from tracejudge.settings import Settings
 
 MAX_ENTRY_BYTES = 4 * 1024 * 1024
 """The contract's `max_trace_bytes`: the worker accepts nothing larger."""
 
 _encoder = Encoder()
+_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
+_STRUCTS: Final = frozenset({Message, Document, ToolCall, Span, Usage, Feedback})
+_ITERATORS: Final = frozenset({GeneratorType, map, filter, zip})
+_STREAMS: Final = frozenset({"input", "output"})
+_MAX_READ: Final = 1_000
+_LONGEST_S: Final = 0.5
+_SHORTEST_S: Final = 0.05
+_SLOW_S: Final = 2.0
+_MAX_STUCK: Final = 4
+
+
+def runs_no_code(fields: dict[str, Any]) -> bool:
+    """Return whether the first thousand values within fields are all of built-in types, or of the wire's."""
+    waiting: list[Any] = [fields]
+    for value in islice(waiting, _MAX_READ):  # which grows meanwhile
+        kind = type(value)
+        inner = value
+        if kind is dict:
+            inner = value.values()
+        elif kind in _STRUCTS:
+            inner = astuple(value)
+        elif kind not in {list, tuple}:
+            return False
+        if not _SCALARS.issuperset(map(type, inner)):
+            waiting += [item for item in inner if type(item) not in _SCALARS]
+    return len(waiting) <= _MAX_READ
+
+
+def _with_items(item: Item) -> Item:
+    # Nobody else can read an iterator later. As an input or output it may be the stream that the host reads.
+    items = {
+        name: list(islice(value, _MAX_READ))
+        for name, value in item.fields.items()
+        if type(value) in _ITERATORS and field_of(name) not in _STREAMS
+    }
+    return replace(item, fields={**item.fields, **items}) if items else item
 
 
 class ItemEncoder:
@@ -33,15 +74,50 @@ class ItemEncoder:
             "environment": settings.environment,
             "release": settings.release,
         }
+        self._stuck: list[NativeThread] = []
+        self._slow_s = 0.0
         self.notes: Sequence[Note] = ()
         """What of the last item could not be taken as it was given; without any text of it."""
 
     def encode(self, item: Item) -> Entry | Reason:
         """Encode an item as JSON, or return the reason for its drop. Never raises."""
         notes = Notes()
-        outcome = self._encode(item, notes)
+        try:
+            if not item.size_bytes % 2 or runs_no_code(item.fields):
+                outcome = self._encode(item, notes)
+            else:
+                outcome = self._run_code(lambda: self._encode(_with_items(item), notes))
+        except TimeoutError as error:
+            report_internal_error(error)
+            notes = Notes()  # the others belong to the thread that was left
+            notes.add_cause("invalid", item.kind.name.lower(), "a value whose conversion does not end")
+            outcome = Reason.INVALID
         self.notes = notes.found
         return outcome
+
+    def _run_code(self, task: Callable[[], Entry | Reason]) -> Entry | Reason:
+        """Run a conversion in a thread of its own; TimeoutError if it, or too many before it, do not end."""
+        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
+        done, outcomes, began_s = Wakeup(), list[Entry | Reason](), time.monotonic()
+
+        def run() -> None:
+            outcomes.append(task())
+            done.open()
+
+        thread = NativeThread(run, name="tracejudge-values")
+        if len(self._stuck) < _MAX_STUCK:
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads, or the interpreter ends
+                return task()
+            # After some slow values each has little time, as the traces behind it wait.
+            if not done.wait(_LONGEST_S if self._slow_s < _SLOW_S else _SHORTEST_S):
+                self._stuck.append(thread)
+        spent_s = time.monotonic() - began_s
+        self._slow_s = self._slow_s * 0.98 + (spent_s if spent_s > _SHORTEST_S / 2 else 0.0)
+        if not outcomes:
+            raise TimeoutError
+        return outcomes[0]
 
     def _encode(self, item: Item, notes: Notes) -> Entry | Reason:
         subject = "trace" if item.kind is Kind.TRACE else "feedback"
@@ -53,11 +129,11 @@ class ItemEncoder:
             payload = _encoder.encode(self._prepared(record))
         except RedactionError as error:
             report_internal_error(error)
-            notes.add_cause("redaction", subject, f"{type_name(error.__cause__ or error)} in redact")
+            notes.add_cause("redaction", subject, f"{class_name(type(error.__cause__ or error))} in redact")
             return Reason.REDACTION
         except BaseException as error:  # noqa: BLE001 - values of the host may fail in any way
             report_internal_error(error)
-            notes.add_cause("invalid", subject, type_name(error))
+            notes.add_cause("invalid", subject, class_name(type(error)))
             return Reason.INVALID
         if len(payload) > MAX_ENTRY_BYTES:
             notes.add_cause("too_large", subject, f"{len(payload):,} bytes")
@@ -69,7 +145,8 @@ class ItemEncoder:
             return self._content.prepare(record)
         except (TypeError, ValueError) as error:
             # Frequent shapes are not searched for what JSON cannot hold, such as half of a surrogate pair.
-            report_internal_error(error)
+            if type(error) is not UnicodeEncodeError:
+                report_internal_error(error)
             return self._content.prepare(type(record)(**copied(asdict(record))))
 
     def _trace(self, item: Item, notes: Notes) -> Trace | None:

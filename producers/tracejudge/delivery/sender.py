@@ -14,7 +14,7 @@ from msgspec.json import encode
 from tracejudge.delivery.buffer import Batch, Buffer, Entry, Flushes, Item, Kind, Totals
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.reports import Reports
-from tracejudge.log import DeliveryError, ThrottledLog, report_internal_error, type_name
+from tracejudge.log import DeliveryError, ThrottledLog, class_name, report_internal_error
 from tracejudge.model import ProducerReport
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Sender:
                 self.step()
             except BaseException as error:  # noqa: BLE001 - no fault, of the driver or the host, loses a batch
                 report_internal_error(error)
-                self._log_failure(type_name(error))
+                self._log_failure(class_name(type(error)))
                 self._back_off()
         if self._stream is not None:
             self._stream.disconnect()

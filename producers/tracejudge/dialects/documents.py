@@ -130,7 +130,8 @@ def document_of(value: Any) -> Document | str | None:
     views = _views(value)
     text = next((text for view in views if (text := _text_in(view)) is not None), None)
     if text is None:
-        return None
+        dump = None if isinstance(value, Mapping) else getattr(type(value), "model_dump", None)
+        return document_of(dump(value)) if callable(dump) else None
     score = next((number for view in views for key in SCORES if (number := _number(view, key)) is not None), None)
     if score is None:
         distances = (number for view in views for key in DISTANCES if (number := _number(view, key)) is not None)

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from tracejudge.dialects.messages import conversation, input_from_messages
 from tracejudge.dialects.reading import SpanInput
-from tracejudge.dialects.values import first_count, first_text, is_list, mapping_of, text_of
+from tracejudge.dialects.values import SCALARS, copied_collection, first_count, first_text, is_list, mapping_of, text_of
+from tracejudge.log import attributes_of, member_of
 from tracejudge.model import ToolCall, Usage
 
 _REQUEST_KEYS: Final = ("messages", "system", "input", "instructions", "model")
@@ -33,25 +34,34 @@ _UNFINISHED: Final = frozenset({"queued", "in_progress"})
 
 
 def json_data(value: Any, depth: int = 0) -> Any:
-    """Copy the containers of a value; models of pydantic become dicts, other objects None. Texts are not copied."""
-    if value is None or isinstance(value, str | int | float):
+    """Copy the containers of a value, without its code; models of pydantic become dicts, other objects None."""
+    kind = type(value)
+    if kind is str or value is None or kind in SCALARS:
         return value
-    if depth >= _MAX_DEPTH:
-        return None
-    if isinstance(value, list | tuple):
-        return [json_data(item, depth + 1) for item in value]
+    base = next((base for base in (str, int, float) if issubclass(kind, base)), None)
+    if base is not None or depth >= _MAX_DEPTH:
+        return {str: str.__str__, int: int.__int__, float: float.__float__}[base](value) if base else None
     # Not by `model_dump`, which warns about values that do not fit their types and also copies what is skipped here.
-    fields = vars(value) if hasattr(type(value), "model_dump") else value
-    if not isinstance(fields, Mapping):
+    copy = copied_collection(attributes_of(value) if member_of(kind, "model_dump") is not None else value)
+    if type(copy) in {list, tuple}:
+        return [json_data(item, depth + 1) for item in copy]
+    if type(copy) is not dict:
         return None
-    return {name: json_data(item, depth + 1) for name, item in fields.items() if name not in _SKIPPED}
+    return {
+        name: json_data(item, depth + 1) for name, item in copy.items() if type(name) is str and name not in _SKIPPED
+    }
 
 
-def request_data(body: object) -> dict[str, Any]:
+def request_data(body: object, more: object = None) -> dict[str, Any]:
     """Copy the parts of a request that a trace shows, so that later changes by the caller do not matter."""
-    given = body if isinstance(body, Mapping) else {}
+    given = {**_plain_dict(body), **_plain_dict(more)}
     copied = {key: json_data(given[key]) for key in (*_REQUEST_KEYS, *_ID_KEYS) if given.get(key) is not None}
     return {key: value for key, value in copied.items() if value is not None}
+
+
+def _plain_dict(value: object) -> dict[str, Any]:
+    copy = copied_collection(value)
+    return copy if type(copy) is dict else {}
 
 
 def is_unfinished(response: Mapping[str, Any]) -> bool:

@@ -3,13 +3,16 @@
 import ast
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Final, TypeGuard
+from itertools import islice
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
 from tracejudge.dialects import names
+from tracejudge.log import class_name
 from tracejudge.model import JSONValue
 
 _MAX_DEPTH: Final = 20
@@ -186,3 +189,53 @@ def _items(tree: _Tree) -> list[object]:
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
+
+
+MAX_NAMES = 500
+"""Most names of one publication; a mark says how many more there were."""
+MAX_ITEMS = 2_000
+"""Most items of one list, the first and the last ones: a trace within its cap holds no more."""
+_MAX_BYTES = 128 * 1024
+SCALARS = frozenset({int, float, bool, type(None)})
+_KEYS = SCALARS | {str}
+_EMPTY: dict[str, str] = {}
+_SETS: tuple[Any, ...] = (set, frozenset, deque, type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+SEQUENCES: tuple[Any, ...] = (list, tuple, *_SETS)
+
+
+def bounded_names(fields: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the fields of a publication with at most `MAX_NAMES` names, and a mark that counts the others."""
+    if dict.__len__(fields) <= MAX_NAMES:
+        return fields
+    kept = dict(_entries(islice(dict.items(fields), MAX_NAMES)))
+    return {**kept, "...": truncation_mark(dict.__len__(fields) - MAX_NAMES, "values")}
+
+
+def _entries(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    # A key of another type has a hash of its own; as text it would be the name of its type as well.
+    return ((key if type(key) in _KEYS else f"<{class_name(type(key))}>", value) for key, value in items)
+
+
+def copied_collection(value: Any) -> Any:
+    """Return a copy of a built-in collection as a list, dict or bytes, as far as a trace holds it; else the value."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        if dict.__len__(value) > MAX_ITEMS:
+            return bounded_names(value)
+        # The copy of a subclass would ask for its keys.
+        return dict.copy(value) if kind is dict else dict(_entries(dict.items(value)))
+    if issubclass(kind, bytearray):
+        return bytes(bytearray.__getitem__(value, slice(_MAX_BYTES)))
+    base = next((base for base in SEQUENCES if issubclass(kind, base)), None)
+    if base is None or (base in {tuple, frozenset} and base.__len__(value) <= MAX_ITEMS):
+        return value
+    count, half = base.__len__(value), MAX_ITEMS // 2
+    if count <= MAX_ITEMS:
+        return value.copy() if kind is set else list(base.__iter__(value))
+    last = base.__getitem__(value, slice(-half, None)) if base in {list, tuple} else ()
+    return [*islice(base.__iter__(value), half), truncation_mark(count - half - len(last), "items"), *last]
+
+
+def truncation_mark(count: int, what: str) -> str:
+    """Return the mark that says how much was truncated."""
+    return f"[... {count:,} {what} cut]"

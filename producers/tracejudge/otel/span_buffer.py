@@ -5,7 +5,7 @@ several of them here, as when a request calls its own service; each becomes a tr
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, StatusCode
 
+from tracejudge.delivery.buffer import estimate_bytes
 from tracejudge.dialects import RawEvent, RawSpan
 from tracejudge.ids import SpanIds
 from tracejudge.model import TextEnum
@@ -22,7 +23,6 @@ from tracejudge.otel.joining import SpanGroup
 _NANOSECONDS: Final = 1e9
 _MAX_EVENTS: Final = 512
 _SHELL_BYTES: Final = 800  # the span itself, its ids and times
-_VALUE_BYTES: Final = 120  # a key and a value besides its text
 _STATUS: Final = {StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 
 
@@ -59,17 +59,7 @@ def raw_span(span: ReadableSpan) -> RawSpan | None:
 
 def span_bytes(span: RawSpan) -> int:
     """Estimate the memory of a span."""
-    return _SHELL_BYTES + _bytes(span.attributes) + sum(_bytes(event.attributes) for event in span.events)
-
-
-def _bytes(value: object) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, list | tuple):
-        return sum(_VALUE_BYTES + _bytes(item) for item in value)
-    if isinstance(value, Mapping):
-        return sum(_VALUE_BYTES + _bytes(item) for item in value.values())
-    return 0
+    return _SHELL_BYTES + estimate_bytes([span.attributes, *(event.attributes for event in span.events)])
 
 
 _LINKS_PER_SPAN: Final = 8

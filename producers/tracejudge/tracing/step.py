@@ -7,15 +7,17 @@ become its spans. When the first one ends, the whole is published as one trace.
 import itertools
 import time
 from contextvars import ContextVar
+from enum import Enum
 from os import getpid
 from typing import Any
 
 from tracejudge.api import _Current, publish, warn_without_init
-from tracejudge.content.encode import TypeMark, as_text, error_text, is_a, plain
+from tracejudge.content.encode import is_a, snapshot, without_traceback
 from tracejudge.content.field_names import field_of
-from tracejudge.content.truncate import SPANS_CHARACTERS, Budget, truncation_mark
-from tracejudge.ids import SpanIds, current_span, fresh_id, fresh_trace_id
-from tracejudge.log import report_or_raise
+from tracejudge.content.truncate import SPANS_CHARACTERS, Budget
+from tracejudge.dialects.values import truncation_mark
+from tracejudge.ids import MAX_NAME_CHARS, SpanIds, current_span, fresh_id, fresh_trace_id, plain_text
+from tracejudge.log import attributes_of, bases_of, class_name, report_or_raise
 from tracejudge.model import Span, ToolCall, Usage
 
 MAX_SPANS = 1_000
@@ -121,7 +123,7 @@ class Step:
         self.parent: Step | None = None
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        self.failure: str | None = None
+        self.failure: BaseException | str | None = None
         self._ids: SpanIds | None = None
         self._outer: Step | None = None
         self._inside: Step | None = None  # None for the step itself, which would be a reference cycle
@@ -177,9 +179,7 @@ class Step:
             if self.recording is not None:
                 self.recording.ids = self._ids
         if self.recording is not None and name in _COPIED_FIELDS:
-            copied = plain(value, self.budget())
-            # The converter reports the type of a value without content.
-            value = value if type(copied) is TypeMark else copied
+            value = snapshot(value, self.budget())
         self.fields[name] = value
 
     def needs(self, name: str) -> bool:
@@ -196,7 +196,7 @@ class Step:
             return
         self.ended_at = time.time()
         if error is not None and not is_no_failure(error):
-            self.failure = error_text(error)
+            self.failure = without_traceback(error)
         if self.parent is None and self.recording.is_open_here:
             steps, left_out = self.recording.close()
             if self.kind in _SPAN_ONLY_KINDS:
@@ -264,21 +264,22 @@ def meant_kind(kind: object) -> str | None:
     return next(iter(difflib.get_close_matches(kind.casefold(), KINDS, n=1, cutoff=0.8)), None)
 
 
-def kind_text(kind: object) -> str | None:
-    """Return the kind of a step as text, whatever the host passed."""
-    return as_text(kind) or None
+def kind_text(kind: Any) -> str | None:
+    """Return the kind or name of a step as text, whatever the host passed, without code of it."""
+    given: Any = attributes_of(kind).get("_value_", kind) if is_a(kind, Enum) else kind
+    text = "" if given is None else plain_text(given) if is_a(given, str) else f"<{class_name(type(given))}>"
+    return text[:MAX_NAME_CHARS] or None
+
+
+_exit_code = SystemExit.__dict__["code"].__get__
 
 
 def is_no_failure(error: BaseException) -> bool:
     """Return whether an exception is a cancellation or an exit with success."""
-    try:
-        kinds = {kind.__name__ for kind in type(error).__mro__}
-        # By type first: an exit code may be any object, without a hash or a truth.
-        exits_well = isinstance(error, SystemExit) and type(error.code) in {int, type(None)} and not error.code
-        return exits_well or not kinds.isdisjoint(_CANCELLATIONS)
-    except BaseException as another:  # noqa: BLE001 - a metaclass may define `__name__` in its own way
-        report_or_raise(another)
-        return False
+    # By type first: an exit code may be any object, without a hash or a truth.
+    code = _exit_code(error) if is_a(error, SystemExit) else 1
+    exits_well = type(code) in {int, type(None)} and not code
+    return exits_well or not _CANCELLATIONS.isdisjoint(map(class_name, bases_of(type(error))))
 
 
 _SPAN_FIELDS = frozenset({"name", "input", "output", "error", "started_at", "ended_at"})
@@ -313,16 +314,17 @@ def _span(step: Step) -> Span:
     fields = step.fields
     error = _error_of(step)
     attributes = {
-        name: copied
+        name: snapshot(value, step.budget())
         for name, value in fields.items()
-        if name not in _SPAN_FIELDS and type(copied := plain(value, step.budget())) is not TypeMark
+        if name not in _SPAN_FIELDS and value is not None
     }
-    status = "error" if error else "ok"
-    if error:
+    has_failed = error is not None and not (type(error) in {str, bool} and not error)
+    status = "error" if has_failed else "ok"
+    if has_failed:
         attributes["error"] = error
     return Span(
         span_id=step.ids.span_id,
-        name=as_text(fields.get("name")) or "block",
+        name=kind_text(fields.get("name")) or "block",
         parent_id=step.parent.ids.span_id if step.parent is not None else None,
         kind=step.kind,
         started_at=fields.get("started_at", step.started_at),
@@ -335,11 +337,9 @@ def _span(step: Step) -> Span:
     )
 
 
-def _error_of(step: Step) -> str | None:
+def _error_of(step: Step) -> object:
     given = step.fields.get("error")
-    if given is None:
-        return step.failure
-    return error_text(given) if is_a(given, BaseException) else as_text(given)
+    return step.failure if given is None else without_traceback(given) if is_a(given, BaseException) else given
 
 
 _RETRIEVER_KINDS = frozenset({"retriever", "retrieval"})

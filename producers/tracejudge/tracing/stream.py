@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from io import StringIO
 from typing import Any
 
-from tracejudge.content.encode import TypeMark, limit_text, plain
-from tracejudge.content.truncate import Budget, truncation_mark
+from tracejudge.content.encode import limit_text, snapshot
+from tracejudge.content.truncate import Budget
+from tracejudge.dialects.values import truncation_mark
 from tracejudge.tracing.step import Step
 
 
@@ -23,21 +24,20 @@ class StreamPieces:
         self._characters_cut = 0
         self._values_cut = 0
 
-    def add(self, piece: object) -> None:
+    def add(self, piece: Any) -> None:
         """Add a piece; None, with which many streams end, is ignored."""
         if piece is None:
             return
         if issubclass(type(piece), str):
-            text = str.__str__(piece)
-            kept = self._budget.take(len(text))
-            self._text.write(text[:kept])
-            self._characters_cut += len(text) - kept
+            count = str.__len__(piece)
+            kept = self._budget.take(count)
+            self._text.write(str.__getitem__(piece, slice(kept)))
+            self._characters_cut += count - kept
         elif self._budget.full:
             self._values_cut += 1
         else:
             self._end_text()
-            if type(copied := plain(piece, self._budget)) is not TypeMark:
-                self._done.append(copied)
+            self._done.append(snapshot(piece, self._budget))
 
     def value(self) -> object:
         """Return all texts joined if there was nothing else, else the list of pieces."""
