@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 from prometheus_client import disable_created_metrics
@@ -32,10 +32,7 @@ from worker.telemetry import logs
 from worker.telemetry.calls import CallMetrics, measure_python
 from worker.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
-from worker.telemetry.metrics import Metrics, push
-
-if TYPE_CHECKING:
-    from worker.telemetry.metrics_push import MetricsPush
+from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0
@@ -81,7 +78,6 @@ class Runtime:
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
         access = HttpAuth.of(settings, os.environ)
-        self._push: MetricsPush | None = None
         self._http_server = HttpServer(self.metrics.registry, self._readiness, access, tls_context(settings))
         judges = configured(settings.judges)
         keep_secrets(settings)
@@ -146,7 +142,6 @@ class Runtime:
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         page = self._http_server.start(settings.metrics_host, settings.metrics_port)
-        self._push = push(settings, self.metrics.registry, os.environ)
         if self._shared.has("judge"):
             self._shared.loop.start()
         for shard in self.shards.values():
@@ -183,8 +178,6 @@ class Runtime:
             loop.stop()
         for store in self.stores:
             store.close()
-        if self._push is not None:
-            self._push.stop()
         self._http_server.stop()
         log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
 

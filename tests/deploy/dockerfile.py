@@ -89,7 +89,7 @@ def build(file: Path, context: Path, root: Path) -> Image:
     pip = root / "base" / "bin" / "pip"
     pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip --python {root}/base/bin/python "$@"\n')
     pip.chmod(0o755)
-    repack(root / "wheels", "tracejudge-worker", "setuptools", "opentelemetry-exporter-otlp-proto-http")
+    repack(root / "wheels", "tracejudge-worker", "setuptools")
     ignored = [line for line in _lines(file.with_name(f"{file.name}.dockerignore")) if not line.startswith("#")]
     image = Image(root)
     for instruction in read(file):

@@ -187,7 +187,7 @@ def test_a_distribution_that_replaced_our_files_is_reported(wheels: dict[str, Pa
 def test_the_bills_of_materials_name_what_the_wheels_bring(wheels: dict[str, Path], tmp_path: Path) -> None:
     bills = {path.name.partition("-")[0]: path for path in release.sbom(wheels[SDK].parent, tmp_path)}
     extras = {one: {*metadata(wheels[one]).get_all("Provides-Extra", [])} - {"dev", "release"} for one in PROJECTS}
-    assert "otlp" in extras[WORKER]
+    assert "gateway" in extras[WORKER]
     for name, bill in bills.items():
         requirements = [wheels[SDK], f"{wheels[name]}[{','.join(sorted(extras[name]))}]"]
         text = bill.read_text(encoding="utf-8")

@@ -247,8 +247,6 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "served_shards": ("1", (1,)),
     "broker_url": ("amqp://host", "amqp://host"),
     "prefix": ("mine", "mine"),
-    "metrics": ("otlp", "otlp"),
-    "metrics_push_s": ("1m", 60.0),
     "metrics_host": ("0.0.0.0", "0.0.0.0"),  # noqa: S104 - what containers set
     "metrics_port": ("0", 0),
     "metrics_token_env": ("METRICS_TOKEN", "METRICS_TOKEN"),

@@ -37,7 +37,6 @@ from worker.forget import ForgetTarget, Forgetting
 from worker.monitor.label_store import Label, write_labels
 from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
-from worker.telemetry.metrics_push import receiver_url
 
 MIN_WAIT_S = 0.1
 MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="big", base_url="http://localhost")}
@@ -558,9 +557,7 @@ def test_the_path_of_another_api_is_said(kind: str, url: str, fault: str | None)
     assert faults[:1] == [] if fault is None else faults[0].startswith(fault), faults
 
 
-def test_metrics_go_beside_the_spans_of_an_address_with_their_path() -> None:
-    for end in ("", "/", "/v1/traces", "/v1/metrics/"):
-        assert receiver_url(Settings(otlp_endpoint=f"http://h:4318{end}"), {}) == "http://h:4318/v1/metrics"
+def test_the_short_form_with_the_path_of_another_api_is_refused() -> None:
     with pytest.raises(SettingsError, match="otlp_endpoint: ends in /api/public, the path of another API"):
         load({"TRACEJUDGE_OTLP_ENDPOINT": "https://h/api/public"})
 

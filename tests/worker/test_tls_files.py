@@ -12,17 +12,15 @@ from support.cases import each_case
 
 from judges.core.model import ModelSettings
 from judges.models.registry import ModelSettingsError, build
-from worker.cli.doctor.http_endpoints import endpoint, metrics_receiver
+from worker.cli.doctor.http_endpoints import endpoint
 from worker.config.loading import build as build_settings
 from worker.config.loading import load, read
-from worker.config.settings import Settings, SettingsError
+from worker.config.settings import SettingsError
 from worker.export.receiver_client import Destination, ReceiverClient
 from worker.telemetry.finding import cause_of
 from worker.telemetry.http_server import server_tls
-from worker.telemetry.metrics_push import receiver_url
 
 MODEL = ModelSettings(base_url="https://127.0.0.1:1/v1", model="m")
-PUSH = Settings(metrics="otlp", otlp_endpoint="https://127.0.0.1:1")
 
 
 class Pair(NamedTuple):
@@ -59,10 +57,6 @@ def by_variable(name: str, use: Callable[[], object]) -> Callable[[str], object]
     return used
 
 
-def push() -> object:
-    return receiver_url(PUSH, os.environ)
-
-
 def receiver() -> None:
     ReceiverClient(Destination("https://127.0.0.1:1", "receivers.x", "a receiver")).close()
 
@@ -78,15 +72,6 @@ USES: dict[str, tuple[str, Callable[[str], object]]] = {
     ),
     "a model": ("SSL_CERT_FILE", by_variable("SSL_CERT_FILE", lambda: build(MODEL, {}))),
     "a receiver": ("SSL_CERT_FILE", by_variable("SSL_CERT_FILE", receiver)),
-    **{
-        name: (name, by_variable(name, push))
-        for name in (
-            "REQUESTS_CA_BUNDLE",
-            "CURL_CA_BUNDLE",
-            "OTEL_EXPORTER_OTLP_CERTIFICATE",
-            "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY",
-        )
-    },
 }
 
 
@@ -98,10 +83,7 @@ def test_a_file_that_cannot_be_used_stops_the_start(
     monkeypatch.setattr(os, "environ", os.environ.copy())
     for file, content in {"empty": "", "text": "no PEM", "cut": Path(pair.cert).read_text()[:400]}.items():
         (tmp_path / file).write_text(content)
-    paths = ["/nowhere/ca.pem", *(str(tmp_path / file) for file in ("empty", "text", "cut"))]
-    if "BUNDLE" not in name and not name.startswith("OTEL"):
-        paths.append(str(tmp_path))
-    for path in paths:
+    for path in ("/nowhere/ca.pem", *(str(tmp_path / file) for file in ("empty", "text", "cut")), str(tmp_path)):
         with pytest.raises((SettingsError, ModelSettingsError)) as caught:
             use(path)
         said = str(caught.value)
@@ -111,11 +93,9 @@ def test_a_file_that_cannot_be_used_stops_the_start(
 
 
 def test_files_that_nothing_uses_are_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
-        monkeypatch.setenv(name, "/nowhere/ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     build(ModelSettings(base_url="http://127.0.0.1:1/v1", model="m"), {})
     load({"SSL_CERT_FILE": "/nowhere/ca.pem"}, None, needs_rules=False)
-    receiver_url(Settings(metrics="otlp", otlp_endpoint="http://127.0.0.1:1"), os.environ)
     # `tracejudge lint` runs where the files need not be.
     named = {"TRACEJUDGE_REDIS_URL": "rediss://host?ssl_ca_certs=/nowhere/ca.pem"}
     build_settings(read(named), needs_rules=False)
@@ -123,9 +103,7 @@ def test_files_that_nothing_uses_are_no_matter(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_doctor_names_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/bundle.pem")
-    said = [endpoint("m", MODEL, {})[0].what, metrics_receiver(PUSH, os.environ)[0].what]
-    assert ["/nowhere/ca.pem" in said[0], "/nowhere/bundle.pem" in said[1]] == [True, True], said
+    assert "/nowhere/ca.pem" in endpoint("m", MODEL, {})[0].what
 
 
 def test_certificates_of_our_own_servers_are_named(pair: Pair) -> None:

@@ -18,7 +18,7 @@ from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
-from worker.telemetry.metrics import BoardMetrics, push
+from worker.telemetry.metrics import BoardMetrics
 
 log = structlog.get_logger("tracejudge.board")
 _THREAD_STOP_S: Final = 5.0
@@ -41,12 +41,11 @@ class BoardServer:
         """
         board = settings.board
         access = Access(settings, environment)
-        self._settings, self._environment = settings, environment
         self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
         index = VerdictIndex(self._store)
         overview = OverviewThread(self._store, index)
         self._threads = (index, overview)
-        metrics = self._metrics = BoardMetrics(settings)
+        metrics = BoardMetrics(settings)
         metrics.indexed.set_function(lambda: float(index.query("SELECT count(*) FROM verdicts")[0][0]))
         self._readiness = Readiness()
         for thread in self._threads:
@@ -88,7 +87,6 @@ class BoardServer:
             started: Called once requests are answered and signals end the board.
         """
         self._server.started_hook = started
-        pushing = push(self._settings, self._metrics.registry, self._environment)
         for thread in self._threads:
             thread.start()
         try:
@@ -99,8 +97,6 @@ class BoardServer:
             self._pages.stop()
             for one in self._store.shards:
                 one.close()
-            if pushing is not None:
-                pushing.stop()
 
     def __enter__(self) -> Self:
         self._thread.start()

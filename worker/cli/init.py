@@ -36,7 +36,6 @@ _TEMPLATE: Final = """\
 redis_url = {redis_url}
 # prefix = "tracejudge"                 # the first part of every key in Redis
 # metrics_port = 9808                   # the metrics page; see also metrics_host = "0.0.0.0"
-# metrics = "otlp"                      # push metrics to otlp_endpoint too, where nothing scrapes
 # otlp_endpoint = "http://collector:4318"   # where spans of verdicts are sent
 # retention = "24h"                     # how long a trace can be judged again
 # log_verdicts = "failed"               # "all" unless set, or "none"

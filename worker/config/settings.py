@@ -384,9 +384,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             role `monitor` reads all shards in any case.
         broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set, of several the first.
         prefix: First part of every Redis key and queue name.
-        metrics: How metrics leave: `prometheus`, by the metrics page alone; or `otlp`, also pushed to the OTLP receiver
-            of `otlp_endpoint`, or of OpenTelemetry's variables, by the extra `otlp`.
-        metrics_push_s: Seconds between two pushes of metrics.
         metrics_host: Address of the metrics page; 0.0.0.0 lets other machines read it.
         metrics_port: Port of the metrics page; 0 takes any free one, which is then logged.
         metrics_token_env: Name of the variable with the bearer token that `/metrics` requires; the token itself is
@@ -462,8 +459,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     served_shards: tuple[Annotated[int, Meta(ge=0)], ...] = ()
     broker_url: str | None = None
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
-    metrics: Literal["prometheus", "otlp"] = "prometheus"
-    metrics_push_s: Seconds = 15.0
     metrics_host: str = "127.0.0.1"
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9808
     metrics_token_env: str | None = None

@@ -30,7 +30,7 @@ from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
-from worker.telemetry.metrics import GatewayMetrics, push
+from worker.telemetry.metrics import GatewayMetrics
 
 T = TypeVar("T")
 log = structlog.get_logger("tracejudge.gateway")
@@ -195,7 +195,6 @@ class GatewayServer:
             metrics=self._metrics,
             losses=self._losses,
         )
-        self._environment = environment
         self._connections = _Connections(settings.gateway.max_connections, self._metrics)
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
         self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)
@@ -219,7 +218,6 @@ class GatewayServer:
         server_tls("gateway.tls_cert", gateway.tls_cert, gateway.tls_key)
         server = self._server()
         page = self._pages.start(self._settings.metrics_host, gateway.metrics_port, "gateway.metrics_port")
-        pushing = push(self._settings, self._metrics.registry, self._environment)
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()
@@ -232,8 +230,6 @@ class GatewayServer:
             server.run(sockets=[listener])
         finally:
             self._stop()
-            if pushing is not None:
-                pushing.stop()
 
     def _server(self) -> "_Server":
         gateway = self._settings.gateway

@@ -4,18 +4,15 @@ Registration, the reference page and the checks of rules and dashboards are made
 from the configuration or from closed sets; what is not bounded by nature is bounded by ``BoundedLabel``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args, overload
+from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from judges.agent.conversation import End
-from worker.config.settings import Settings, SettingsError
-
-if TYPE_CHECKING:
-    from worker.telemetry.metrics_push import MetricsPush
+from worker.config.settings import Settings
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
@@ -420,19 +417,3 @@ GATEWAY_METRICS: Final = _rows(GatewayMetrics)
 """The gateway's table, by attribute of ``GatewayMetrics``."""
 BOARD_METRICS: Final = _rows(BoardMetrics)
 """The board's table, by attribute of ``BoardMetrics``."""
-
-
-def push(settings: Settings, registry: CollectorRegistry, environment: Mapping[str, str]) -> "MetricsPush | None":
-    """Begin to push a registry where the settings ask for it.
-
-    Raises:
-        SettingsError: A package is absent, or no receiver is named.
-    """
-    if settings.metrics == "prometheus":
-        return None
-    try:
-        from worker.telemetry.metrics_push import MetricsPush  # noqa: PLC0415 - its packages are an extra
-    except ModuleNotFoundError as error:
-        fix = "pip install 'tracejudge-worker[otlp]'"
-        raise SettingsError(f"metrics: otlp needs further packages: {fix}") from error
-    return MetricsPush(settings, registry, environment)

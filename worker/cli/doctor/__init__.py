@@ -26,7 +26,7 @@ from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from tracejudge_worker import replaced_files
 from worker.accounting import read_account, summed
-from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, metrics_receiver, page
+from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.cli.doctor.judge_models import ENDS, calibrations, ends, same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.cli.options import JSON, OUT, REDIS, amount, print_json
@@ -119,8 +119,6 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         for shard, url in enumerate(urls)
     ]
     first.append(Check("metrics page", partial(page, settings, environment)))
-    pushed = Check("metrics receiver", partial(metrics_receiver, settings, environment))
-    first += [pushed] if settings.metrics == "otlp" else []
     if settings.broker_url:
         first.append(Check("broker", partial(broker, settings)))
     for name, model in settings.models.items():

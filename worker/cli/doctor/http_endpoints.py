@@ -13,7 +13,6 @@ import aiohttp
 import httpx
 import msgspec
 from msgspec import Struct, structs
-from prometheus_client import CollectorRegistry
 
 from judges.core.decision import Option, Question
 from judges.core.model import BadModelRequestError, ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings
@@ -99,28 +98,6 @@ def endpoint(
     found = _read(part, settings, reply, address(url))
     said = shown(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
     return [found if reply.status == httpx.codes.OK else structs.replace(found, what=with_said(found.what, said))]
-
-
-def metrics_receiver(settings: Settings, environment: Mapping[str, str]) -> Sequence[Finding]:
-    """Check that the receiver of pushed metrics takes a push without any."""
-    part = "metrics receiver"
-    try:
-        from worker.telemetry.metrics_push import RegistryExporter, receiver_url  # noqa: PLC0415 - of an extra
-
-        url = receiver_url(settings, environment)
-    except ModuleNotFoundError:
-        return [broken(part, 'metrics = "otlp" needs further packages', "pip install 'tracejudge-worker[otlp]'")]
-    except SettingsError as error:
-        return [misconfigured(part, error)]
-    exporter = RegistryExporter(CollectorRegistry(), url, settings.proxy, _TIMEOUT_S)
-    try:
-        refusal = exporter.refusal()
-    finally:
-        exporter.shutdown()
-    if refusal is None:
-        return [ok(part, address(url))]
-    fix = "start a receiver of OTLP/HTTP for metrics there, or correct otlp_endpoint or OTEL_EXPORTER_OTLP_*"
-    return [broken(part, f"{address(url)} takes no metrics ({refusal})", fix)]
 
 
 async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
