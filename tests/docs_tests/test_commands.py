@@ -259,7 +259,6 @@ def test_pages_print_what_they_show(page: str, tmp_path: Path) -> None:
 
 
 def test_every_page_with_output_is_run() -> None:
-    # They have tests of their own: test_evaluate_page.py, test_labels_page.py, test_publishing_page.py,
-    # tests/worker/cli/test_cli_plan.py.
-    others = {"docs/evaluate.md", "docs/labels.md", "docs/publishing.md", "docs/sizing.md"}
+    # They have tests of their own: test_evaluate_page.py, test_labels_page.py, test_publishing_page.py.
+    others = {"docs/evaluate.md", "docs/labels.md", "docs/publishing.md"}
     assert {page for page, text in PAGES.items() if "```console" in text} - {*ELSEWHERE, *SHOWN} == others

@@ -33,7 +33,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "judges": "List the judges; show a prompt; measure a judge against labels",
     "labels": "Import, list and export human labels of traces",
     "lint": "Find all mistakes of a configuration",
-    "plan": "Estimate the cost of a day of rules, or the capacity for a volume",
+    "plan": "Estimate the cost of a day of rules",
     "publish": "Publish traces from a file",
     "replay": "Judge again the traces still in the stream",
     "report": "Report pass shares with intervals, coverage and cost",
