@@ -51,9 +51,8 @@ def test_a_conversation_of_a_judge_in_words_holds_query_and_answer_once() -> Non
     judge = define("polite", {"instructions": "Is {{ conversation }} polite?"})
     trace = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.", messages=[*BEFORE, ASKED, ANSWERED])
     (prompt,) = judge.prompts(judge.prepare(trace))
-    assert [each["content"] for each in json.loads(prompt.blocks[0].value)] == [
-        *(message.content for message in BEFORE),
-        *(message.content for message in (ASKED, ANSWERED)),
+    assert prompt.blocks[0].value.splitlines() == [
+        *(f"[{message.role}] {message.content}" for message in (*BEFORE, ASKED, ANSWERED)),
     ]
 
 

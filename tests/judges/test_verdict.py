@@ -112,7 +112,7 @@ CONFUSABLE = {
 class TestEvaluationId:
     def test_is_the_same_in_every_release(self) -> None:
         """Pinned: with another name, traces that were judged already would be judged again."""
-        parts = Parts("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "p-1", "safety", "v" * 32, "gpt-6-luna")
+        parts = Parts("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "p-1", "safety", "v" * 32, "gpt-4.1-mini")
         assert parts.evaluation_id == "ebb9b28286814a10a46708581ef7852c"
 
     def test_does_not_depend_on_the_texts_of_the_trace(self) -> None:
