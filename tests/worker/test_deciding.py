@@ -94,7 +94,7 @@ def test_calibrations_are_read() -> None:
         ({"metric": "safe"}, "calibrations[0].metric: safety has no metric 'safe' that passes or fails; did you mean"),
         ({"threshold": 1.5}, "calibrations[0].threshold: must be a probability, from 0 to 1"),
         ({"platt": [-1, 0]}, "calibrations[0].platt: must be a rising map"),
-        ({"platt": [1]}, "calibrations[0].platt: must be a list of 2 numbers"),
+        ({"platt": [1]}, "calibrations[0].platt: must be a list of 2, each a number"),
         ({"isotonic": [[0.5, 0.5], [0.4, 0.6]]}, "calibrations[0].isotonic: must be points [p, p']"),
         ({"isotonic": [["a", 1]]}, "calibrations[0].isotonic[0][0]: must be a number"),
         ({"treshold": 0.5}, "calibrations[0].treshold: unknown key; did you mean threshold?"),
