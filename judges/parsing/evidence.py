@@ -71,9 +71,10 @@ class Source:
             return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, re.compile(_BROKEN)))
         names = "|".join(re.escape(name) for name in self._names if name in excerpt) or "(?!)"
         numbered = re.sub(rf"(?<![\w-])(?:{names})(?=\s*[])>:\n\u2013\u2014-])", "document 0", excerpt)
+        quoted, marked = plain(excerpt, _QUOTED), plain(numbered, _MARKED)
         # Only a mark may have words that no text has.
-        is_known = self._vocabulary.issuperset(words.words)
-        return (is_known and self._is_joined(plain(excerpt, _QUOTED))) or self._is_joined(plain(numbered, _MARKED))
+        is_known = quoted != marked and self._vocabulary.issuperset(words.words)
+        return (is_known and self._is_joined(quoted)) or self._is_joined(marked)
 
     def says(self, text: str) -> bool:
         """Return whether a text that is no evidence occurs, or divides into pieces at any places."""
@@ -103,7 +104,7 @@ class Source:
         index, everywhere, total = self._index, set(range(len(self._texts))), len(words.words)
         # The documents with pieces up to a place, where the next piece may begin anywhere, or begins a statement.
         anywhere, beginning = defaultdict[int, set[int]](set, {0: everywhere}), defaultdict[int, set[int]](set)
-        for start in (place for place in range(total) if anywhere[place] or beginning[place]):
+        for start in (place for place in range(total) if place in anywhere or place in beginning):
             places = index.places.get(words.words[start], ()) if self._words_left >= 0 else ()
             following = words.words[start + 1] if start + 1 < total else None
             # The place of the last word of each run, with the number of its words since punctuation was different.
@@ -174,7 +175,9 @@ class _Words:
         tokens = _bare(text).split()
         places = [place for place, token in enumerate(tokens) if token.isalnum() or _WORD.search(token)]
         # Most gaps are empty, and garbage collection of their lists would take longer than all the rest.
-        gaps = [tokens[last + 1 : place] if last + 1 < place else () for last, place in pairwise((-1, *places, len(tokens)))]
+        gaps = [
+            tokens[last + 1 : place] if last + 1 < place else () for last, place in pairwise((-1, *places, len(tokens)))
+        ]
         self.words = [tokens[place] for place in places]
         self.seams = [SEAM in gap for gap in gaps]
         self.gaps = [" ".join(token for token in gap if token != SEAM) if gap else "" for gap in gaps]
