@@ -87,11 +87,11 @@ class FreeForm:
             return text
         if self._kind == "list":
             return list(text_list(answer, key))
-        found = answer[key]
         if self._kind in {"integer", "number"}:
             number = amount(answer, key, _MAX_NUMBER)
             _typed(number, cast("FieldType", self._kind), key)
             return number
+        found = answer[key]
         if not isinstance(found, dict):
             raise InvalidAnswerError(f"`{key}` is not an object")
         if self._fields is None:
@@ -110,12 +110,10 @@ class FreeForm:
 
     def at(self, share: float) -> object:
         """Return a result of the lexical model, which writes no texts of its own."""
-        if self._kind == "object":
-            empty: Mapping[FieldType, object] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": []}
-            return {name: empty[kind] for name, kind in (self._fields or {}).items()}
-        if self._kind in {"integer", "number"}:
-            return 0
-        return [] if self._kind == "list" else f"Share of the best by word overlap: {share:.0%}."
+        if self._kind == "text":
+            return f"Share of the best by word overlap: {share:.0%}."
+        empty: Mapping[str, object] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": []}
+        return empty.get(self._kind, {name: empty[kind] for name, kind in (self._fields or {}).items()})
 
 
 def checked_fields(fields: Mapping[str, FieldType]) -> FreeForm:
