@@ -15,6 +15,7 @@ from judges.core.prompt import INVISIBLE, neutralise
 
 _MAX_NAME_CHARS: Final = 40
 _MAX_LISTED: Final = 12
+MAX_BYTES: Final = 1 << 20  # No file of a configuration is longer; another one was named by mistake.
 
 
 class SettingsError(ValueError):
@@ -37,10 +38,6 @@ class DefinitionError(SettingsError):
         super().__init__(f"{key}: {fix}")
         self.key = key
         self.fix = fix
-
-
-# No file of a configuration is longer; another one was named by mistake.
-MAX_BYTES: Final = 1 << 20
 
 
 def read_text(path: Path, place: str, advice: str) -> str:
@@ -185,11 +182,7 @@ def convert(table: Mapping[str, object], kind: type[S], path: str = "") -> S:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise _described(str(error), kind, path) from error
-
-
-def _described(text: str, kind: type[Struct], path: str) -> DefinitionError:
-    """Translate an error of msgspec."""
+        text, cause = str(error), error
     match = PATH.search(text)
     steps = [step for step in _STEP.findall(match[1] if match else "") if not step.startswith("[")]
     here = ".".join(filter(None, (path, *steps)))
@@ -199,11 +192,11 @@ def _described(text: str, kind: type[Struct], path: str) -> DefinitionError:
     if name := UNKNOWN.search(text):
         place = here or next((kind for kind in KINDS if kind in fields), "")
         fix = _BY_PLACE.get(place, {}).get(name[1]) or f"unknown key{nearest(name[1], fields)}"
-        return DefinitionError(".".join(filter(None, (here, short(name[1])))), fix)
+        raise DefinitionError(".".join(filter(None, (here, short(name[1])))), fix) from cause
     if name := MISSING.search(text):
         key = ".".join(filter(None, (here, name[1])))
-        return DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}")
-    return DefinitionError(here or "the table", f"must be {expected(wanted)}")
+        raise DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}") from cause
+    raise DefinitionError(here or "the table", f"must be {expected(wanted)}") from cause
 
 
 def expected(wanted: inspect.Type) -> str:
@@ -248,14 +241,14 @@ def _string(wanted: inspect.StrType) -> str:
 
 def _number(wanted: inspect.IntType | inspect.FloatType) -> str:
     words = "a whole number" if isinstance(wanted, inspect.IntType) else "a number"
-    least = f"above {wanted.gt}" if wanted.gt is not None else f"{wanted.ge}" if wanted.ge is not None else ""
-    if wanted.lt is not None:
-        return f"{words} {least} and below {wanted.lt}"
-    if wanted.le is None:
-        return f"{words} of at least {least}" if wanted.ge is not None else f"{words} {least}".rstrip()
+    names = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
+    bounds = " and ".join(
+        f"{said} {bound}" for name, said in names.items() if (bound := getattr(wanted, name)) is not None
+    )
+    if wanted.ge is not None and wanted.le is not None:
+        bounds = f"from {wanted.ge} to {wanted.le}"
     percent = "; write 5 % as 0.05" if 0 in {wanted.ge, wanted.gt} and wanted.le == 1 else ""
-    bounds = f"{least} and at most {wanted.le}" if wanted.gt is not None else f"from {least} to {wanted.le}"
-    return f"{words} {bounds}{percent}"
+    return f"{words} {bounds}{percent}".rstrip()
 
 
 def fields_of(wanted: inspect.Type) -> dict[str, inspect.Type]:

@@ -73,11 +73,8 @@ class FreeForm:
         self.declaration = f"any {kind}" if kind in {"integer", "number"} else kind
         self.schema, self.placeholder = _TYPES[kind], _PLACEHOLDERS[kind]
         self.type_name = str(self.schema["type"])
-        self.instruction = {
-            "text": "write a text",
-            "list": "write a list of texts; [] when there is none",
-            "integer": "write a whole number",
-        }.get(kind, f"write a {kind}")
+        written = {"list": "list of texts; [] when there is none", "integer": "whole number"}
+        self.instruction = f"write a {written.get(kind, kind)}"
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read the text, list or object under a key of an answer."""

@@ -184,6 +184,8 @@ def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Bl
     fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
     *inputs, output = fields.tokens
     has_thinking = request.tools and any(kind in _THINKING for kind, *_ in blocks)
+    kinds = _THINKING | {"text", "tool_use"}
+    places = [(kind, raw if kind in _THINKING else None) for kind, _, raw in blocks if kind in kinds]
     written = [block for kind, block, _ in blocks if kind == "tool_use"]
     calls = tuple(
         read_call(call.get("id"), call.get("name"), call.get("input"), number)
@@ -205,19 +207,10 @@ def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Bl
         invalid=fields.invalid,
         quota=anthropic_quota(reply.headers),
         tool_calls=calls,
-        provider_state=_thinking_state(blocks) if has_thinking else None,
+        # The thinking as it was written, with its place among texts and calls.
+        provider_state=keep_state(Raw(msgspec.json.encode(places))) if has_thinking else None,
         elsewhere=() if text.strip() or (calls and request.offers_tools) else tuple(elsewhere),
     )
-
-
-def _thinking_state(blocks: _Blocks) -> Raw | None:
-    """Keep the thinking as it was written, with its place among texts and calls."""
-    places = [
-        (kind, block if kind in _THINKING else None)
-        for kind, _, block in blocks
-        if kind in _THINKING or kind in {"text", "tool_use"}
-    ]
-    return keep_state(Raw(msgspec.json.encode(places)))
 
 
 PROVIDER: Final = Provider(
