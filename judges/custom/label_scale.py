@@ -44,10 +44,7 @@ class LabelKeys:
 
 
 class Labels:
-    """A scale of labels; ``numbers`` is empty where they have none, ``passing`` where no set passes.
-
-    With neither, labels are stored as they are, without a value.
-    """
+    """A scale of labels, with ``numbers``, with a set that is ``passing``, or without a value."""
 
     instruction = "write one of these labels as it stands, nothing else"
     type_name = "string"

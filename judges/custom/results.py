@@ -86,8 +86,7 @@ class Result:
         count = "this one key" if self.keys.rationale is None else "these two keys, in this order"
         lines = [(f'  "{self.keys.result}": {self.scale.placeholder}', self._instruction)]
         if self.keys.rationale is not None:
-            remark = yes_no.REASONS
-            lines.insert(0, (f'  "{self.keys.rationale}": "<text>",', remark))
+            lines.insert(0, (f'  "{self.keys.rationale}": "<text>",', yes_no.REASONS))
         width = max(len(line) for line, _ in lines)
         skeleton = "\n".join(("{", *(f"{line:<{width}}   // {remark}" for line, remark in lines), "}"))
         return f"How to answer\n{OBJECT_RULES} The object has {count}:\n{skeleton}"
