@@ -105,13 +105,9 @@ class _NoTruth:
 class VerdictList(_NoTruth, list[V]):
     """Verdicts, or dicts of verdicts by judge, in the order of the rows."""
 
-    __slots__ = ()
-
 
 class VerdictDict(_NoTruth, dict[str, "JudgeVerdict"]):
     """The verdicts of one row by the name of the judge."""
-
-    __slots__ = ()
 
 
 class JudgeVerdict(Struct, _NoTruth, frozen=True, kw_only=True):

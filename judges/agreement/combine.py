@@ -43,11 +43,10 @@ def join(found: Mapping[str, Assessment]) -> Assessment:
     """Combine an assessment of each judge of ``PARTS``: passed where both pass, unscored where either is."""
     passed = {judge: any(each.passed for each in found[judge].scores if each.metric == PARTS[judge]) for judge in PARTS}
     parts = {judge: {"outcome": one.outcome, "passed": passed[judge]} for judge, one in found.items()}
-    for outcome in ("unscored", "abstained"):
-        for judge, one in found.items():
-            if one.outcome == outcome:
-                note = f"{judge} is {outcome}"
-                return Assessment(one.outcome, one.reason, details={"judges": parts}, note=note)
+    for judge, one in sorted(found.items(), key=lambda item: item[1].outcome != "unscored"):
+        if one.outcome != "scored":
+            note = f"{judge} is {one.outcome}"
+            return Assessment(one.outcome, one.reason, details={"judges": parts}, note=note)
     rationale = "; ".join(f"{judge} {'passes' if passed[judge] else 'fails'}" for judge in PARTS)
     score = _verdict(JOINT.metrics[0], passed=all(passed.values()))
     return Assessment("scored", scores=(score,), rationale=f"{rationale}.", details={"judges": parts})

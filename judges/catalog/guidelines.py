@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Annotated, Final
@@ -155,9 +155,8 @@ def make(settings: Settings) -> Judge:
 
     def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
         reading, ((_, answer),) = judge.score(trace, answered), answered
-        return (
-            _naming(reading, len(rules(trace.guidelines)), broken_rules(trace, answer)) if reading.scores else reading
-        )
+        named = _naming(reading, len(rules(trace.guidelines)), broken_rules(trace, answer))
+        return named if reading.scores else reading
 
     def lexical(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
         rationale, result = yes_no.guess(*heuristic(trace)).values()
@@ -178,18 +177,12 @@ def make(settings: Settings) -> Judge:
     )
 
 
-def _numbers(value: object) -> Iterator[int]:
-    """Yield the numbers of rules in the forms that models write: `2`, `"Rule 2: …"`, `"1, 4"`."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _numbers(each)
-    elif not isinstance(value, bool):
-        yield from map(int, _NUMBER.findall(str(value)))
-
-
 def broken_rules(trace: Trace, answer: Answer) -> list[int]:
     """Return the numbers of existing rules that an answer calls broken; without its list the rationale may name one."""
-    count, numbers = len(rules(trace.guidelines)), {*_numbers(answer["broken_rules"])}
+    count, listed = len(rules(trace.guidelines)), answer["broken_rules"]
+    # Models write `2`, `"Rule 2: …"` or `"1, 4"`.
+    lines = "\n".join(map(str, listed)) if isinstance(listed, list) else str(listed)
+    numbers = {*map(int, _NUMBER.findall(lines))}
     if answer["result"] == "no" and not numbers:
         named = {"1"} if count == 1 else {*_NAMED.findall(answer["rationale"])}
         numbers = {*map(int, named)} if len(named) == 1 else set()

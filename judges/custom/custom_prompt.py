@@ -11,7 +11,7 @@ from judges.core.prompt import MATERIAL_RULES
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
 from judges.custom.guidance import guidance_part
-from judges.custom.instructions import make_judge
+from judges.custom.instructions import Settings, make_judge
 from judges.custom.label_scale import LabelKeys, checked_labels, plain
 from judges.custom.results import Result
 from judges.custom.variables import TRACE, check_unit, find, meanings
@@ -47,14 +47,6 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     examples: tuple[dict[str, object], ...] = ()
     unit: Unit = "trace"
     guidance: tuple[str, ...] = ()
-    score_cut: bool = False
-
-
-class Settings(Struct, frozen=True, omit_defaults=True):
-    """The declaration with its defaults; the prompt is in the fixed part."""
-
-    kind: str
-    result: object
     score_cut: bool = False
 
 

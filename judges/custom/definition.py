@@ -15,6 +15,7 @@ from judges.core.prompt import INVISIBLE, neutralise
 
 _MAX_NAME_CHARS: Final = 40
 _MAX_LISTED: Final = 12
+MAX_BYTES: Final = 1 << 20  # No file of a configuration is longer; another one was named by mistake.
 
 
 class SettingsError(ValueError):
@@ -37,10 +38,6 @@ class DefinitionError(SettingsError):
         super().__init__(f"{key}: {fix}")
         self.key = key
         self.fix = fix
-
-
-# No file of a configuration is longer; another one was named by mistake.
-MAX_BYTES: Final = 1 << 20
 
 
 def read_text(path: Path, place: str, advice: str) -> str:
@@ -71,13 +68,11 @@ def read_toml(path: Path, advice: str) -> dict[str, Any]:
     text = read_text(path, f"{path}", advice)
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: is not TOML: {error}; fix it there") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         # Python refuses numbers of more than 4,300 digits, and tomllib does not translate that error.
-        raise SettingsError(f"{path}: is not TOML: a number has too many digits; fix it there") from error
-    except RecursionError as error:
-        raise SettingsError(f"{path}: is not TOML: it is nested too deep; fix it there") from error
+        odd = "it is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+        why = error if isinstance(error, tomllib.TOMLDecodeError) else odd
+        raise SettingsError(f"{path}: is not TOML: {why}; fix it there") from error
 
 
 def short(text: str) -> str:
@@ -187,11 +182,7 @@ def convert(table: Mapping[str, object], kind: type[S], path: str = "") -> S:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise _described(str(error), kind, path) from error
-
-
-def _described(text: str, kind: type[Struct], path: str) -> DefinitionError:
-    """Translate an error of msgspec."""
+        text, cause = str(error), error
     match = PATH.search(text)
     steps = [step for step in _STEP.findall(match[1] if match else "") if not step.startswith("[")]
     here = ".".join(filter(None, (path, *steps)))
@@ -201,22 +192,19 @@ def _described(text: str, kind: type[Struct], path: str) -> DefinitionError:
     if name := UNKNOWN.search(text):
         place = here or next((kind for kind in KINDS if kind in fields), "")
         fix = _BY_PLACE.get(place, {}).get(name[1]) or f"unknown key{nearest(name[1], fields)}"
-        return DefinitionError(_below(here, short(name[1])), fix)
+        raise DefinitionError(".".join(filter(None, (here, short(name[1])))), fix) from cause
     if name := MISSING.search(text):
-        return DefinitionError(_below(here, name[1]), f"is missing; it {expected(fields[name[1]])}")
-    return DefinitionError(here or "the table", expected(wanted))
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+        key = ".".join(filter(None, (here, name[1])))
+        raise DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}") from cause
+    raise DefinitionError(here or "the table", f"must be {expected(wanted)}") from cause
 
 
 def expected(wanted: inspect.Type) -> str:
     """Describe the values of a type."""
+    words = "a string"
     match wanted:
         case inspect.UnionType():
-            kinds = [kind for kind in wanted.types if not isinstance(kind, inspect.NoneType)]
-            parts = [expected(kind).removeprefix("must be ") for kind in kinds]
+            parts = [*map(expected, _kinds(wanted))]
             words = (", or " if any(part.startswith("a table,") for part in parts) else " or ").join(parts)
         case inspect.LiteralType():
             words = f"one of {', '.join(map(str, wanted.values))}"
@@ -227,19 +215,15 @@ def expected(wanted: inspect.Type) -> str:
         case inspect.StrType():
             words = _string(wanted)
         case inspect.TupleType():
-            words = (
-                f"a list of {len(wanted.item_types)}, each {expected(wanted.item_types[0]).removeprefix('must be ')}"
-            )
+            words = f"a list of {len(wanted.item_types)}, each {expected(wanted.item_types[0])}"
         case inspect.VarTupleType() | inspect.ListType():
             is_of_pairs = isinstance(wanted.item_type, inspect.TupleType)
             words = "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]" if is_of_pairs else 'a list, as ["…"]'
         case inspect.DictType():
-            words = f"a table, each value {expected(wanted.value_type).removeprefix('must be ')}"
+            words = f"a table, each value {expected(wanted.value_type)}"
         case inspect.StructType():
             words = f"a table with some of {', '.join(fields_of(wanted))}"
-        case _:
-            words = "a string"
-    return f"must be {words}"
+    return words
 
 
 def _string(wanted: inspect.StrType) -> str:
@@ -257,42 +241,45 @@ def _string(wanted: inspect.StrType) -> str:
 
 def _number(wanted: inspect.IntType | inspect.FloatType) -> str:
     words = "a whole number" if isinstance(wanted, inspect.IntType) else "a number"
-    least = f"above {wanted.gt}" if wanted.gt is not None else f"{wanted.ge}" if wanted.ge is not None else ""
-    if wanted.lt is not None:
-        return f"{words} {least} and below {wanted.lt}"
-    if wanted.le is None:
-        return f"{words} of at least {least}" if wanted.ge is not None else f"{words} {least}".rstrip()
+    names = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
+    bounds = " and ".join(
+        f"{said} {bound}" for name, said in names.items() if (bound := getattr(wanted, name)) is not None
+    )
+    if wanted.ge is not None and wanted.le is not None:
+        bounds = f"from {wanted.ge} to {wanted.le}"
     percent = "; write 5 % as 0.05" if 0 in {wanted.ge, wanted.gt} and wanted.le == 1 else ""
-    bounds = f"{least} and at most {wanted.le}" if wanted.gt is not None else f"from {least} to {wanted.le}"
-    return f"{words} {bounds}{percent}"
+    return f"{words} {bounds}{percent}".rstrip()
 
 
 def fields_of(wanted: inspect.Type) -> dict[str, inspect.Type]:
     """Return the types of a table's keys; of several tables the keys of all."""
-    return {field.encode_name: field.type for field in wanted.fields} if isinstance(wanted, inspect.StructType) else {}
+    tables = [kind for kind in _kinds(wanted) if isinstance(kind, inspect.StructType)]
+    return {field.encode_name: field.type for table in tables for field in table.fields}
 
 
 def type_at(wanted: inspect.Type, path: str) -> inspect.Type:
     """Return the type at a path such as `where.has[0]`."""
     wanted = _held(wanted)
     for step in _STEP.findall(path):
-        kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
         if step.startswith("["):
-            lists = [kind for kind in kinds if isinstance(kind, inspect.VarTupleType | inspect.TupleType)]
-            item = lists[0].item_type if isinstance(lists[0], inspect.VarTupleType) else lists[0].item_types[0]
-            wanted = _held(item)
+            lists = [kind for kind in _kinds(wanted) if isinstance(kind, inspect.VarTupleType | inspect.TupleType)]
+            wanted = lists[0].item_type if isinstance(lists[0], inspect.VarTupleType) else lists[0].item_types[0]
         else:
-            wanted = _held(next(fields_of(kind)[step] for kind in kinds if step in fields_of(kind)))
+            wanted = fields_of(wanted)[step]
+        wanted = _held(wanted)
     # The path hides the keys of mappings.
     return _held(wanted.value_type) if path.endswith("[...]") and isinstance(wanted, inspect.DictType) else wanted
 
 
 def _held(wanted: inspect.Type) -> inspect.Type:
     """Return the type inside an optional type."""
-    if not isinstance(wanted, inspect.UnionType):
-        return wanted
-    kinds = tuple(kind for kind in wanted.types if not isinstance(kind, inspect.NoneType))
+    kinds = _kinds(wanted)
     return kinds[0] if len(kinds) == 1 else inspect.UnionType(kinds)
+
+
+def _kinds(wanted: inspect.Type) -> tuple[inspect.Type, ...]:
+    kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+    return tuple(kind for kind in kinds if not isinstance(kind, inspect.NoneType))
 
 
 RESULT_EXAMPLES: Final[Mapping[str, str]] = {

@@ -73,11 +73,8 @@ class FreeForm:
         self.declaration = f"any {kind}" if kind in {"integer", "number"} else kind
         self.schema, self.placeholder = _TYPES[kind], _PLACEHOLDERS[kind]
         self.type_name = str(self.schema["type"])
-        self.instruction = {
-            "text": "write a text",
-            "list": "write a list of texts; [] when there is none",
-            "integer": "write a whole number",
-        }.get(kind, f"write a {kind}")
+        written = {"list": "list of texts; [] when there is none", "integer": "whole number"}
+        self.instruction = f"write a {written.get(kind, kind)}"
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read the text, list or object under a key of an answer."""
@@ -87,11 +84,11 @@ class FreeForm:
             return text
         if self._kind == "list":
             return list(text_list(answer, key))
-        found = answer[key]
         if self._kind in {"integer", "number"}:
             number = amount(answer, key, _MAX_NUMBER)
             _typed(number, cast("FieldType", self._kind), key)
             return number
+        found = answer[key]
         if not isinstance(found, dict):
             raise InvalidAnswerError(f"`{key}` is not an object")
         if self._fields is None:
@@ -110,12 +107,10 @@ class FreeForm:
 
     def at(self, share: float) -> object:
         """Return a result of the lexical model, which writes no texts of its own."""
-        if self._kind == "object":
-            empty: Mapping[FieldType, object] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": []}
-            return {name: empty[kind] for name, kind in (self._fields or {}).items()}
-        if self._kind in {"integer", "number"}:
-            return 0
-        return [] if self._kind == "list" else f"Share of the best by word overlap: {share:.0%}."
+        if self._kind == "text":
+            return f"Share of the best by word overlap: {share:.0%}."
+        empty: Mapping[str, object] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": []}
+        return empty.get(self._kind, {name: empty[kind] for name, kind in (self._fields or {}).items()})
 
 
 def checked_fields(fields: Mapping[str, FieldType]) -> FreeForm:

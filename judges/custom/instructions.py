@@ -151,7 +151,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):
-    """The declaration with its defaults; the instructions are in the fixed part."""
+    """The declaration with its defaults; the instructions or the prompt are in the fixed part."""
 
     kind: str
     result: object

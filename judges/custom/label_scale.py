@@ -44,15 +44,15 @@ class LabelKeys:
 
 
 class Labels:
-    """A scale of labels; ``numbers`` is empty where they have none, ``passing`` where no set passes."""
+    """A scale of labels, with ``numbers``, with a set that is ``passing``, or without a value."""
 
     instruction = "write one of these labels as it stands, nothing else"
     type_name = "string"
     pass_value: float | None = None
-    descriptive = False
 
     def __init__(self, labels: tuple[str, ...], numbers: Mapping[str, float], passing: tuple[str, ...]) -> None:
-        self.labels = labels
+        self._labels = labels
+        self.descriptive = not numbers and not passing
         self._numbers = numbers
         self._passing = passing
         self._by_folded = {folded(label): label for label in labels}
@@ -63,7 +63,7 @@ class Labels:
         )
         self.schema: Mapping[str, object] = {"type": "string", "enum": list(labels)}
         self.placeholder = json.dumps(self._separator.join(labels), ensure_ascii=False)
-        self.words = f" {self._separator.strip()} ".join(labels)
+        self.words = "label" if self.descriptive else f" {self._separator.strip()} ".join(labels)
         self.pass_rule: str | None = " or ".join(passing) or None
         listing: object = dict(numbers) if numbers else list(labels)
         self.declaration: object = {"labels": listing, **({"pass": list(passing)} if passing else {})}
@@ -74,6 +74,8 @@ class Labels:
 
     def rate(self, value: Value) -> Rating | None:
         """Score a label by its number between the lowest and the highest; without numbers, 1 where it passes."""
+        if self.descriptive:
+            return None
         label = str(value)
         passed = label in self._passing if self._passing else None
         if not self._numbers:
@@ -83,37 +85,18 @@ class Labels:
     def at(self, share: float) -> object:
         """Return the label whose value is nearest, the first of several."""
         if self._numbers:
-            return min(self.labels, key=lambda label: abs(self._value(label) - share))
+            return min(self._labels, key=lambda label: abs(self._value(label) - share))
         wanted = share >= _HALF
-        return next(label for label in self.labels if (label in self._passing) == wanted)
+        return next((label for label in self._labels if (label in self._passing) == wanted), self._labels[0])
 
     def options(self) -> Sequence[tuple[Value, Option]]:
-        """Return the labels."""
-        return [(label, Option(label, f"The right label is {label}.")) for label in self.labels]
+        """Return the labels; none without a value, because a decision would be scored."""
+        labels = () if self.descriptive else self._labels
+        return [(label, Option(label, f"The right label is {label}.")) for label in labels]
 
     def _value(self, label: str) -> float:
         lowest, highest = min(self._numbers.values()), max(self._numbers.values())
         return (self._numbers[label] - lowest) / (highest - lowest)
-
-
-class UnratedLabels(Labels):
-    """Labels that are stored as they are, without a value."""
-
-    def __init__(self, labels: tuple[str, ...], numbers: Mapping[str, float], passing: tuple[str, ...]) -> None:
-        super().__init__(labels, numbers, passing)
-        self.words, self.descriptive = "label", True
-
-    def rate(self, _value: Value) -> Rating | None:
-        """Return None: no label has a value."""
-        return None
-
-    def at(self, _share: float) -> object:
-        """Return the first label: the lexical model cannot choose."""
-        return self.labels[0]
-
-    def options(self) -> Sequence[tuple[Value, Option]]:
-        """Return nothing: a decision would be scored."""
-        return ()
 
 
 # Pairs of labels of which the first one passes unless the definition says otherwise.
@@ -133,6 +116,8 @@ def checked_labels(
     numbers: Mapping[str, float] | None,
     passing: Sequence[str] | None,
     keys: LabelKeys = LabelKeys(),
+    *,
+    rated: bool = True,
 ) -> Labels:
     """Check declared labels, with a number for each or a set that passes, or raise ``DefinitionError`` for ``keys``."""
     stripped = tuple(map(plain, labels))
@@ -142,6 +127,8 @@ def checked_labels(
     _check_menu(stripped, keys.labels)
     if numbers is not None:
         _check_numbers(stripped, worth, keys.numbers)
+    if not rated:
+        return Labels(stripped, {}, ())
     if passing is None and numbers is None and (good := passing_of(stripped)) is not None:
         passing = (good,)
     names = tuple(dict.fromkeys(map(plain, passing or ())))

@@ -17,7 +17,7 @@ from judges.core.prompt import OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
 from judges.custom.free_form import FREE_FORMS, FreeForm, ObjectFields, checked_fields
-from judges.custom.label_scale import LabelList, UnratedLabels, checked_labels, passing_of
+from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import typed_questions, yes_no
 from judges.parsing.answer import reasons_field
@@ -86,8 +86,7 @@ class Result:
         count = "this one key" if self.keys.rationale is None else "these two keys, in this order"
         lines = [(f'  "{self.keys.result}": {self.scale.placeholder}', self._instruction)]
         if self.keys.rationale is not None:
-            remark = yes_no.REASONS
-            lines.insert(0, (f'  "{self.keys.rationale}": "<text>",', remark))
+            lines.insert(0, (f'  "{self.keys.rationale}": "<text>",', yes_no.REASONS))
         width = max(len(line) for line, _ in lines)
         skeleton = "\n".join(("{", *(f"{line:<{width}}   // {remark}" for line, remark in lines), "}"))
         return f"How to answer\n{OBJECT_RULES} The object has {count}:\n{skeleton}"
@@ -228,9 +227,7 @@ def _scale(result: Mapping[str, object]) -> Scale:
     if found[0] == "object":
         return checked_fields(convert(result, ObjectFields, "result").object)
     listed = convert(result, LabelList, "result")
-    if not listed.rated:
-        if listed.passing or isinstance(listed.labels, dict):
-            raise DefinitionError("result.rated", "is false, so no label has a number or passes; take one of them out")
-        return UnratedLabels(checked_labels(listed.labels, None, listed.labels[:1]).labels, {}, ())
     numbers = listed.labels if isinstance(listed.labels, dict) else None
-    return checked_labels(tuple(listed.labels), numbers, listed.passing)
+    if not listed.rated and (numbers or listed.passing):
+        raise DefinitionError("result.rated", "is false, so no label has a number or passes; take one of them out")
+    return checked_labels(tuple(listed.labels), numbers, listed.passing, rated=listed.rated)

@@ -231,8 +231,14 @@ class LimitedModel:
 
     def _record_result(self, request: ChatRequest, result: ChatResponse | ModelError, took_s: float) -> None:
         if isinstance(result, ChatResponse):
-            self._record_tokens(request.schema_name, "input", structs.replace(result, output_tokens=0))
-            self._record_tokens(request.schema_name, "output", ChatResponse("", output_tokens=result.output_tokens))
+            # Reported also where the evaluation ends without a verdict.
+            price, judge = self.settings.price, request.schema_name
+            outputs = None if price is None else price.cost_usd(0, result.output_tokens)
+            inputs = None if price is None or outputs is None else price.cost_of(result) - outputs
+            if result.input_tokens:
+                self._observer.spent(judge, "input", result.input_tokens, inputs)
+            if result.output_tokens:
+                self._observer.spent(judge, "output", result.output_tokens, outputs)
             for field in result.invalid:
                 self._observer.dropped(field)
             return
@@ -240,12 +246,6 @@ class LimitedModel:
         result.refusals = self.limiter.count_refusal(result, request.refusals)
         if result.status is not None:
             self.limiter.events.endpoint_error(result)
-
-    def _record_tokens(self, judge: str, direction: Direction, used: ChatResponse) -> None:
-        """Report what was paid for, also where the evaluation ends without a verdict."""
-        if tokens := used.input_tokens + used.output_tokens:
-            price = self.settings.price
-            self._observer.spent(judge, direction, tokens, None if price is None else price.cost_of(used))
 
 
 class DelayNotes(LimiterEvents):

@@ -8,7 +8,7 @@ contain calls of tools must contain the tools, even where none may be called.
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httpx
 import msgspec
@@ -49,11 +49,8 @@ class _Message(Struct):
     usage: Any = None
 
 
-class _Answer(NamedTuple):
-    message: _Message
-    blocks: Sequence[tuple[str, dict[str, Any], Raw]]  # The parts of its content: type, fields, and as written.
-    reply: Reply
-    request: ChatRequest
+# The parts of the content of an answer: type, fields, and as written.
+_Blocks = Sequence[tuple[str, dict[str, Any], Raw]]
 
 
 class AnthropicModel:
@@ -97,7 +94,7 @@ class AnthropicModel:
         except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply is no message") from error
         blocks = [(str(part.get("type") or "text"), part, raw) for part, raw in parts if isinstance(part, dict)]
-        response = _response(_Answer(message, blocks, reply, request))
+        response = _response(request, reply, message, blocks)
         self._output.learn(response, shows_thinking=any(kind in _THINKING for kind, *_ in blocks))
         return response
 
@@ -183,17 +180,18 @@ def _blocks(message: Message) -> list[Block | Raw]:
     return [*blocks, *left["text"], *left["tool_use"]]
 
 
-def _response(answer: _Answer) -> ChatResponse:
-    message, request = answer.message, answer.request
+def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Blocks) -> ChatResponse:
     fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
     *inputs, output = fields.tokens
-    has_thinking = request.tools and any(kind in _THINKING for kind, *_ in answer.blocks)
-    written = [block for kind, block, _ in answer.blocks if kind == "tool_use"]
+    has_thinking = request.tools and any(kind in _THINKING for kind, *_ in blocks)
+    kinds = _THINKING | {"text", "tool_use"}
+    places = [(kind, raw if kind in _THINKING else None) for kind, _, raw in blocks if kind in kinds]
+    written = [block for kind, block, _ in blocks if kind == "tool_use"]
     calls = tuple(
         read_call(call.get("id"), call.get("name"), call.get("input"), number)
         for number, call in enumerate(written, calls_so_far(request))
     )
-    texts = [(kind, part) for kind, block, _ in answer.blocks if isinstance(part := block.get(kind), str)]
+    texts = [(kind, part) for kind, block, _ in blocks if isinstance(part := block.get(kind), str)]
     text = "".join(part for kind, part in texts if kind == "text")
     elsewhere = [*(each for each in texts if each[0] == "thinking"), *(("tool_use", call.arguments) for call in calls)]
     return ChatResponse(
@@ -207,21 +205,12 @@ def _response(answer: _Answer) -> ChatResponse:
         response_id=fields.id,
         model=fields.model,
         invalid=fields.invalid,
-        quota=anthropic_quota(answer.reply.headers),
+        quota=anthropic_quota(reply.headers),
         tool_calls=calls,
-        provider_state=_thinking_state(answer) if has_thinking else None,
+        # The thinking as it was written, with its place among texts and calls.
+        provider_state=keep_state(Raw(msgspec.json.encode(places))) if has_thinking else None,
         elsewhere=() if text.strip() or (calls and request.offers_tools) else tuple(elsewhere),
     )
-
-
-def _thinking_state(answer: _Answer) -> Raw | None:
-    """Keep the thinking as it was written, with its place among texts and calls."""
-    places = [
-        (kind, block if kind in _THINKING else None)
-        for kind, _, block in answer.blocks
-        if kind in _THINKING or kind in {"text", "tool_use"}
-    ]
-    return keep_state(Raw(msgspec.json.encode(places)))
 
 
 PROVIDER: Final = Provider(

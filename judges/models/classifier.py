@@ -193,11 +193,9 @@ class HttpClassifier:
         error = translated(reply, fault, body, self._endpoint)
         if _TOO_MANY_TOKENS not in fault.message or not httpx.codes.is_client_error(reply.status):
             return error
-        chosen = InputTooLongError(
-            f"the endpoint finds the request too long: HTTP {reply.status}; lower max_tokens in judge.toml"
-        )
-        chosen.status, chosen.said, chosen.quota = error.status, error.said, error.quota
-        chosen.retry_after_s = error.retry_after_s
+        fix = "lower max_tokens in judge.toml"
+        chosen = InputTooLongError(f"the endpoint finds the request too long: HTTP {reply.status}; {fix}")
+        vars(chosen).update(vars(error))
         return chosen
 
 

@@ -357,6 +357,7 @@ _REFUSED: Final = re.compile(
     r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"
 )
 _MAX_REFUSAL_CHARS: Final = 500
+_MAX_FAULTS: Final = 20  # More in one reply say nothing else.
 # Parts of the words by which APIs name errors, with the status that those errors have.
 _NAMED: Final[Mapping[str, int]] = {
     "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
@@ -370,7 +371,7 @@ class Fault(Struct):
     message: str = ""
     type: str | None = None
     param: str | None = None
-    code: str | int | None = None
+    code: str | float | None = None
     metadata: Any = None
 
 
@@ -387,7 +388,7 @@ def _fault(found: object) -> Fault:
     if isinstance(found, str):
         return Fault(found)
     if isinstance(found, list):
-        faults = [_fault(each) for each in found]
+        faults = [_fault(each) for each in found[:_MAX_FAULTS]]
         return Fault() if not faults else structs.replace(faults[0], message="; ".join(each.message for each in faults))
     if not isinstance(found, dict):
         return Fault()
@@ -397,7 +398,7 @@ def _fault(found: object) -> Fault:
     texts = {name: value for name, value in found.items() if isinstance(value, str)}
     place = ".".join(map(str, found["loc"])) if isinstance(found.get("loc"), list) else ""
     message = texts.get("message") or (f"{place}: {texts['msg']}" if "msg" in texts else "")
-    code = found["code"] if type(found.get("code")) is int else texts.get("code")
+    code = found["code"] if type(found.get("code")) in (int, float) else texts.get("code")
     return Fault(message, texts.get("type") or texts.get("status"), texts.get("param"), code, found.get("metadata"))
 
 
@@ -408,18 +409,19 @@ def _as_named(reply: Reply) -> Reply:
         return reply
     try:
         found = decode_reply(reply.body, dict[str, Any])
+        match found.get("choices"):
+            case [{"finish_reason": "error"} as choice, *_]:
+                found = choice  # OpenRouter's, for an answer that broke off.
+        fault, has_answer = _fault(found), any(map(found.get, ("choices", "content", "answers", "data")))
     except UNREADABLE:
         return reply
-    match found.get("choices"):
-        case [{"finish_reason": "error"} as choice, *_]:
-            found = choice  # OpenRouter's, for an answer that broke off.
-    fault, has_answer = _fault(found), any(map(found.get, ("choices", "content", "answers", "data")))
     if has_answer or not (found.get("error") or fault.message):
         return reply
-    named = str(fault.code or fault.type or "").lower()
-    known = int(named) if re.fullmatch("[45][0-9]{2}", named) else httpx.codes.BAD_GATEWAY
-    status = next((code for part, code in _NAMED.items() if part in named), known)
-    return reply._replace(status=status, body=msgspec.json.encode(found))
+    code = re.fullmatch("([45][0-9]{2})(?:[.]0)?", str(fault.code))
+    # A code such as `unsupported_parameter` is told apart by the type beside it.
+    named = f"{fault.code} {fault.type}".lower()
+    status = next((status for part, status in _NAMED.items() if part in named), httpx.codes.BAD_GATEWAY)
+    return reply._replace(status=int(code[1]) if code else status, body=msgspec.json.encode(found))
 
 
 def translated(

@@ -70,9 +70,17 @@ class OutputBound:
 
     def learn(self, response: ChatResponse, *, shows_thinking: bool) -> None:
         """Learn from an answer whether the model thinks. One that thought once may do so again."""
-        if shows_thinking or _thought(response):
+        text = response.text
+        # No tokenizer makes more tokens than bytes: the others were spent on thoughts that are not shown.
+        is_whole = not response.tool_calls and not response.refusal
+        if (
+            shows_thinking
+            or any(mark in text for mark in _THOUGHTS)
+            or (response.finish_reason == "length" and not text.strip())
+            or (is_whole and response.output_tokens > len(text.encode("utf-8", "replace")) + _SLACK_TOKENS)
+        ):
             self._thinks = True
-        elif self._thinks is None and response.text.strip():
+        elif self._thinks is None and text.strip():
             self._thinks = False
 
     def smaller(self, message: str, refused: int) -> int | None:
@@ -87,17 +95,6 @@ class OutputBound:
         limits = [int(number) for number in re.findall(r"\d{1,9}", message)]
         self._limit = max((limit for limit in limits if _MIN_LIMIT <= limit < refused), default=self._limit)
         return self._limit
-
-
-def _thought(response: ChatResponse) -> bool:
-    text = response.text
-    if any(mark in text for mark in _THOUGHTS):
-        return True
-    if response.finish_reason == "length" and not text.strip():
-        return True
-    # No tokenizer makes more tokens than bytes: the others were spent on thoughts that are not shown.
-    is_whole = not response.tool_calls and not response.refusal
-    return is_whole and response.output_tokens > len(text.encode("utf-8", "replace")) + _SLACK_TOKENS
 
 
 Parts = dict[str, object]

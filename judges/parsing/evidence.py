@@ -71,9 +71,10 @@ class Source:
             return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, re.compile(_BROKEN)))
         names = "|".join(re.escape(name) for name in self._names if name in excerpt) or "(?!)"
         numbered = re.sub(rf"(?<![\w-])(?:{names})(?=\s*[])>:\n\u2013\u2014-])", "document 0", excerpt)
+        quoted, marked = plain(excerpt, _QUOTED), plain(numbered, _MARKED)
         # Only a mark may have words that no text has.
-        is_known = self._vocabulary.issuperset(words.words)
-        return (is_known and self._is_joined(plain(excerpt, _QUOTED))) or self._is_joined(plain(numbered, _MARKED))
+        is_known = quoted != marked and self._vocabulary.issuperset(words.words)
+        return (is_known and self._is_joined(quoted)) or self._is_joined(marked)
 
     def says(self, text: str) -> bool:
         """Return whether a text that is no evidence occurs, or divides into pieces at any places."""
@@ -103,17 +104,20 @@ class Source:
         index, everywhere, total = self._index, set(range(len(self._texts))), len(words.words)
         # The documents with pieces up to a place, where the next piece may begin anywhere, or begins a statement.
         anywhere, beginning = defaultdict[int, set[int]](set, {0: everywhere}), defaultdict[int, set[int]](set)
-        for start in (place for place in range(total) if anywhere[place] or beginning[place]):
-            pairs = {(words.words[start], following) for following in (*words.words[start + 1 : start + 2], SEAM)}
-            places = [place for pair in pairs for place in index.places[pair]] if self._words_left >= 0 else []
+        for start in (place for place in range(total) if place in anywhere or place in beginning):
+            places = index.places.get(words.words[start], ()) if self._words_left >= 0 else ()
+            following = words.words[start + 1] if start + 1 < total else None
             # The place of the last word of each run, with the number of its words since punctuation was different.
             runs = {
                 place: 1
                 for place in places
-                if index.documents[place] in anywhere[start]
-                or (index.seams[place] and index.documents[place] in beginning[start])
+                if (index.words[place + 1] == following or (index.seams[place] and index.seams[place + 1]))
+                and (
+                    index.documents[place] in anywhere[start]
+                    or (index.seams[place] and index.documents[place] in beginning[start])
+                )
             }
-            self._words_left -= len(places)
+            self._words_left -= len(places) // 4  # These comparisons are simpler.
             for end in range(start + 1, total + 1):
                 is_shown, is_stop = is_free or words.seams[end], _STOP.search(words.gaps[end]) is not None
                 for place, same in runs.items():
@@ -170,7 +174,10 @@ class _Words:
     def __init__(self, text: str) -> None:
         tokens = _bare(text).split()
         places = [place for place, token in enumerate(tokens) if token.isalnum() or _WORD.search(token)]
-        gaps = [tokens[last + 1 : place] for last, place in pairwise((-1, *places, len(tokens)))]
+        # Most gaps are empty, and garbage collection of their lists would take longer than all the rest.
+        gaps = [
+            tokens[last + 1 : place] if last + 1 < place else () for last, place in pairwise((-1, *places, len(tokens)))
+        ]
         self.words = [tokens[place] for place in places]
         self.seams = [SEAM in gap for gap in gaps]
         self.gaps = [" ".join(token for token in gap if token != SEAM) if gap else "" for gap in gaps]
@@ -191,12 +198,9 @@ class _Index:
                     self.seams += words.seams
                     self.gaps += words.gaps
                     self.documents += [number] * len(words.gaps)
-        # The places of each word before another, and before `SEAM` those of words that are whole statements.
-        self.places: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for place, pair in enumerate(pairwise(self.words)):
-            self.places[pair].append(place)
-            if self.seams[place] and self.seams[place + 1] and pair[1] != SEAM:
-                self.places[pair[0], SEAM].append(place)
+        self.places = defaultdict[str, list[int]](list)
+        for place, word in enumerate(self.words):
+            self.places[word].append(place)
 
 
 def _runs(texts: Iterable[str]) -> frozenset[str]:

@@ -85,7 +85,7 @@ def statements(text: str) -> Iterator[Sequence[str]]:
 
     These are the text, items without markers and checkboxes, and rows without the signs between their cells.
     """
-    ordered, others = list[str](), [text]
+    ordered, others = list[str](), list[str]()
     for part in structure.parts(text):
         divided = prose.sentences(part.text) if part.is_prose else [unit.text for unit in _divided(part)]
         ordered += (part.cells or (part.text,)) if part.is_whole else divided

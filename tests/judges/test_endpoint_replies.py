@@ -242,6 +242,11 @@ ODD: dict[str, tuple[object, str, int]] = {
     "Google's limit": (named(status="RESOURCE_EXHAUSTED"), "rate_limited", 1),
     "a wrong key": (named("invalid_api_key"), "judge_rejected", 1),
     "a bad request": (named(type="invalid_request_error"), "bad_request", 1),
+    "a bad request, with a code of its own": (
+        named("unsupported_parameter", type="invalid_request_error"),
+        "bad_request",
+        1,
+    ),
     "a filter": (named("content_filter"), "content_filter", 1),
     "an overload": (named(type="overloaded_error"), "judge_unavailable", 1),
     "an error that broke an answer off": (
@@ -301,6 +306,9 @@ def test_counts_may_be_texts_and_errors_arrays(endpoint: ChatEndpoint) -> None:
     ):
         endpoint.behaviour = not_json(json.dumps(body), content_type="application/json", status=400)
         assert openai(endpoint.base_url).fails(REQUEST).said == "why", body
+    # Deep enough for Python, and not for the decoder.
+    endpoint.behaviour = not_json(f'{{"error": {"[" * 900}{"]" * 900}}}', content_type="application/json")
+    assert openai(endpoint.base_url).fails(REQUEST).reason == "judge_unavailable"
 
 
 def test_the_same_holds_for_anthropic_s_form() -> None:

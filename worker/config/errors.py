@@ -22,8 +22,8 @@ def describe_error(place: str, kind: Any, error: msgspec.ValidationError) -> str
     if name := UNKNOWN.search(text):
         return f"{here}.{name[1]}: unknown key{nearest(name[1], fields_of(wanted))}"
     if name := MISSING.search(text):
-        return f"{here}.{name[1]}: is missing; it {expected(fields_of(wanted)[name[1]])}{example}"
-    return f"{here}: {expected(wanted)}{example}"
+        return f"{here}.{name[1]}: is missing; it must be {expected(fields_of(wanted)[name[1]])}{example}"
+    return f"{here}: must be {expected(wanted)}{example}"
 
 
 def with_rule_name(error: SettingsError, name: object, count: int) -> SettingsError:
