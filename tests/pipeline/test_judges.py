@@ -4,6 +4,7 @@ import msgspec
 from support.pipeline import Pipeline
 
 import tracejudge
+from judges.agreement.combine import JOINT
 from judges.registry import catalogue, configured
 
 TRACE = tracejudge.Trace(
@@ -39,10 +40,14 @@ def test_each_judge_scores_a_trace_under_each_of_its_metrics(pipeline: Pipeline)
     worker = pipeline.worker(rules=RULES, session_idle=0.1)
     pipeline.publish([TRACE])
     account = pipeline.settled(1)
-    judges = len(catalogue())
+    judges = len(catalogue()) + 1
     assert (account.chosen, account.scored, account.unscored, account.lost) == (judges, judges, 0, 0)
 
     verdicts = {entry.verdict.judge: entry.verdict for entry in pipeline.outbox()}
+    # The rule names both judges of the combined verdict, which asks no model.
+    joint = verdicts.pop(JOINT.name)
+    page = worker.counted(sum(len(verdict.metrics) for verdict in (joint, *verdicts.values())))
+    assert (joint.outcome, joint.metrics, joint.calls) == ("scored", JOINT.metric_names, ())
     assert {name: verdict.metrics for name, verdict in verdicts.items()} == {
         name: judge.metric_names for name, judge in catalogue().items()
     }
@@ -55,7 +60,6 @@ def test_each_judge_scores_a_trace_under_each_of_its_metrics(pipeline: Pipeline)
             metric: rule is None for metric, rule in rules_of.items()
         }
 
-    page = worker.counted(sum(len(verdict.metrics) for verdict in verdicts.values()))
     for name, judge in catalogue().items():
         series = {"judge": name, "version": judge.version[:8]}
         for metric in judge.metrics:
@@ -80,7 +84,7 @@ def test_a_trace_without_a_required_field_is_unscored_without_a_call(pipeline: P
     pipeline.worker(rules=RULES, session_idle=0.1)
     pipeline.publish([msgspec.structs.replace(TRACE, error="the call failed", **empty)])
     account = pipeline.settled(1)
-    assert (account.scored, account.unscored, account.lost) == (0, len(catalogue()), 0)
+    assert (account.scored, account.unscored, account.lost) == (0, len(catalogue()) + 1, 0)
     verdicts = [entry.verdict for entry in pipeline.outbox()]
     assert {(verdict.outcome, verdict.reason) for verdict in verdicts} == {("unscored", "missing_input")}
     assert {(verdict.scores, verdict.calls) for verdict in verdicts} == {((), ())}
