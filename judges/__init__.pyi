@@ -163,7 +163,7 @@ Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
     utilization: 0..1; passes: descriptive
     completeness: 0..1; passes: no pass rule
     adherence: 0 or 1; passes: supported
-Settings (`configured`): lengths, document_ids, empty_completeness, enum_keys, score_cut.
+Settings (`configured`): lengths, empty_completeness, enum_keys, score_cut, document_ids.
 """
 relevance: JudgeFunction
 """How well does the answer serve the question out of the retrieved documents?

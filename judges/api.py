@@ -61,14 +61,7 @@ _SHOWN_AS: Final = {
     "expected_facts": 'expectations["expected_facts"]',
 }
 _TEXTS: Final = frozenset(field.name for field in msgspec.structs.fields(Trace) if field.type in (str, str | None))
-_RESULTS: Final[Mapping[object, str]] = {
-    bool: "bool",
-    int: "integer",
-    float: "float",
-    str: "string",
-    list: "list",
-    dict: "object",
-}
+_RESULTS: Final = frozenset({bool, int, float, str, list, dict})  # Their names are words for a `result`.
 # The key of a judge file for an argument of MLflow's `make_judge`, or of another name in Python.
 _KEYS: Final[Mapping[str, str]] = {"feedback_value_type": "result", "description": "asks", "pass_": "pass"}
 # Evaluations begun, per call in flight: each that waits holds its whole prompt in memory.
@@ -223,9 +216,8 @@ class JudgeFunction:
             ValueError: A setting cannot be used.
         """
         definition = self.definition
-        temperature = convert(
-            {"temperature": settings.pop("temperature", definition.temperature)}, _Sampling
-        ).temperature
+        sampling = {"temperature": settings.pop("temperature", definition.temperature)}
+        temperature = convert(sampling, _Sampling).temperature
         if temperature is not None and definition.run is not None:
             raise DefinitionError("temperature", f"{self.name} asks no model; remove it")
         if settings and definition.make is None:
@@ -285,8 +277,8 @@ def make_judge(
     named = {_KEYS.get(key, key): key for key in given}
     table = {_KEYS.get(key, key): value for key, value in given.items()}
     table["result"] = _declared(table["result"])
-    if "feedback_value_type" in given and table["result"] in ("integer", "float"):
-        table["result"] = f"any {'integer' if table['result'] == 'integer' else 'number'}"
+    if "feedback_value_type" in given and table["result"] in ("integer", "int", "float"):
+        table["result"] = "any number" if table["result"] == "float" else "any integer"
     try:
         definition = define(name, table)
     except DefinitionError as error:
@@ -294,9 +286,8 @@ def make_judge(
         start, sign, form = error.fix.partition(" = {")
         argument = re.sub(r"(\w+) = ", r'"\1": ', form).replace("{ ", "{").replace(" }", "}")
         key, dot, path = error.key.partition(".")
-        raise DefinitionError(
-            f"{named.get(key, key)}{dot}{path}", f"{start}={{{argument.lstrip()}" if sign else error.fix
-        ) from None
+        fix = f"{start}={{{argument.lstrip()}" if sign else error.fix
+        raise DefinitionError(f"{named.get(key, key)}{dot}{path}", fix) from None
     return JudgeFunction(definition, model)
 
 
@@ -304,7 +295,7 @@ def _declared(result: object) -> object:
     """Return the declaration of a result that a Python type names; others as they are."""
     if get_origin(result) is not Literal:
         kind = get_origin(result) or result
-        return _RESULTS.get(kind, result) if isinstance(kind, Hashable) else result
+        return kind.__name__ if isinstance(kind, type) and kind in _RESULTS else result
     values = get_args(result)
     if {*map(type, values)} == {bool}:
         return "bool"

@@ -1,14 +1,13 @@
 """How an answer rests on its documents, answer sentence by answer sentence (RAGBench, TRACe)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
-
-from msgspec import Meta, Struct
+from typing import Final, NamedTuple
 
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
 from judges.core.verdict import ReasonBudget
 from judges.forms import document_support as support
+from judges.forms.document_support import Settings
 from judges.forms.keyed_sentences import Keyed, Near, Overlap
 from judges.parsing.answer import reasons_field, text_field, truth
 from judges.parsing.sentences import SPLITTER, letters, units
@@ -86,24 +85,6 @@ SPECIAL_WORDS: Final = frozenset({"supported_without_sentence", "general", "well
 _DOCUMENT_KEY: Final = "[0-9]+[a-z]+"
 _ANSWER_KEY: Final = "[a-z]+"
 _SUPPORT: Final = "|".join((_DOCUMENT_KEY, *sorted(SPECIAL_WORDS)))
-
-
-class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of `[judges.ragbench]`.
-
-    Attributes:
-        lengths: Whether the shares count the words of sentences instead of the sentences.
-        empty_completeness: The completeness of an answer for which no document sentence is relevant. It has none unless
-            this is set; the published data set has 1.0.
-        enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
-            schema, which takes seconds; by default the schema describes the form of keys and never changes.
-        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
-    """
-
-    lengths: bool = False
-    empty_completeness: Annotated[float, Meta(ge=0, le=1)] | None = None
-    enum_keys: bool = False
-    score_cut: bool = False
 
 
 class Shown(NamedTuple):

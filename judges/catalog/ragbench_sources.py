@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
-
-from msgspec import Meta, Struct
+from typing import Final, NamedTuple
 
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
@@ -69,26 +67,16 @@ _KEY: Final = "[A-Za-z0-9_-]+_S[0-9]+"
 _PLAIN_ID: Final = re.compile("[A-Za-z0-9_-]{1,40}")
 
 
-class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+class Settings(support.Settings, frozen=True, forbid_unknown_fields=True):
     """Settings of `[judges.ragbench_sources]`.
 
     Attributes:
-        lengths: Whether the shares count the words of sentences instead of the sentences.
         document_ids: Whether keys contain the ids of documents, as `manual-7_S2`. The ids must consist of up to 40
             letters, digits, `-` and `_`, and differ from each other and from the default names; otherwise all keys have
             the default form `D1_S2`.
-        empty_completeness: The completeness of an answer for which no document sentence is relevant. It has none unless
-            this is set; the published data set has 1.0.
-        enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
-            schema, which takes seconds; by default the schema describes the form of keys and never changes.
-        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
-    lengths: bool = False
     document_ids: bool = False
-    empty_completeness: Annotated[float, Meta(ge=0, le=1)] | None = None
-    enum_keys: bool = False
-    score_cut: bool = False
 
 
 class Entry(NamedTuple):

@@ -17,14 +17,7 @@ from judges.core.judge import Answered, DecisionForm, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions
-from judges.parsing.answer import (
-    InvalidAnswerError,
-    OutOfRangeError,
-    object_schema,
-    rating,
-    reasons_field,
-    text_list,
-)
+from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, object_schema, rating, reasons_field, text_list
 from judges.parsing.objects import read_object
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers

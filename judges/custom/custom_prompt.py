@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import field
 
-from judges.core.judge import Judge, Unit
+from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
-from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, text_of
+from judges.custom.definition import DefinitionError, checked_asks, convert, text_of
 from judges.custom.examples import examples_part
 from judges.custom.guidance import guidance_part
-from judges.custom.instructions import Settings, make_judge
+from judges.custom.instructions import InWords, Settings, make_judge
 from judges.custom.label_scale import LabelKeys, checked_labels, plain
 from judges.custom.results import Result
 from judges.custom.variables import TRACE, check_unit, find, meanings
@@ -21,33 +21,18 @@ _LABEL_KEYS: Final = LabelKeys(labels=_KEY, numbers="values", passing="pass")
 _CHOICE: Final = re.compile(r"\[\[([^\[\]]*)\]\]")
 
 
-class Definition(Struct, frozen=True, forbid_unknown_fields=True):
+class Definition(InWords, frozen=True):
     """The table of such a judge.
 
     Attributes:
         custom_prompt: The prompt, with choices as `[[formal]]` and at least one variable, as `{{ outputs }}`.
-        asks: One sentence for lists.
         values: What each choice is worth; for all of them or for none.
         passing: The choices that pass, in the table `pass`; needed without `values`, but for yes and no.
-        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
-        temperature: The temperature to ask with; 0 unless given.
-        examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
-        unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
-            `{{ conversation }}` then.
-        guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
-        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
     custom_prompt: str
-    asks: str | None = None
     values: dict[str, float] | None = None
     passing: tuple[str, ...] | None = field(name="pass", default=None)
-    model: ModelName | None = None
-    temperature: Temperature | None = None
-    examples: tuple[dict[str, object], ...] = ()
-    unit: Unit = "trace"
-    guidance: tuple[str, ...] = ()
-    score_cut: bool = False
 
 
 def make(name: str, table: Mapping[str, object]) -> Judge:

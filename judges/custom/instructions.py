@@ -117,16 +117,11 @@ no others."""
 SESSION_ROLE: Final = ROLE.replace("on one query", "on one conversation")
 
 
-class Definition(Struct, frozen=True, forbid_unknown_fields=True):
-    """The table of such a judge.
+class InWords(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The keys of every judge in words.
 
     Attributes:
-        instructions: The criteria in words, with at least one variable, as `{{ outputs }}`.
         asks: One sentence for lists.
-        result: What the model is to answer (``judges.custom.results``).
-        max_rounds: With `{{ trace }}`: answers of the model with calls of tools, at most.
-        max_tokens: With `{{ trace }}`: tokens of all its requests and answers together, at most.
-        max_usd: With `{{ trace }}`: what they may cost together; the model needs a price for it.
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
         examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
@@ -136,18 +131,31 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 
-    instructions: str
     asks: str | None = None
-    result: object = "yes/no"
-    max_rounds: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
-    max_tokens: Annotated[int, Meta(ge=1, le=10**12)] | UnsetType = UNSET
-    max_usd: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
     model: ModelName | None = None
     temperature: Temperature | None = None
     examples: tuple[dict[str, object], ...] = ()
     unit: Unit = "trace"
     guidance: tuple[str, ...] = ()
     score_cut: bool = False
+
+
+class Definition(InWords, frozen=True):
+    """The table of such a judge.
+
+    Attributes:
+        instructions: The criteria in words, with at least one variable, as `{{ outputs }}`.
+        result: What the model is to answer (``judges.custom.results``).
+        max_rounds: With `{{ trace }}`: answers of the model with calls of tools, at most.
+        max_tokens: With `{{ trace }}`: tokens of all its requests and answers together, at most.
+        max_usd: With `{{ trace }}`: what they may cost together; the model needs a price for it.
+    """
+
+    instructions: str
+    result: object = "yes/no"
+    max_rounds: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=10**12)] | UnsetType = UNSET
+    max_usd: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):

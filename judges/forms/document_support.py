@@ -6,9 +6,9 @@ checks the form, ``measure`` drops keys that do not exist and computes the metri
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 
-from msgspec import structs
+from msgspec import Meta, Struct, structs
 
 from judges.core.decision import Calibration, Question
 from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Metric, Reading
@@ -54,6 +54,24 @@ _UNSPACED: Final = (
     "\U00020000-\U0003ffff"
 )
 _WORD: Final = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of both judges.
+
+    Attributes:
+        lengths: Whether the shares count the words of sentences instead of the sentences.
+        empty_completeness: The completeness of an answer for which no document sentence is relevant. It has none unless
+            this is set; the published data set has 1.0.
+        enum_keys: Whether the schema of each request lists the keys of its trace. Many endpoints compile every new
+            schema, which takes seconds; by default the schema describes the form of keys and never changes.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
+    """
+
+    lengths: bool = False
+    empty_completeness: Annotated[float, Meta(ge=0, le=1)] | None = None
+    enum_keys: bool = False
+    score_cut: bool = False
 
 
 class Support(NamedTuple, Generic[EntryT]):

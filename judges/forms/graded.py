@@ -48,7 +48,6 @@ class GroundingSettings(Settings, frozen=True, forbid_unknown_fields=True):
     """Settings of a graded judge that compares the answer with documents.
 
     Attributes:
-        pass_at: The lowest score that passes, 1..5.
         score_cut: Whether a trace is judged when documents are left out to fit the model's context.
     """
 

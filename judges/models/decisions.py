@@ -15,13 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.decision import Decision, Question, read_probabilities
-from judges.core.model import (
-    BadModelRequestError,
-    ChatRequest,
-    ChatResponse,
-    Dialect,
-    ModelSettings,
-)
+from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, Dialect, ModelSettings
 from judges.models.http import HttpEndpoint, below, no_chat_reply, read_fault, reply_fields, translated
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota

@@ -15,13 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
-from judges.core.model import (
-    ChatRequest,
-    ChatResponse,
-    ModelSettings,
-    ModelUnavailableError,
-    ToolsRefusedError,
-)
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, ToolsRefusedError
 from judges.core.prompt import Message, ToolCall
 from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint

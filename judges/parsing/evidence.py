@@ -69,7 +69,7 @@ class Source:
             return True
         if '":' in excerpt:  # The quotation marks of JSON show no seam.
             return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, re.compile(_BROKEN)))
-        names = "|".join(re.escape(name) for name in self._names if name in excerpt) or "(?!)"
+        names = "|".join(map(re.escape, filter(excerpt.__contains__, self._names))) or "(?!)"
         numbered = re.sub(rf"(?<![\w-])(?:{names})(?=\s*[])>:\n\u2013\u2014-])", "document 0", excerpt)
         quoted, marked = plain(excerpt, _QUOTED), plain(numbered, _MARKED)
         # Only a mark may have words that no text has.
@@ -175,9 +175,8 @@ class _Words:
         tokens = _bare(text).split()
         places = [place for place, token in enumerate(tokens) if token.isalnum() or _WORD.search(token)]
         # Most gaps are empty, and garbage collection of their lists would take longer than all the rest.
-        gaps = [
-            tokens[last + 1 : place] if last + 1 < place else () for last, place in pairwise((-1, *places, len(tokens)))
-        ]
+        bounds = pairwise((-1, *places, len(tokens)))
+        gaps = [tokens[last + 1 : place] if last + 1 < place else () for last, place in bounds]
         self.words = [tokens[place] for place in places]
         self.seams = [SEAM in gap for gap in gaps]
         self.gaps = [" ".join(token for token in gap if token != SEAM) if gap else "" for gap in gaps]

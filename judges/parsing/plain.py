@@ -29,10 +29,7 @@ _OUTSIDE_NUMBERS: Final = r"(?:(?<![.,:])|(?!\d)|(?<=[^\W\d_].))"
 _APART_ASCII: Final = re.compile(f"([{_PUNCTUATION}]{_OUTSIDE_NUMBERS})")
 _APART: Final = re.compile(f"([{_PUNCTUATION}{_FOREIGN_PUNCTUATION}{_BLANKLESS}]{_OUTSIDE_NUMBERS})")
 _ELLIPSIS: Final = re.compile(r"\.\.+")
-_ASCII: Final = {
-    **dict.fromkeys(b'"`\n\t', " "),
-    **{code: chr(code).lower() for code in range(ord("A"), ord("Z") + 1)},
-}
+_ASCII: Final = {**dict.fromkeys(b'"`\n\t', " "), **{code: chr(code).lower() for code in range(ord("A"), ord("Z") + 1)}}
 _QUOTES: Final = re.compile('["`\xab\xbb\u201c-\u201f\u2039\u203a\u300c-\u300f\u301d-\u301f\uff02\uff62\uff63]')
 _APOSTROPHES: Final = re.compile("[\xb4\u02bc\u2018-\u201b\uff07]")
 _OUTER_APOSTROPHE: Final = re.compile(r"'(?:(?!\w)|(?<!\w'))")

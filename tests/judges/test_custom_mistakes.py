@@ -11,7 +11,7 @@ from judges.custom.template import KNOWN as KNOWN_TO_TEMPLATES
 
 KNOWN = "use inputs, outputs, expectations, conversation, context, messages, trace"
 KEYS = (
-    "unknown key; known are instructions, asks, result, max_rounds, max_tokens, max_usd, model, temperature, examples, "
+    "unknown key; known are instructions, result, max_rounds, max_tokens, max_usd, asks, model, temperature, examples, "
     "unit, guidance, score_cut"
 )
 PLAIN = "the braces must contain a plain name, without paths, filters or calls"
