@@ -15,6 +15,7 @@ from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge import api
+from tracejudge.content.encode import without_traceback
 from tracejudge.delivery.buffer import Kind
 from tracejudge.model import Trace
 
@@ -279,3 +280,38 @@ def test_a_conversion_that_does_not_end_costs_its_trace_only(sdk: StartedSdk, ca
     totals = sdk.client.totals()
     assert totals.published == len(sdk.traces()) + sum(totals.dropped.values())
     assert "a value whose conversion does not end" in caplog.text
+
+
+@pytest.mark.swallows
+def test_an_iterator_that_fails_costs_its_field_only(
+    sdk: StartedSdk, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def failing() -> Iterator[str]:
+        yield "b"
+        raise ValueError("SECRET")
+
+    tracejudge.publish(output="a", context=failing())
+    tracejudge.publish({"output": "a", 5: (text for text in ("b", "c"))})
+    assert tracejudge.flush(60)
+    assert [trace["output"] for trace in sdk.traces()] == ["a", "a"]
+    assert sdk.traces()[1]["tags"] == {"5": '["b","c"]'}
+    assert "SECRET" not in caplog.text + capfd.readouterr().err
+
+
+def test_no_code_runs_where_an_exception_is_copied() -> None:
+    calls = []
+
+    def called(*_: object) -> None:
+        calls.append(True)
+
+    metaclass = type("Metaclass", (type,), {"__module__": property(called)})
+    kinds: list[Any] = [metaclass("Named", (ValueError,), {})]
+    kinds += [
+        type("With", (ValueError,), {name: member})
+        for name, member in (("args", property(called)), ("__del__", called))
+    ]
+    errors = [kind("a") for kind in kinds]
+    copies = [without_traceback(error) for error in errors]
+    assert [copy if type(copy) is str else type(copy) for copy in copies] == [*kinds[:2], "With"]
+    assert calls == []
+    del kinds[2].__del__

@@ -68,6 +68,7 @@ class TypeMark(str):
 
 _NO_CONTENT: Final = TypeMark("<values without content>")
 _PAIR: Final = 2
+_arguments_of: Final[Callable[[BaseException], tuple[Any, ...]]] = BaseException.__dict__["args"].__get__
 
 
 def is_a(value: object, kind: type) -> bool:
@@ -116,15 +117,18 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
 def without_traceback(error: BaseException) -> BaseException | str:
     """Return a copy of an exception without its frames, which must not live on; where that cannot be, its type."""
     # Its text is code of its class, and is asked for by the thread that sends.
-    kind = type(error)
-    base: Any = next(base for base in bases_of(kind) if base.__module__ == "builtins")
-    try:
-        copy: BaseException = base.__new__(kind, *error.args)
-        base.__init__(copy, *error.args)
-        attributes_of(copy).update(attributes_of(error))
-    except TypeError:
+    kind, arguments = type(error), _arguments_of(error)
+    # The first class in C: others have the name of their module in their dictionary.
+    base: Any = next(base for base in bases_of(kind) if "__module__" not in members_of(base))
+    if member_of(kind, "__del__") is not None:  # a copy would run it once more
         return class_name(kind)
-    return class_name(kind) if member_of(kind, "__del__") else copy
+    try:
+        copy: BaseException = base.__new__(kind, *arguments)
+        base.__init__(copy, *arguments)
+        attributes_of(copy).update(attributes_of(error))
+    except (TypeError, ValueError):
+        return class_name(kind)
+    return copy
 
 
 def copied(value: object) -> Any:

@@ -54,12 +54,14 @@ def runs_no_code(fields: dict[str, Any]) -> bool:
 
 def _with_items(item: Item) -> Item:
     # Nobody else can read an iterator later. As an input or output it may be the stream that the host reads.
-    items = {
-        name: list(islice(value, _MAX_READ))
-        for name, value in item.fields.items()
-        if type(value) in _ITERATORS and field_of(name) not in _STREAMS
-    }
-    return replace(item, fields={**item.fields, **items}) if items else item
+    fields = dict(item.fields)
+    for name, value in item.fields.items():
+        if type(value) in _ITERATORS and (type(name) is not str or field_of(name) not in _STREAMS):
+            try:
+                fields[name] = list(islice(value, _MAX_READ))
+            except BaseException as error:  # noqa: BLE001 - the host's code; the field alone is lost, with a note
+                report_internal_error(error)
+    return replace(item, fields=fields)
 
 
 class ItemEncoder:

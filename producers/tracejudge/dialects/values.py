@@ -13,7 +13,7 @@ import msgspec
 
 from tracejudge.dialects import names
 from tracejudge.log import class_name
-from tracejudge.model import JSONValue
+from tracejudge.model import JSONValue, Trace
 
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
@@ -204,11 +204,12 @@ SEQUENCES: tuple[Any, ...] = (list, tuple, *_SETS)
 
 
 def bounded_names(fields: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the fields of a publication with at most `MAX_NAMES` names, and a mark that counts the others."""
+    """Return the fields of a publication, at most `MAX_NAMES` names besides them, and a mark that counts the others."""
     if dict.__len__(fields) <= MAX_NAMES:
         return fields
     kept = dict(_entries(islice(dict.items(fields), MAX_NAMES)))
-    return {**kept, "...": truncation_mark(dict.__len__(fields) - MAX_NAMES, "values")}
+    kept |= {name: value for name in Trace.__struct_fields__ if (value := dict.get(fields, name)) is not None}
+    return {**kept, "...": truncation_mark(dict.__len__(fields) - len(kept), "values")}
 
 
 def _entries(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
