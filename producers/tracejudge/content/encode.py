@@ -23,10 +23,10 @@ import msgspec
 from msgspec import Raw
 
 from tracejudge.content.truncate import (
+    MEDIA_FORMS,
     METADATA,
     TRACE_CHARACTERS,
     Budget,
-    is_media,
     may_hold_media,
     media_mark,
     replace_large_structures,
@@ -47,7 +47,6 @@ _OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
 _BYTES = (bytes, bytearray, memoryview)
 _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
-_HEAD_BYTES = 64
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
 _MAX_COPIED = 100
@@ -98,10 +97,7 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
     of values that are copied, in `left`; those beyond it stay as well.
     """
     if is_a(value, str):
-        count = str.__len__(value)
-        kept = budget.take(count)
-        cut = truncation_mark(count - kept, "characters") if kept < count else ""
-        return str.__getitem__(value, slice(kept)) + cut if cut else value
+        return _cut(value, budget)
     left = [_MAX_COPIED] if left is None else left
     left[0] -= 1
     budget.take(_VALUE_CHARACTERS)
@@ -184,10 +180,16 @@ def error_text(error: BaseException) -> str:
 
 def limit_text(text: str, budget: Budget) -> str:
     """Truncate a text to the budget, with a mark, and replace what UTF-8 cannot hold."""
-    kept = budget.take(len(text))
-    if kept < len(text):
-        text = text[:kept] + truncation_mark(len(text) - kept, "characters")
+    text = _cut(text, budget)
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _cut(text: str, budget: Budget) -> str:
+    count = str.__len__(text)
+    kept = budget.take(count)
+    if kept == count:
+        return text
+    return str.__getitem__(text, slice(kept)) + truncation_mark(count - kept, "characters")
 
 
 def _converted(value: Any, budget: Budget, depth: int) -> object:
@@ -218,8 +220,8 @@ def _container(value: Any, budget: Budget, depth: int) -> object:  # noqa: PLR09
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
     if issubclass(kind, _BYTES):
-        head = bytes(value[:_HEAD_BYTES])
-        if b"\0" in head or is_media(head):
+        head = bytes(value[:64])
+        if b"\0" in head or MEDIA_FORMS.match(head):
             return media_mark(head, len(value))
         # Decoded only as far as it is kept.
         return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)

@@ -15,6 +15,7 @@ from tracejudge.content.field_names import field_of
 from tracejudge.content.tool_context import tool_context
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.fork import NativeThread, Wakeup
+from tracejudge.dialects.values import SCALARS
 from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
 from tracejudge.log import RedactionError, class_name, report_internal_error
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
@@ -24,7 +25,7 @@ MAX_ENTRY_BYTES = 4 * 1024 * 1024
 """The contract's `max_trace_bytes`: the worker accepts nothing larger."""
 
 _encoder = Encoder()
-_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
+_SCALARS: Final = SCALARS | {str, bytes}
 _STRUCTS: Final = frozenset({Message, Document, ToolCall, Span, Usage, Feedback})
 _ITERATORS: Final = frozenset({GeneratorType, map, filter, zip})
 _STREAMS: Final = frozenset({"input", "output"})
@@ -71,11 +72,7 @@ class ItemEncoder:
         self._content = ContentPolicy(settings)
         self._sends_content = settings.content
         self._context_tools = settings.context_tools
-        self._defaults = {
-            "service": settings.service,
-            "environment": settings.environment,
-            "release": settings.release,
-        }
+        self._defaults = {"service": settings.service, "environment": settings.environment, "release": settings.release}
         self._stuck: list[NativeThread] = []
         self._slow_s = 0.0
         self.notes: Sequence[Note] = ()
