@@ -267,7 +267,6 @@ def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
     assert costly == [], "\n".join(costly)
 
 
-@pytest.mark.swallows
 def test_a_conversion_that_does_not_end_costs_its_trace_only(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
     for value in stuck_values().values():
         tracejudge.publish(output="a", context=value)

@@ -30,9 +30,9 @@ from worker.selection.lenient import (
     NoTraceError,
     losses,
     read_feedback,
-    repaired,
     service_name,
     shown_names,
+    value_of,
 )
 
 SERVICE: Final = "tracejudge-gateway"
@@ -47,7 +47,7 @@ _DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}
 _OTLP_PATHS: Final = {"resourceSpans": "/v1/traces", "resourceLogs": "/v1/logs"}
 # Feedback may carry both beside its score.
 _CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_objects_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def sdk_settings(settings: Settings) -> SdkSettings:
@@ -220,12 +220,9 @@ def _objects(body: bytes, form: Form) -> Iterator[bytes]:
         yield body
     else:
         try:
-            parts = msgspec.json.decode(body, type=list[msgspec.Raw])
-        except _UNREADABLE:
-            try:
-                parts = msgspec.json.decode(repaired(body), type=list[msgspec.Raw])
-            except (NoTraceError, *_UNREADABLE):
-                raise _malformed() from None
+            parts = value_of(body, _objects_decoder.decode)
+        except NoTraceError:
+            raise _malformed() from None
         if len(parts) > _MAX_OBJECTS:
             raise too_many_values()
         yield from map(bytes, parts)

@@ -7,7 +7,7 @@ left out. A payload is no trace only without a trace id, a service, or any conte
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -78,19 +78,8 @@ class Lenient:
     """
 
     def __init__(self, payload: bytes) -> None:
-        try:
-            if not payload.isascii():
-                payload.decode()
-            raw = _fields_decoder.decode(payload)
-        except msgspec.ValidationError as error:
-            raise NoTraceError("wrong_type", "no object") from error
-        except _UNREADABLE:
-            try:
-                raw = _fields_decoder.decode(repaired(payload))
-            except _UNREADABLE as error:
-                raise NoTraceError("not_json") from error
         self.raw: Mapping[str, msgspec.Raw]
-        self.raw, self.further = bound_names(raw)
+        self.raw, self.further = bound_names(value_of(payload, _decode_fields))
         self.meanings = {name: meaning(name) for name in self.raw}
 
     @property
@@ -124,19 +113,27 @@ def is_usual(trace: Trace) -> bool:
     return 0 < len(trace.trace_id) <= MAX_ID_CHARS and 0 < len(trace.service) <= _MAX_SERVICE_CHARS
 
 
-def value_of(raw: bytes | msgspec.Raw) -> Any:
-    """Decode a value.
+def value_of(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
+    """Decode a value, repaired where it cannot be decoded as it is.
 
     Raises:
-        NoTraceError: No parser can read it, as a number that is too large.
+        NoTraceError: No parser can read it, as a number that is too large, or it has another type.
     """
     try:
-        return msgspec.json.decode(raw)
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        raise NoTraceError("wrong_type", "no object") from error
     except _UNREADABLE:
         try:
-            return msgspec.json.decode(repaired(bytes(raw)))
+            return decode(repaired(bytes(raw)))
         except _UNREADABLE as error:
             raise NoTraceError("not_json") from error
+
+
+def _decode_fields(payload: bytes) -> dict[str, msgspec.Raw]:
+    if not payload.isascii():
+        payload.decode()
+    return _fields_decoder.decode(payload)
 
 
 def read_trace(payload: bytes) -> ReadTrace:

@@ -9,7 +9,6 @@ attributes. What yields nothing is left out of its container; alone it becomes a
 import dataclasses
 import logging
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time
@@ -33,7 +32,7 @@ from tracejudge.content.truncate import (
     truncate_record,
     without_media,
 )
-from tracejudge.dialects.values import copied_collection, truncation_mark
+from tracejudge.dialects.values import SEQUENCES, copied_collection, truncation_mark
 from tracejudge.log import attributes_of, bases_of, class_name, member_of, members_of, report_or_raise
 from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import BUILT_IN, Settings
@@ -42,8 +41,7 @@ _MAX_DEPTH = 16
 _MAX_INT_BITS = 128  # longer ones become texts, which every language can read
 _MAX_INT_TEXT_BITS = 4_096
 _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
-_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
-_OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
+_OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView)
 _BYTES = (bytes, bytearray, memoryview)
 _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
@@ -216,7 +214,7 @@ def _container(value: Any, budget: Budget, depth: int) -> object:  # noqa: PLR09
         kind = dict
     if issubclass(kind, dict):
         return _mapping(dict.items(value), dict.__len__(value), budget, depth)
-    for base in _SEQUENCES:
+    for base in SEQUENCES:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
     if issubclass(kind, _BYTES):
@@ -334,7 +332,7 @@ def _whole_number(value: int) -> int | str:
 
 def _too_deep(value: object, kind: type) -> str:
     # The mark of a list or dict stands for content that was there.
-    return str.__str__(_type_mark(value)) if issubclass(kind, (dict, *_SEQUENCES)) else _type_mark(value)
+    return str.__str__(_type_mark(value)) if issubclass(kind, (dict, *SEQUENCES)) else _type_mark(value)
 
 
 def _type_mark(value: object) -> TypeMark:

@@ -81,21 +81,18 @@ class ItemEncoder:
     def encode(self, item: Item) -> Entry | Reason:
         """Encode an item as JSON, or return the reason for its drop. Never raises."""
         notes = Notes()
-        try:
-            if not item.size_bytes % 2 or runs_no_code(item.fields):
-                outcome = self._encode(item, notes)
-            else:
-                outcome = self._run_code(lambda: self._encode(_with_items(item), notes))
-        except TimeoutError as error:
-            report_internal_error(error)
-            notes = Notes()  # the others belong to the thread that was left
+        if not item.size_bytes % 2 or runs_no_code(item.fields):
+            outcome: Entry | Reason | None = self._encode(item, notes)
+        else:
+            outcome = self._run_code(lambda: self._encode(_with_items(item), notes))
+        if outcome is None:
+            notes, outcome = Notes(), Reason.INVALID  # the other notes belong to the thread that was left
             notes.add_cause("invalid", item.kind.name.lower(), "a value whose conversion does not end")
-            outcome = Reason.INVALID
         self.notes = notes.found
         return outcome
 
-    def _run_code(self, task: Callable[[], Entry | Reason]) -> Entry | Reason:
-        """Run a conversion in a thread of its own; TimeoutError if it, or too many before it, do not end."""
+    def _run_code(self, task: Callable[[], Entry | Reason]) -> Entry | Reason | None:
+        """Run a conversion in a thread of its own; None if it, or too many before it, do not end."""
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         done, outcomes, began_s = Wakeup(), list[Entry | Reason](), time.monotonic()
 
@@ -114,9 +111,7 @@ class ItemEncoder:
                 self._stuck.append(thread)
         spent_s = time.monotonic() - began_s
         self._slow_s = self._slow_s * 0.98 + (spent_s if spent_s > _SHORTEST_S / 2 else 0.0)
-        if not outcomes:
-            raise TimeoutError
-        return outcomes[0]
+        return outcomes[0] if outcomes else None
 
     def _encode(self, item: Item, notes: Notes) -> Entry | Reason:
         subject = "trace" if item.kind is Kind.TRACE else "feedback"
