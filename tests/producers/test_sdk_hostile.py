@@ -222,6 +222,7 @@ BATTERY: dict[str, Callable[[Any], object]] = {
     "trace field": in_trace(lambda open_trace, value: open_trace.set(session_id=value, context=value, error=value)),
     "span": in_trace(lambda _, value: tracejudge.trace(name=value, kind=value).__enter__().__exit__(None, None, None)),
     "observe": tracejudge.observe(lambda given: given),
+    "observe a kind": lambda value: tracejudge.observe(kind=value),
     "raise": raise_observed,
     "wrap_openai": tracejudge.wrap_openai,
     "wrap_anthropic": tracejudge.wrap_anthropic,
@@ -232,7 +233,7 @@ _COST_S, _COST_BYTES = 0.001, 1_000_000
 @pytest.mark.parametrize(
     "functions",
     [
-        ("publish output", "publish session_id", "publish tags", "observe", "wrap_openai"),
+        ("publish output", "publish session_id", "publish tags", "observe", "observe a kind", "wrap_openai"),
         pytest.param(tuple(BATTERY), marks=pytest.mark.slow("the other functions")),
     ],
     ids=["some", "all"],

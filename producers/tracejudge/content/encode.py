@@ -47,7 +47,6 @@ _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
-_MAX_COPIED = 100
 _OBJECT_LEVELS = 4
 """An object without a JSON form counts as so many levels: its attributes may lead to a whole program."""
 _TEXT_PROPERTIES = ("text", "page_content", "content")
@@ -96,7 +95,7 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
     """
     if is_a(value, str):
         return _cut(value, budget)
-    left = [_MAX_COPIED] if left is None else left
+    left = [100] if left is None else left
     left[0] -= 1
     budget.take(_VALUE_CHARACTERS)
     copy = value if left[0] < 0 else copied_collection(value)

@@ -274,7 +274,6 @@ _RUN: Final = re.compile(
     r"(?=(?:[A-Za-z0-9+/_-]|\\/){60})((?:(?=([A-Za-z0-9+/_\\-]{60,}))\3\r?\n)*[A-Za-z0-9+/_\\-]*)={0,2}"
 )
 _BREAKS: Final = re.compile(r"\s|\\[rn]|\\")
-_STANDARD: Final = str.maketrans("-_", "+/")
 MEDIA_FORMS: Final = re.compile(
     rb"(?P<image>\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP|....ftyp(?:avif|heic|mif1)|II\*\0|MM\0\*|BM.{4}\0\0|<svg)"
     rb"|(?P<audio>ID3|OggS|fLaC|RIFF....WAVE|....ftypM4A|\xff[\xf1-\xfb])"
@@ -317,7 +316,7 @@ def _run_mark(run: re.Match[str], key: str) -> str:
     body = _BREAKS.sub("", run[2])
     if len(body) < _MIN_RUN_CHARS:
         return run[0]
-    head, start = a2b_base64(body[:16].translate(_STANDARD)), body[:1_024]
+    head, start = a2b_base64(body[:16].replace("-", "+").replace("_", "/")), body[:1_024]
     is_typical = len(set(start)) >= _LEAST_DISTINCT and sum(map(str.isdigit, start)) * 20 >= len(start)
     if run[1] is None and not is_typical and MEDIA_FORMS.match(head) is None:
         return run[0]
