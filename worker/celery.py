@@ -30,14 +30,7 @@ from msgspec import Meta, Struct
 
 from tracejudge.sharding import MAX_SHARDS
 from worker.broker import broker
-from worker.config.loading import (
-    UnknownVariable,
-    config_path,
-    foreign_variables,
-    load,
-    unconfigured,
-    unknown_variables,
-)
+from worker.config.loading import UnknownVariable, config_path, foreign_variables, load, unconfigured, unknown_variables
 from worker.config.settings import Settings, SettingsError
 from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
 from worker.runtime import Runtime

@@ -15,7 +15,7 @@ from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_meas
 from tracejudge.delivery.delivery import Deliveries
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
-from tracejudge.dialects.values import MAX_NAMES, bounded_names
+from tracejudge.dialects.values import MAX_NAMES, bounded_names, copied_collection
 from tracejudge.ids import (
     LANGSMITH,
     OPENTELEMETRY,
@@ -71,7 +71,7 @@ class Client:
             if not trace_id:
                 trace_id = draw(128).to_bytes(16, "big").hex()
             if OPIK in _modules or LANGSMITH in _modules:
-                fields |= library_tags(fields.get("tags"))
+                fields |= library_tags(copied_collection(fields.get("tags")))
             if len(fields) > MAX_NAMES:
                 fields = bounded_names(fields)
             delivery = self._deliveries.of(trace_id, fields) if self._is_sharded else self._delivery

@@ -76,7 +76,7 @@ def library_tags(given: object) -> dict[str, object]:
     except BaseException as error:  # noqa: BLE001 - another library's code, perhaps while it is being imported
         report_or_raise(error)
     known: Any = {} if given is None else given
-    return {"tags": found | dict.copy(known)} if found and issubclass(type(known), dict) else {}
+    return {"tags": found | known} if found and type(known) is dict else {}
 
 
 MAX_ID_CHARS = 128

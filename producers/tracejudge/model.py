@@ -201,6 +201,5 @@ def with_usable_times(record: _Timed) -> tuple[_Timed, list[str]]:
     for name, value in (("started_at", record.started_at), ("ended_at", record.ended_at)):
         if value is not None and not _EARLIEST_S <= value < _LATEST_S:
             changed[name] = seconds_of(value)
-    return (
-        (replace(record, **changed), [name for name in changed if changed[name] is None]) if changed else (record, [])
-    )
+    lost = [name for name in changed if changed[name] is None]
+    return (replace(record, **changed), lost) if changed else (record, lost)

@@ -65,20 +65,17 @@ def _wrap(client: Any, provider: str, function: str) -> None:
         own = attributes_of(client)
         if _MARK in own:
             return
-        request = member_of(type(client), "request")
+        request = _bound(client, "request")
         names = "".join(map(class_name, bases_of(type(client))))
         provider = next((platform for word, platform in _PLATFORMS.items() if word in names), provider)
-        own["request"] = _publishing(_bound(client, "request"), provider, is_async=inspect.iscoroutinefunction(request))
+        own["request"] = _publishing(request, provider, is_async=inspect.iscoroutinefunction(request))
         for name in ("copy", "with_options"):
             if member_of(type(client), name) is not None:
                 own[name] = _wrapping(_bound(client, name), provider, function)
         own[_MARK] = True
     except Exception:  # noqa: BLE001 - the service must start
-        logger.warning(
-            "%s: an object of type %s is no client of this library; its calls are not published",
-            function,
-            class_name(type(client)),
-        )
+        message = "%s: an object of type %s is no client of this library; its calls are not published"
+        logger.warning(message, function, class_name(type(client)))
 
 
 def _bound(client: Any, name: str) -> Callable[..., Any]:

@@ -87,7 +87,6 @@ def test_unknown_names_come_with_the_closest_field() -> None:
     assert unknown[:2] == [{"name": "outptu", "did_you_mean": "output"}, {"name": "tenant"}]
     assert len(unknown) == 100
     assert secret not in json.dumps(reply)
-    assert reply["unknown_count"] == 203
     assert [trace["service"] for trace in arrived(found)] == ["bot"] * 3, "a service may be an object with a name"
 
 

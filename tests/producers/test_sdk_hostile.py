@@ -15,6 +15,7 @@ from sdk_started import StartedSdk
 
 import tracejudge
 from tracejudge import api
+from tracejudge.content.encode import without_traceback
 from tracejudge.delivery.buffer import Kind
 from tracejudge.model import Trace
 
@@ -221,6 +222,7 @@ BATTERY: dict[str, Callable[[Any], object]] = {
     "trace field": in_trace(lambda open_trace, value: open_trace.set(session_id=value, context=value, error=value)),
     "span": in_trace(lambda _, value: tracejudge.trace(name=value, kind=value).__enter__().__exit__(None, None, None)),
     "observe": tracejudge.observe(lambda given: given),
+    "observe a kind": lambda value: tracejudge.observe(kind=value),
     "raise": raise_observed,
     "wrap_openai": tracejudge.wrap_openai,
     "wrap_anthropic": tracejudge.wrap_anthropic,
@@ -231,7 +233,7 @@ _COST_S, _COST_BYTES = 0.001, 1_000_000
 @pytest.mark.parametrize(
     "functions",
     [
-        ("publish output", "publish session_id", "publish tags", "observe", "wrap_openai"),
+        ("publish output", "publish session_id", "publish tags", "observe", "observe a kind", "wrap_openai"),
         pytest.param(tuple(BATTERY), marks=pytest.mark.slow("the other functions")),
     ],
     ids=["some", "all"],
@@ -266,7 +268,6 @@ def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
     assert costly == [], "\n".join(costly)
 
 
-@pytest.mark.swallows
 def test_a_conversion_that_does_not_end_costs_its_trace_only(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
     for value in stuck_values().values():
         tracejudge.publish(output="a", context=value)
@@ -279,3 +280,38 @@ def test_a_conversion_that_does_not_end_costs_its_trace_only(sdk: StartedSdk, ca
     totals = sdk.client.totals()
     assert totals.published == len(sdk.traces()) + sum(totals.dropped.values())
     assert "a value whose conversion does not end" in caplog.text
+
+
+@pytest.mark.swallows
+def test_an_iterator_that_fails_costs_its_field_only(
+    sdk: StartedSdk, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def failing() -> Iterator[str]:
+        yield "b"
+        raise ValueError("SECRET")
+
+    tracejudge.publish(output="a", context=failing())
+    tracejudge.publish({"output": "a", 5: (text for text in ("b", "c"))})
+    assert tracejudge.flush(60)
+    assert [trace["output"] for trace in sdk.traces()] == ["a", "a"]
+    assert sdk.traces()[1]["tags"] == {"5": '["b","c"]'}
+    assert "SECRET" not in caplog.text + capfd.readouterr().err
+
+
+def test_no_code_runs_where_an_exception_is_copied() -> None:
+    calls = []
+
+    def called(*_: object) -> None:
+        calls.append(True)
+
+    metaclass = type("Metaclass", (type,), {"__module__": property(called)})
+    kinds: list[Any] = [metaclass("Named", (ValueError,), {})]
+    kinds += [
+        type("With", (ValueError,), {name: member})
+        for name, member in (("args", property(called)), ("__del__", called))
+    ]
+    errors = [kind("a") for kind in kinds]
+    copies = [without_traceback(error) for error in errors]
+    assert [copy if type(copy) is str else type(copy) for copy in copies] == [*kinds[:2], "With"]
+    assert calls == []
+    del kinds[2].__del__

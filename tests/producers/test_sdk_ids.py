@@ -1,12 +1,15 @@
 import random
 import re
 import sys
+import tracemalloc
 from types import ModuleType, SimpleNamespace
 from uuid import UUID
 
 import pytest
 from opentelemetry import trace as opentelemetry
+from sdk_started import StartedSdk
 
+import tracejudge
 from tracejudge.ids import LANGSMITH, OPIK, SpanIds, current_span, fresh_id, fresh_trace_id, library_tags
 
 CONTEXT = opentelemetry.SpanContext(
@@ -66,3 +69,19 @@ def test_ids_of_opik_and_langsmith_become_tags(monkeypatch: pytest.MonkeyPatch) 
     assert library_tags(None) == {}
     del opik.get_current_trace_data
     assert library_tags(None) == {}, "a library that is being imported"
+
+
+def test_tags_without_end_are_not_copied_whole_for_an_id_of_opik(
+    sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opik = ModuleType(OPIK)
+    opik.get_current_trace_data = lambda: SimpleNamespace(id="01-opik")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, OPIK, opik)
+    tags = dict.fromkeys(map(str, range(300_000)), "a")
+    tracemalloc.start()
+    tracejudge.publish(output="a", tags=tags)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+    assert tracejudge.flush(60)
+    assert sdk.traces()[0]["tags"]["opik_trace_id"] == "01-opik"

@@ -133,6 +133,14 @@ def test_a_hint_names_a_field_only_for_a_misspelt_name() -> None:
         assert closest_field(name) is None, name
 
 
+def test_a_field_after_very_many_names_is_read(sdk: StartedSdk) -> None:
+    names = {f"name{number}": 1 for number in range(700)}
+    tracejudge.publish(**names, output="a")
+    tracejudge.publish({**names, "output": "a", "input": "q"})
+    assert tracejudge.flush(60)
+    assert [(trace["output"], len(trace["tags"])) for trace in sdk.traces()] == [("a", 501)] * 2
+
+
 def test_names_without_end_cost_little_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     """The field that a name resembles takes a third of a millisecond to find, so it is for names that are shown."""
     notes, began = Notes(), time.process_time()

@@ -56,12 +56,7 @@ class Board:
     """The pages, and what they need."""
 
     def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        access: Access,
-        index: VerdictIndex,
-        overview: OverviewThread,
+        self, store: Store, settings: Settings, access: Access, index: VerdictIndex, overview: OverviewThread
     ) -> None:
         self._store = store
         self._settings = settings

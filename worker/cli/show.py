@@ -19,14 +19,7 @@ from worker.config.graders import Graders
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.explanation import OUTCOMES, Explanation, explain
-from worker.lookup import (
-    FoundTrace,
-    TraceLookup,
-    TraceNotFoundError,
-    VerdictFilter,
-    outcome_of,
-    scan_verdicts,
-)
+from worker.lookup import FoundTrace, TraceLookup, TraceNotFoundError, VerdictFilter, outcome_of, scan_verdicts
 from worker.monitor.label_store import read_labels
 from worker.queue.ledger import OutboxEntry
 from worker.selection.sampling import Sampler, position

@@ -190,8 +190,8 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     # Without what they all begin with, which makes any two alike.
     endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
-    set_by = {name: f"{_PREFIX}BROKER_URL" if "BROKER" in name else None for name in foreign_variables(environment)}
-    unknown = [UnknownVariable(name, setting) for name, setting in set_by.items()]
+    broker = f"{_PREFIX}BROKER_URL"
+    unknown = [UnknownVariable(name, broker if "BROKER" in name else None) for name in foreign_variables(environment)]
     unknown += [UnknownVariable(name, None, is_link=True) for name in sorted(known) if _is_link(name, environment)]
     for name in (one for one in found if _OF_KUBERNETES.fullmatch(one) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)

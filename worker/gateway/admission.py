@@ -35,10 +35,7 @@ _BODY_S: Final = 30.0
 _MAX_HELD_BYTES: Final = 80 * 1024 * 1024
 """Bodies that one process holds at a time: parsed, they take up to twice as much again."""
 _GZIP: Final = 31  # zlib's window size of gzip
-_MAX_MEMBERS: Final = 1_000
-"""Members of one gzip body: an empty one has 20 bytes, and costs as much as thousands."""
-_INLINE_BYTES: Final = 64 * 1024
-_STEP_BYTES: Final = 1024 * 1024
+_MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and costs as much as thousands
 _RETRY_S: Final = 1.0
 _TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
 # Codes of google.rpc.Status, in which OTLP reports errors.
@@ -178,11 +175,11 @@ class Bodies:
                     if members >= _MAX_MEMBERS:
                         raise too_many_values()
                 try:
-                    yield one.decompress(part, _INLINE_BYTES)
-                    # Most parts end here. A kilobyte may become a megabyte, and others must not wait for that.
+                    # Most parts end with 64 KiB. A kilobyte may become a megabyte, and others must not wait for that.
+                    yield one.decompress(part, 1 << 16)
                     async with self._inflating if one.unconsumed_tail else contextlib.nullcontext():
                         while one.unconsumed_tail:
-                            yield await asyncio.to_thread(one.decompress, one.unconsumed_tail, _STEP_BYTES)
+                            yield await asyncio.to_thread(one.decompress, one.unconsumed_tail, 1 << 20)
                 except zlib.error:
                     raise broken from None
                 part = one.unused_data  # noqa: PLW2901 - the next member

@@ -15,7 +15,7 @@ import msgspec
 
 from tracejudge.content.convert import CONTENT_FIELDS, Note
 from tracejudge.content.encode import text_form
-from tracejudge.content.field_names import closest_field, snake_case
+from tracejudge.content.field_names import closest_field, meaning, snake_case
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import ItemEncoder
 from tracejudge.ids import fresh_trace_id
@@ -29,11 +29,10 @@ from worker.selection.lenient import (
     Lenient,
     NoTraceError,
     losses,
-    meaning,
     read_feedback,
-    repaired,
     service_name,
     shown_names,
+    value_of,
 )
 
 SERVICE: Final = "tracejudge-gateway"
@@ -48,7 +47,7 @@ _DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}
 _OTLP_PATHS: Final = {"resourceSpans": "/v1/traces", "resourceLogs": "/v1/logs"}
 # Feedback may carry both beside its score.
 _CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_objects_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def sdk_settings(settings: Settings) -> SdkSettings:
@@ -119,18 +118,15 @@ class Intake:
         self.trace_ids: list[str] = []
         self.rejected: list[Rejected] = []
         self.left_out: Counter[LeftOut] = Counter()
-        self.unknown: dict[str, None] = {}
-        """The first names that mean no field."""
-        self.unknown_count = 0
+        self.unknown: dict[str, str | None] = {}
+        """The first names that mean no field, each with the field that it resembles."""
 
-    def add_unknown(self, notes: Sequence[Note], further: int) -> None:
-        """Count unknown names, with further ones, and collect the first of them, without those that could be texts."""
-        self.unknown_count += further
+    def add_unknown(self, notes: Sequence[Note]) -> None:
+        """Collect unknown names, without those that could be texts."""
         for note in notes:
-            if note.reason == "unknown_name":
-                self.unknown_count += 1
-                if len(self.unknown) < _MAX_SHOWN and shown_names([note.field]) == (note.field,):
-                    self.unknown[note.field] = None
+            has_room = note.reason == "unknown_name" and len(self.unknown) < _MAX_SHOWN
+            if has_room and shown_names([note.field]) == (note.field,):
+                self.unknown[note.field] = closest_field(note.field)
 
     @property
     def losses(self) -> Iterator[Loss]:
@@ -149,12 +145,10 @@ class Intake:
             ordered = sorted(self.left_out.items())
             shown["left_out"] = [{"field": one.field, "type": one.kind, "count": count} for one, count in ordered]
         if self.unknown:
-            closest = {name: closest_field(name) for name in self.unknown}
             shown["unknown"] = [
-                {"name": name, "did_you_mean": field} if field else {"name": name} for name, field in closest.items()
+                {"name": name, "did_you_mean": field} if field else {"name": name}
+                for name, field in self.unknown.items()
             ]
-        if self.unknown_count > _MAX_SHOWN:
-            shown["unknown_count"] = self.unknown_count
         return shown
 
 
@@ -193,7 +187,7 @@ def read_intake(
                 is_repeatable = given.trace_id is not None or bool(repeat_key)
                 intake.is_repeatable &= is_repeatable
                 outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
-                intake.add_unknown(encoder.notes, given.further)
+                intake.add_unknown(encoder.notes)
                 left_out += losses(encoder.notes)
                 if given.trace_id is None:
                     unused = (value for value in given.values("trace_id") if value is not None and value != "")
@@ -226,12 +220,9 @@ def _objects(body: bytes, form: Form) -> Iterator[bytes]:
         yield body
     else:
         try:
-            parts = msgspec.json.decode(body, type=list[msgspec.Raw])
-        except _UNREADABLE:
-            try:
-                parts = msgspec.json.decode(repaired(body), type=list[msgspec.Raw])
-            except (NoTraceError, *_UNREADABLE):
-                raise _malformed() from None
+            parts = value_of(body, _objects_decoder.decode)
+        except NoTraceError:
+            raise _malformed() from None
         if len(parts) > _MAX_OBJECTS:
             raise too_many_values()
         yield from map(bytes, parts)

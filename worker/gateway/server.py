@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 import uvicorn
@@ -32,7 +32,6 @@ from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
 from worker.telemetry.metrics import GatewayMetrics
 
-T = TypeVar("T")
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 75
@@ -123,9 +122,9 @@ class _DaemonPool(Executor):
         for _ in range(threads):
             threading.Thread(target=self._run, name="tracejudge-gateway", daemon=True).start()
 
-    def submit(self, function: Callable[..., T], /, *arguments: Any, **keywords: Any) -> "Future[T]":
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
         """Queue a call, and return its future."""
-        future: Future[T] = Future()
+        future: Future[Any] = Future()
         self._calls.put((future, partial(function, *arguments, **keywords)))
         return future
 

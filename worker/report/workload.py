@@ -431,12 +431,7 @@ class Estimator:
         return estimate, totals
 
     def _add_judgement(
-        self,
-        totals: _Totals,
-        choice: Choice,
-        weight: float,
-        sampler: Sampler,
-        place: tuple[int, TraceEntry, int],
+        self, totals: _Totals, choice: Choice, weight: float, sampler: Sampler, place: tuple[int, TraceEntry, int]
     ) -> None:
         """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
         (number, entry, hour), trace, graders = place, place[1].trace, sampler.graders

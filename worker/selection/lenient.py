@@ -7,29 +7,18 @@ left out. A payload is no trace only without a trace id, a service, or any conte
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from tracejudge import LateFeedback, Trace
 from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
-from tracejudge.content.field_names import (
-    INPUT_TOKENS,
-    OUTPUT_TOKENS,
-    SYSTEM_PROMPTS,
-    bound_names,
-    field_of,
-    rank,
-    snake_case,
-)
+from tracejudge.content.field_names import bound_names, field_of, meaning, rank, snake_case
 from tracejudge.ids import MAX_ID_CHARS, trace_id_text
 from tracejudge.model import TIMES
 
 _FIELDS: Final = frozenset(Trace.__struct_fields__)
-_BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})
-_MAX_NAME_CHARS: Final = 64
 _MAX_SERVICE_CHARS: Final = 200
 _MAX_SHOWN_NAMES: Final = 30
 _MAX_INTEGER_DIGITS: Final = 300
@@ -89,19 +78,8 @@ class Lenient:
     """
 
     def __init__(self, payload: bytes) -> None:
-        try:
-            if not payload.isascii():
-                payload.decode()
-            raw = _fields_decoder.decode(payload)
-        except msgspec.ValidationError as error:
-            raise NoTraceError("wrong_type", "no object") from error
-        except _UNREADABLE:
-            try:
-                raw = _fields_decoder.decode(repaired(payload))
-            except _UNREADABLE as error:
-                raise NoTraceError("not_json") from error
         self.raw: Mapping[str, msgspec.Raw]
-        self.raw, self.further = bound_names(raw)
+        self.raw, self.further = bound_names(value_of(payload, _decode_fields))
         self.meanings = {name: meaning(name) for name in self.raw}
 
     @property
@@ -135,31 +113,27 @@ def is_usual(trace: Trace) -> bool:
     return 0 < len(trace.trace_id) <= MAX_ID_CHARS and 0 < len(trace.service) <= _MAX_SERVICE_CHARS
 
 
-def meaning(name: str) -> str | None:
-    """Return the field that a name means, or the name itself where the converter reads it beside the fields."""
-    # Names are anything that a client writes: the cache must not hold long ones.
-    return _meaning(name) if len(name) <= _MAX_NAME_CHARS else None
-
-
-@lru_cache(maxsize=4096)
-def _meaning(name: str) -> str | None:
-    key = snake_case(name)
-    return field_of(name) or (key if key in _BESIDE_FIELDS else None)
-
-
-def value_of(raw: bytes | msgspec.Raw) -> Any:
-    """Decode a value.
+def value_of(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
+    """Decode a value, repaired where it cannot be decoded as it is.
 
     Raises:
-        NoTraceError: No parser can read it, as a number that is too large.
+        NoTraceError: No parser can read it, as a number that is too large, or it has another type.
     """
     try:
-        return msgspec.json.decode(raw)
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        raise NoTraceError("wrong_type", "no object") from error
     except _UNREADABLE:
         try:
-            return msgspec.json.decode(repaired(bytes(raw)))
+            return decode(repaired(bytes(raw)))
         except _UNREADABLE as error:
             raise NoTraceError("not_json") from error
+
+
+def _decode_fields(payload: bytes) -> dict[str, msgspec.Raw]:
+    if not payload.isascii():
+        payload.decode()
+    return _fields_decoder.decode(payload)
 
 
 def read_trace(payload: bytes) -> ReadTrace:
@@ -170,10 +144,8 @@ def read_trace(payload: bytes) -> ReadTrace:
     """
     given = Lenient(payload)
     others = [name for name in given.raw if name not in _FIELDS]
-    unknown = tuple([name for name in others if given.meanings[name] is None])
-    others += ["(another)"] * given.further
-    unknown += ("(another)",) * given.further
-    if others and len(unknown) == len(others):
+    unknown = tuple([name for name in others if given.meanings[name] is None]) + ("(another)",) * given.further
+    if others and len(unknown) == len(others) + given.further:
         try:
             trace = _trace_decoder.decode(payload)
             if is_usual(trace):
@@ -272,13 +244,8 @@ def repaired(text: bytes) -> bytes:
         NoTraceError: It is no JSON by any reading.
     """
     try:
-        found = json.loads(
-            text.decode("utf-8-sig", "replace"),
-            parse_constant=str,
-            parse_float=_number,
-            parse_int=_number,
-            strict=False,
-        )
+        given = text.decode("utf-8-sig", "replace")
+        found = json.loads(given, parse_constant=str, parse_float=_number, parse_int=_number, strict=False)
         return json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error

@@ -14,17 +14,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
-from tracejudge.content.encode import (
-    TypeMark,
-    copied,
-    error_text,
-    is_a,
-    is_lazy,
-    key_text,
-    limit_text,
-    record_of,
-    text_form,
-)
+from tracejudge.content.encode import TypeMark, copied, error_text, is_a, is_lazy, key_text, record_of, text_form
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
     MAX_TAGS,
@@ -35,7 +25,7 @@ from tracejudge.content.field_names import (
     rank,
     snake_case,
 )
-from tracejudge.content.truncate import TRACE_CHARACTERS, Budget
+from tracejudge.content.truncate import TRACE_CHARACTERS
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
@@ -264,7 +254,7 @@ def _copy(value: Any, name: str, notes: Notes) -> Any:
 
 def _text(value: Any, _: Notes) -> str:
     if type(value) is str:
-        return value if len(value) <= TRACE_CHARACTERS else limit_text(value, Budget(TRACE_CHARACTERS))
+        return value if len(value) <= TRACE_CHARACTERS else str(copied(value))
     is_no_json = is_a(value, complex) or (is_a(value, float) and not math.isfinite(value))
     text = str(value) if is_no_json else text_form(value)
     if text is None:

@@ -9,7 +9,6 @@ attributes. What yields nothing is left out of its container; alone it becomes a
 import dataclasses
 import logging
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time
@@ -23,17 +22,17 @@ import msgspec
 from msgspec import Raw
 
 from tracejudge.content.truncate import (
+    MEDIA_FORMS,
     METADATA,
     TRACE_CHARACTERS,
     Budget,
-    is_media,
     may_hold_media,
     media_mark,
     replace_large_structures,
     truncate_record,
     without_media,
 )
-from tracejudge.dialects.values import copied_collection, truncation_mark
+from tracejudge.dialects.values import SEQUENCES, copied_collection, truncation_mark
 from tracejudge.log import attributes_of, bases_of, class_name, member_of, members_of, report_or_raise
 from tracejudge.model import LateFeedback, Trace
 from tracejudge.settings import BUILT_IN, Settings
@@ -42,15 +41,12 @@ _MAX_DEPTH = 16
 _MAX_INT_BITS = 128  # longer ones become texts, which every language can read
 _MAX_INT_TEXT_BITS = 4_096
 _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny values are bounded too
-_SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset)
-_OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView, deque)
+_OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView)
 _BYTES = (bytes, bytearray, memoryview)
 _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
-_HEAD_BYTES = 64
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
-_MAX_COPIED = 100
 _OBJECT_LEVELS = 4
 """An object without a JSON form counts as so many levels: its attributes may lead to a whole program."""
 _TEXT_PROPERTIES = ("text", "page_content", "content")
@@ -68,6 +64,7 @@ class TypeMark(str):
 
 _NO_CONTENT: Final = TypeMark("<values without content>")
 _PAIR: Final = 2
+_arguments_of: Final[Callable[[BaseException], tuple[Any, ...]]] = BaseException.__dict__["args"].__get__
 
 
 def is_a(value: object, kind: type) -> bool:
@@ -97,11 +94,8 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
     of values that are copied, in `left`; those beyond it stay as well.
     """
     if is_a(value, str):
-        count = str.__len__(value)
-        kept = budget.take(count)
-        cut = truncation_mark(count - kept, "characters") if kept < count else ""
-        return str.__getitem__(value, slice(kept)) + cut if cut else value
-    left = [_MAX_COPIED] if left is None else left
+        return _cut(value, budget)
+    left = [100] if left is None else left
     left[0] -= 1
     budget.take(_VALUE_CHARACTERS)
     copy = value if left[0] < 0 else copied_collection(value)
@@ -116,15 +110,18 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
 def without_traceback(error: BaseException) -> BaseException | str:
     """Return a copy of an exception without its frames, which must not live on; where that cannot be, its type."""
     # Its text is code of its class, and is asked for by the thread that sends.
-    kind = type(error)
-    base: Any = next(base for base in bases_of(kind) if base.__module__ == "builtins")
-    try:
-        copy: BaseException = base.__new__(kind, *error.args)
-        base.__init__(copy, *error.args)
-        attributes_of(copy).update(attributes_of(error))
-    except TypeError:
+    kind, arguments = type(error), _arguments_of(error)
+    # The first class in C: others have the name of their module in their dictionary.
+    base: Any = next(base for base in bases_of(kind) if "__module__" not in members_of(base))
+    if member_of(kind, "__del__") is not None:  # a copy would run it once more
         return class_name(kind)
-    return class_name(kind) if member_of(kind, "__del__") else copy
+    try:
+        copy: BaseException = base.__new__(kind, *arguments)
+        base.__init__(copy, *arguments)
+        attributes_of(copy).update(attributes_of(error))
+    except (TypeError, ValueError):
+        return class_name(kind)
+    return copy
 
 
 def copied(value: object) -> Any:
@@ -180,10 +177,16 @@ def error_text(error: BaseException) -> str:
 
 def limit_text(text: str, budget: Budget) -> str:
     """Truncate a text to the budget, with a mark, and replace what UTF-8 cannot hold."""
-    kept = budget.take(len(text))
-    if kept < len(text):
-        text = text[:kept] + truncation_mark(len(text) - kept, "characters")
+    text = _cut(text, budget)
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _cut(text: str, budget: Budget) -> str:
+    count = str.__len__(text)
+    kept = budget.take(count)
+    if kept == count:
+        return text
+    return str.__getitem__(text, slice(kept)) + truncation_mark(count - kept, "characters")
 
 
 def _converted(value: Any, budget: Budget, depth: int) -> object:
@@ -210,12 +213,12 @@ def _container(value: Any, budget: Budget, depth: int) -> object:  # noqa: PLR09
         kind = dict
     if issubclass(kind, dict):
         return _mapping(dict.items(value), dict.__len__(value), budget, depth)
-    for base in _SEQUENCES:
+    for base in SEQUENCES:
         if issubclass(kind, base):
             return _sequence(base.__iter__(value), base.__len__(value), budget, depth)
     if issubclass(kind, _BYTES):
-        head = bytes(value[:_HEAD_BYTES])
-        if b"\0" in head or is_media(head):
+        head = bytes(value[:64])
+        if b"\0" in head or MEDIA_FORMS.match(head):
             return media_mark(head, len(value))
         # Decoded only as far as it is kept.
         return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
@@ -328,7 +331,7 @@ def _whole_number(value: int) -> int | str:
 
 def _too_deep(value: object, kind: type) -> str:
     # The mark of a list or dict stands for content that was there.
-    return str.__str__(_type_mark(value)) if issubclass(kind, (dict, *_SEQUENCES)) else _type_mark(value)
+    return str.__str__(_type_mark(value)) if issubclass(kind, (dict, *SEQUENCES)) else _type_mark(value)
 
 
 def _type_mark(value: object) -> TypeMark:

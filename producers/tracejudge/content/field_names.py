@@ -18,6 +18,7 @@ __all__ = [
     "bound_names",
     "closest_field",
     "field_of",
+    "meaning",
     "rank",
     "snake_case",
 ]
@@ -112,7 +113,7 @@ _FIELD_OF: Final = {other: field for field, others in OTHER_NAMES.items() for ot
     field: field for field in _FIELDS
 }
 _RANK: Final = {other: place for others in OTHER_NAMES.values() for place, other in enumerate(others, 1)}
-_KNOWN: Final = frozenset({*_FIELD_OF, *SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})
+_BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})
 MAX_TAGS: Final = 1_000
 """Unknown names of one object that are kept, and tags of one trace: each costs more than its few bytes."""
 _MAX_NAME_CHARS: Final = 64
@@ -125,6 +126,18 @@ def field_of(name: str) -> str | None:
     return _FIELD_OF.get(name) or _FIELD_OF.get(snake_case(name))
 
 
+def meaning(name: str) -> str | None:
+    """Return the field that a name means, or the name itself where the converter reads it beside the fields."""
+    # Names are anything that a client writes: the cache must not hold long ones.
+    return _meaning(name) if len(name) <= _MAX_NAME_CHARS else None
+
+
+@lru_cache(maxsize=4096)
+def _meaning(name: str) -> str | None:
+    key = snake_case(name)
+    return field_of(name) or (key if key in _BESIDE_FIELDS else None)
+
+
 def rank(name: str) -> int:
     """Return the place of a name among those of its field; of several that are given the first one counts."""
     return _RANK.get(name) or _RANK.get(snake_case(name), 0)
@@ -134,14 +147,13 @@ def bound_names(given: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], int]:
     """Return an object without its unknown names after the first thousand, and the number of those left out."""
     if len(given) <= MAX_TAGS:
         return given, 0
-    kept, unknown = {}, 0
+    kept, room = {}, MAX_TAGS
     for name, value in given.items():
-        if type(name) is not str or snake_case(name) not in _KNOWN:
-            unknown += 1
-            if unknown > MAX_TAGS:
-                continue
-        kept[name] = value
-    return kept, max(0, unknown - MAX_TAGS)
+        is_unknown = type(name) is not str or meaning(name) is None
+        room -= is_unknown
+        if room >= 0 or not is_unknown:
+            kept[name] = value
+    return kept, len(given) - len(kept)
 
 
 @lru_cache(maxsize=256)

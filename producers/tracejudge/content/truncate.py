@@ -274,17 +274,15 @@ _RUN: Final = re.compile(
     r"(?=(?:[A-Za-z0-9+/_-]|\\/){60})((?:(?=([A-Za-z0-9+/_\\-]{60,}))\3\r?\n)*[A-Za-z0-9+/_\\-]*)={0,2}"
 )
 _BREAKS: Final = re.compile(r"\s|\\[rn]|\\")
-_STANDARD: Final = str.maketrans("-_", "+/")
-_MEDIA_FORMS: Final = re.compile(
+MEDIA_FORMS: Final = re.compile(
     rb"(?P<image>\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP|....ftyp(?:avif|heic|mif1)|II\*\0|MM\0\*|BM.{4}\0\0|<svg)"
     rb"|(?P<audio>ID3|OggS|fLaC|RIFF....WAVE|....ftypM4A|\xff[\xf1-\xfb])"
     rb"|(?P<video>....ftyp|\x1aE\xdf\xa3|RIFF....AVI )|(?P<file>%PDF|PK\x03\x04)",
     re.DOTALL,
 )
+"""The first bytes of binary content by its kind."""
 _MEDIA: Final = re.compile(r"(?i)image|audio|video")
-_HINT_CHARS: Final = 48
-_TYPICAL_CHARS: Final = 1_024
-_TYPICAL_DISTINCT: Final = 40
+_LEAST_DISTINCT: Final = 40  # of 64 characters; other long words, as of genes or digits, are made of few
 
 
 def may_hold_media(encoded: bytes) -> bool:
@@ -307,14 +305,9 @@ def mark_media(text: str, key: str = "") -> str:
     return _RUN.sub(lambda run: _run_mark(run, key), text) if len(text) >= _MIN_RUN_CHARS else text
 
 
-def is_media(head: bytes) -> bool:
-    """Return whether binary content is of a known kind by its first bytes."""
-    return _MEDIA_FORMS.match(head) is not None
-
-
 def media_mark(head: bytes, size_bytes: int, mime: str = "", before: str = "") -> str:
     """Return the mark of binary content by its MIME type, its first bytes, or the words before it."""
-    form = _MEDIA_FORMS.match(head)
+    form = MEDIA_FORMS.match(head)
     kinds = _MEDIA.findall(mime), [str(form.lastgroup)] if form else [], _MEDIA.findall(before)[::-1], ["file"]
     return f"[{next(names[0] for names in kinds if names).lower()} {max(1, round(size_bytes / 1000)):,} kB]"
 
@@ -323,10 +316,10 @@ def _run_mark(run: re.Match[str], key: str) -> str:
     body = _BREAKS.sub("", run[2])
     if len(body) < _MIN_RUN_CHARS:
         return run[0]
-    head, start = a2b_base64(body[:16].translate(_STANDARD)), body[:_TYPICAL_CHARS]
-    # Other long words, as of genes or digits, are made of few characters.
-    is_typical = len(set(start)) >= _TYPICAL_DISTINCT and sum(map(str.isdigit, start)) * 20 >= len(start)
-    if run[1] is None and not is_typical and not is_media(head):
+    head, start = a2b_base64(body[:16].replace("-", "+").replace("_", "/")), body[:1_024]
+    is_typical = len(set(start)) >= _LEAST_DISTINCT and sum(map(str.isdigit, start)) * 20 >= len(start)
+    if run[1] is None and not is_typical and MEDIA_FORMS.match(head) is None:
         return run[0]
-    before = f"{key} {run.string[max(0, run.start() - _HINT_CHARS) : run.start()]}"
+    # The words before it may name the kind.
+    before = f"{key} {run.string[max(0, run.start() - 48) : run.start()]}"
     return media_mark(head, len(body) * 3 // 4, run[1] or "", before)

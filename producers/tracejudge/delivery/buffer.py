@@ -141,12 +141,7 @@ class Buffer:
     """
 
     def __init__(
-        self,
-        *,
-        max_items: int,
-        max_bytes: int,
-        wake: Callable[[], None],
-        drop: Literal["newest", "oldest"] = "newest",
+        self, *, max_items: int, max_bytes: int, wake: Callable[[], None], drop: Literal["newest", "oldest"] = "newest"
     ) -> None:
         # Reentrant: a signal handler or a finalizer may publish while its own thread holds the lock. It is held for a
         # few steps each time, never during encoding, sending or waiting.

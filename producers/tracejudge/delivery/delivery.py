@@ -49,11 +49,7 @@ class Delivery:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        shutdown_all: Callable[[float], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: Settings, *, shutdown_all: Callable[[float], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         # redis needs this module, and it cannot be loaded once the interpreter has begun to end, which is when the
         # thread of a script with one publication imports redis. Not at the top: it takes `import tracejudge` 5 ms.

@@ -15,6 +15,7 @@ from tracejudge.content.field_names import field_of
 from tracejudge.content.tool_context import tool_context
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.fork import NativeThread, Wakeup
+from tracejudge.dialects.values import SCALARS
 from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
 from tracejudge.log import RedactionError, class_name, report_internal_error
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
@@ -24,7 +25,7 @@ MAX_ENTRY_BYTES = 4 * 1024 * 1024
 """The contract's `max_trace_bytes`: the worker accepts nothing larger."""
 
 _encoder = Encoder()
-_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
+_SCALARS: Final = SCALARS | {str, bytes}
 _STRUCTS: Final = frozenset({Message, Document, ToolCall, Span, Usage, Feedback})
 _ITERATORS: Final = frozenset({GeneratorType, map, filter, zip})
 _STREAMS: Final = frozenset({"input", "output"})
@@ -54,12 +55,14 @@ def runs_no_code(fields: dict[str, Any]) -> bool:
 
 def _with_items(item: Item) -> Item:
     # Nobody else can read an iterator later. As an input or output it may be the stream that the host reads.
-    items = {
-        name: list(islice(value, _MAX_READ))
-        for name, value in item.fields.items()
-        if type(value) in _ITERATORS and field_of(name) not in _STREAMS
-    }
-    return replace(item, fields={**item.fields, **items}) if items else item
+    fields = dict(item.fields)
+    for name, value in item.fields.items():
+        if type(value) in _ITERATORS and (type(name) is not str or field_of(name) not in _STREAMS):
+            try:
+                fields[name] = list(islice(value, _MAX_READ))
+            except BaseException as error:  # noqa: BLE001 - the host's code; the field alone is lost, with a note
+                report_internal_error(error)
+    return replace(item, fields=fields)
 
 
 class ItemEncoder:
@@ -69,11 +72,7 @@ class ItemEncoder:
         self._content = ContentPolicy(settings)
         self._sends_content = settings.content
         self._context_tools = settings.context_tools
-        self._defaults = {
-            "service": settings.service,
-            "environment": settings.environment,
-            "release": settings.release,
-        }
+        self._defaults = {"service": settings.service, "environment": settings.environment, "release": settings.release}
         self._stuck: list[NativeThread] = []
         self._slow_s = 0.0
         self.notes: Sequence[Note] = ()
@@ -82,21 +81,18 @@ class ItemEncoder:
     def encode(self, item: Item) -> Entry | Reason:
         """Encode an item as JSON, or return the reason for its drop. Never raises."""
         notes = Notes()
-        try:
-            if not item.size_bytes % 2 or runs_no_code(item.fields):
-                outcome = self._encode(item, notes)
-            else:
-                outcome = self._run_code(lambda: self._encode(_with_items(item), notes))
-        except TimeoutError as error:
-            report_internal_error(error)
-            notes = Notes()  # the others belong to the thread that was left
+        if not item.size_bytes % 2 or runs_no_code(item.fields):
+            outcome: Entry | Reason | None = self._encode(item, notes)
+        else:
+            outcome = self._run_code(lambda: self._encode(_with_items(item), notes))
+        if outcome is None:
+            notes, outcome = Notes(), Reason.INVALID  # the other notes belong to the thread that was left
             notes.add_cause("invalid", item.kind.name.lower(), "a value whose conversion does not end")
-            outcome = Reason.INVALID
         self.notes = notes.found
         return outcome
 
-    def _run_code(self, task: Callable[[], Entry | Reason]) -> Entry | Reason:
-        """Run a conversion in a thread of its own; TimeoutError if it, or too many before it, do not end."""
+    def _run_code(self, task: Callable[[], Entry | Reason]) -> Entry | Reason | None:
+        """Run a conversion in a thread of its own; None if it, or too many before it, do not end."""
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         done, outcomes, began_s = Wakeup(), list[Entry | Reason](), time.monotonic()
 
@@ -115,9 +111,7 @@ class ItemEncoder:
                 self._stuck.append(thread)
         spent_s = time.monotonic() - began_s
         self._slow_s = self._slow_s * 0.98 + (spent_s if spent_s > _SHORTEST_S / 2 else 0.0)
-        if not outcomes:
-            raise TimeoutError
-        return outcomes[0]
+        return outcomes[0] if outcomes else None
 
     def _encode(self, item: Item, notes: Notes) -> Entry | Reason:
         subject = "trace" if item.kind is Kind.TRACE else "feedback"

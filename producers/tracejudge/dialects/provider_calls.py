@@ -54,14 +54,10 @@ def json_data(value: Any, depth: int = 0) -> Any:
 
 def request_data(body: object, more: object = None) -> dict[str, Any]:
     """Copy the parts of a request that a trace shows, so that later changes by the caller do not matter."""
-    given = {**_plain_dict(body), **_plain_dict(more)}
+    parts = (copied_collection(body), copied_collection(more))
+    given = {name: value for part in parts if type(part) is dict for name, value in part.items()}
     copied = {key: json_data(given[key]) for key in (*_REQUEST_KEYS, *_ID_KEYS) if given.get(key) is not None}
     return {key: value for key, value in copied.items() if value is not None}
-
-
-def _plain_dict(value: object) -> dict[str, Any]:
-    copy = copied_collection(value)
-    return copy if type(copy) is dict else {}
 
 
 def is_unfinished(response: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from tracejudge.dialects import names
 from tracejudge.log import class_name
-from tracejudge.model import JSONValue
+from tracejudge.model import JSONValue, Trace
 
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
@@ -195,20 +195,19 @@ MAX_NAMES = 500
 """Most names of one publication; a mark says how many more there were."""
 MAX_ITEMS = 2_000
 """Most items of one list, the first and the last ones: a trace within its cap holds no more."""
-_MAX_BYTES = 128 * 1024
 SCALARS = frozenset({int, float, bool, type(None)})
 _KEYS = SCALARS | {str}
-_EMPTY: dict[str, str] = {}
-_SETS: tuple[Any, ...] = (set, frozenset, deque, type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-SEQUENCES: tuple[Any, ...] = (list, tuple, *_SETS)
+_VIEWS = tuple(type(getattr(dict, name)({})) for name in ("keys", "values", "items"))
+SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque, *_VIEWS)
 
 
 def bounded_names(fields: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the fields of a publication with at most `MAX_NAMES` names, and a mark that counts the others."""
+    """Return the fields of a publication, at most `MAX_NAMES` names besides them, and a mark that counts the others."""
     if dict.__len__(fields) <= MAX_NAMES:
         return fields
     kept = dict(_entries(islice(dict.items(fields), MAX_NAMES)))
-    return {**kept, "...": truncation_mark(dict.__len__(fields) - MAX_NAMES, "values")}
+    kept |= {name: value for name in Trace.__struct_fields__ if (value := dict.get(fields, name)) is not None}
+    return {**kept, "...": truncation_mark(dict.__len__(fields) - len(kept), "values")}
 
 
 def _entries(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
@@ -225,7 +224,7 @@ def copied_collection(value: Any) -> Any:
         # The copy of a subclass would ask for its keys.
         return dict.copy(value) if kind is dict else dict(_entries(dict.items(value)))
     if issubclass(kind, bytearray):
-        return bytes(bytearray.__getitem__(value, slice(_MAX_BYTES)))
+        return bytes(bytearray.__getitem__(value, slice(128 * 1024)))
     base = next((base for base in SEQUENCES if issubclass(kind, base)), None)
     if base is None or (base in {tuple, frozenset} and base.__len__(value) <= MAX_ITEMS):
         return value

@@ -256,7 +256,7 @@ KINDS = frozenset(
 
 def meant_kind(kind: object) -> str | None:
     """Return the usual kind that a kind seems to misspell, or None."""
-    if type(kind) is not str or kind.casefold() in KINDS:
+    if type(kind) is not str or len(kind) > MAX_NAME_CHARS or kind.casefold() in KINDS:
         return None
     # Here, because `import tracejudge` need not pay for it.
     import difflib  # noqa: PLC0415

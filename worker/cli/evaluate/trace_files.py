@@ -100,19 +100,18 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
 
     Texts in another encoding are refused: the worker would judge them with marks in place of letters.
     """
-    if len(line.payload) <= max_bytes:
-        try:
-            line.payload.decode()
-        except UnicodeDecodeError:
-            return NOT_UTF8
+    if len(line.payload) > max_bytes:
+        return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
+    try:
+        text = line.payload.decode()
+    except UnicodeDecodeError:
+        return NOT_UTF8
     entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
     # A service may fail before there is an output; in a file the column has another name.
     if isinstance(entry, TraceEntry) and NO_OUTPUT not in entry.left_out:
         return entry
-    if len(line.payload) > max_bytes:
-        return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
     # The stream only counts invalid entries; here the user needs the reason.
-    read = read_traces(io.StringIO(line.payload.decode("utf-8", "surrogateescape")), rows=False)
+    read = read_traces(io.StringIO(text), rows=False)
     unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
     return next((one.error for one in read if one.error is not None), unknown)
 

@@ -13,15 +13,7 @@ from judges.core.verdict import Verdict
 from worker.config.receivers import HttpReceiver, OpikSettings
 from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
-from worker.export.receiver_delivery import (
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    last_scores,
-    name_of,
-    run_of,
-)
+from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, last_scores, name_of, run_of
 from worker.storage.client import Store
 from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics

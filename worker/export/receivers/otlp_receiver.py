@@ -33,14 +33,7 @@ from worker.config.receivers import OtlpSettings, base_url
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
-from worker.export.receiver_delivery import (
-    CHECK_TIMEOUT_S,
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    finding_of,
-)
+from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
 from worker.export.receivers.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
 from worker.storage.client import Store, address
 from worker.telemetry.finding import Finding, ok

@@ -3,7 +3,7 @@
 --
 -- groups   hash; no TTL:
 --   <stream>:<group>       id of the last entry acknowledged. A group that somebody destroyed is created again there
---                          (open_group), and one that somebody set back returns there (note_acknowledged).
+--                          (open_group), and one that somebody set back returns there (acknowledging).
 --   <stream>:<group>:all   an id up to which every entry was acknowledged: what is delivered again counts no more
 
 -- Whether an entry id comes before another.
