@@ -131,7 +131,7 @@ IN_LINES: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "score alone": ("score: 4", graded(4, "")),
     "justification alone": ("justification: It is so.", INVALID),
     "score with an empty justification": ("score: 4\njustification: ", INVALID),
-    "other keys": ("rating: 4\nreason: It is so.", INVALID),
+    "other keys": ("rating: 4\nreason: It is so.", graded()),
     "final score": ("Final score: 4\njustification: It is so.", graded()),
     "longer keys": ("best score: 4\njustification: It is so.", INVALID),
     "equals signs": ("score = 4\njustification = It is so.", graded()),
