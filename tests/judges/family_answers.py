@@ -456,13 +456,16 @@ def _facts() -> Mapping[str, Specific]:
             excerpts(
                 "with a warranty of two years. ... Shops open at nine.",
                 "It costs nothing at all. All devices come with a warranty",
-                f"{document} Shops open at nine.",
+                f"{document}\nShops open at nine.",
             ),
             READ,
             best,
         ),
-        "an excerpt joined from single words": Specific(
-            excerpts("two years ... at all ... nine", "warranty All years Shops"), READ, half, checked
+        "an excerpt joined from single words, or from two documents without a sign": Specific(
+            excerpts("two years ... at all ... nine", "warranty All years Shops", f"{document} Shops open at nine."),
+            READ,
+            half,
+            checked,
         ),
         "an excerpt that is no text": Specific(excerpts(7, ["All devices"], {"text": "All devices"}), ASKED),
         "an excerpt on a label that needs none": Specific(
