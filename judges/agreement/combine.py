@@ -45,8 +45,7 @@ def join(found: Mapping[str, Assessment]) -> Assessment:
     parts = {judge: {"outcome": one.outcome, "passed": passed[judge]} for judge, one in found.items()}
     for judge, one in sorted(found.items(), key=lambda item: item[1].outcome != "unscored"):
         if one.outcome != "scored":
-            note = f"{judge} is {one.outcome}"
-            return Assessment(one.outcome, one.reason, details={"judges": parts}, note=note)
+            return Assessment(one.outcome, one.reason, details={"judges": parts}, note=f"{judge} is {one.outcome}")
     rationale = "; ".join(f"{judge} {'passes' if passed[judge] else 'fails'}" for judge in PARTS)
     score = _verdict(JOINT.metrics[0], passed=all(passed.values()))
     return Assessment("scored", scores=(score,), rationale=f"{rationale}.", details={"judges": parts})

@@ -357,7 +357,6 @@ _REFUSED: Final = re.compile(
     r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"
 )
 _MAX_REFUSAL_CHARS: Final = 500
-_MAX_FAULTS: Final = 20  # More in one reply say nothing else.
 # Parts of the words by which APIs name errors, with the status that those errors have.
 _NAMED: Final[Mapping[str, int]] = {
     "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
@@ -388,7 +387,7 @@ def _fault(found: object) -> Fault:
     if isinstance(found, str):
         return Fault(found)
     if isinstance(found, list):
-        faults = [_fault(each) for each in found[:_MAX_FAULTS]]
+        faults = [_fault(each) for each in found[:20]]
         return Fault() if not faults else structs.replace(faults[0], message="; ".join(each.message for each in faults))
     if not isinstance(found, dict):
         return Fault()

@@ -18,7 +18,6 @@ from judges.core.prompt import ToolCall
 from judges.parsing.answer import encodable
 
 T = TypeVar("T")
-
 UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)  # What ``decode_reply`` raises.
 _MAX_DIGITS: Final = 18  # Of a number that JSON encoders keep exactly.
 
