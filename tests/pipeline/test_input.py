@@ -71,7 +71,7 @@ def test_unknown_fields_are_ignored_and_counted(pipeline: Pipeline) -> None:
 def test_impossible_times_are_left_out_and_counted(pipeline: Pipeline) -> None:
     worker = pipeline.worker()
     trace = msgspec.json.decode(VALID)
-    for field, value in (("ended_at", 1_700_000_000_000), ("started_at", -1), ("ended_at", 1e300)):
+    for field, value in (("ended_at", 10_000_000_000), ("started_at", -1), ("ended_at", 1e300)):
         pipeline.add(v="1", t=msgspec.json.encode(trace | {field: value, "id": None, "trace_id": f"{field} {value}"}))
     account = pipeline.settled(3)
     assert (account.sampled, account.scored, account.lost) == (3, 9, 0)
