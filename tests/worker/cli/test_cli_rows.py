@@ -1,6 +1,8 @@
 """Rows of labelled data as traces: without ids, from CSV, in the shape of MLflow, with labels in columns."""
 
 import json
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -159,6 +161,15 @@ def test_lines_in_another_encoding_are_read_or_refused(run: Run) -> None:
         ended = run("evaluate", "rows.jsonl", "--judge", "safety", "--output", "-")
         assert (len(ended.lines), ended.code) == (judged, 2 - judged), ended.err
         assert ("line 1: is not UTF-8" in ended.err) == (judged == 1)
+
+
+def test_rows_may_come_through_a_pipe(run: Run) -> None:
+    os.mkfifo("rows.csv")
+    writer = threading.Thread(target=lambda: Path("rows.csv").write_text(CSV, encoding="utf-8"))
+    writer.start()
+    ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
+    writer.join()
+    assert (ended.code, len(ended.lines)) == (0, 2), ended.err
 
 
 def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

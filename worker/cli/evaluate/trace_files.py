@@ -158,8 +158,9 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
 
 def csv_lines(source: BinaryIO) -> Iterator[Line]:
     """Yield the rows of a CSV file as traces in JSON."""
+    is_pipe = not source.seekable()
     for number, fields, error in csv_rows(text_lines(source)):
-        yield Line(number, msgspec.json.encode(fields), source.tell(), error)
+        yield Line(number, msgspec.json.encode(fields), 0 if is_pipe else source.tell(), error)
 
 
 class Output:
