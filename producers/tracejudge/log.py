@@ -42,7 +42,7 @@ def report_or_raise(error: BaseException) -> None:
 class_name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 bases_of: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
 members_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
-_STORED: Final = frozenset({GetSetDescriptorType, MemberDescriptorType})
+_STORED: Final = frozenset(map(id, (GetSetDescriptorType, MemberDescriptorType)))
 
 
 def member_of(kind: type, name: str) -> Any:
@@ -57,7 +57,7 @@ def attributes_of(value: object) -> dict[str, Any]:
     """Return the attributes of an object of the host as they are stored, without code of the host."""
     stored = member_of(type(value), "__dict__")
     try:
-        found: object = stored.__get__(value) if type(stored) in _STORED else None
+        found: object = stored.__get__(value) if id(type(stored)) in _STORED else None
     except TypeError:  # the descriptor of another class
         return {}
     return found if type(found) is dict else {}

@@ -167,8 +167,9 @@ def seconds_of(value: float) -> float | None:
     return next((second for second in seconds if _EARLIEST_S <= second < _LATEST_S), None)
 
 
-_TEXT_ONLY = frozenset({str})
-_SCALARS = frozenset({str, int, float, bool})
+# By id: to look up a type itself runs the `__hash__` of its metaclass, which may be the host's.
+_TEXT_ONLY = frozenset({id(str)})
+_SCALARS = frozenset(map(id, (str, int, float, bool)))
 _MAX_INTEGER = 2**63
 
 
@@ -186,8 +187,8 @@ def is_wire_span(span: Span, max_id_chars: int) -> bool:
         and all(one is None or (type(one) is float and seconds_of(one) == one) for one in times)
         and type(attributes) is dict
         and bool(attributes)
-        and _TEXT_ONLY.issuperset(map(type, attributes))
-        and _SCALARS.issuperset(map(type, attributes.values()))
+        and _TEXT_ONLY.issuperset(map(id, map(type, attributes)))
+        and _SCALARS.issuperset(map(id, map(type, attributes.values())))
         and all(-_MAX_INTEGER <= value < _MAX_INTEGER for value in attributes.values() if type(value) is int)
     )
 

@@ -93,8 +93,7 @@ def _build(base: type, act: Callable[..., Any], *arguments: Any, full: bool = Fa
 def _meta(act: Callable[..., Any]) -> Any:
     names = ("__name__", "__module__", "__mro__", "__dict__")
     methods: dict[str, Any] = {name: property(act) for name in names}
-    methods |= dict.fromkeys(("__getattribute__", "__eq__", "__instancecheck__", "__subclasscheck__"), act)
-    methods["__hash__"] = type.__hash__
+    methods |= dict.fromkeys(("__getattribute__", "__eq__", "__hash__", "__instancecheck__", "__subclasscheck__"), act)
     return type("Meta", (type,), methods)("Nameless", (), {})()
 
 

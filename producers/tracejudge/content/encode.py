@@ -99,7 +99,7 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
     left[0] -= 1
     budget.take(_VALUE_CHARACTERS)
     copy = value if left[0] < 0 else copied_collection(value)
-    if type(copy) not in {dict, list, tuple} or len(copy) > left[0]:
+    if not any(type(copy) is kind for kind in (dict, list, tuple)) or len(copy) > left[0]:
         return copy
     left[0] -= len(copy)
     if type(copy) is dict:

@@ -394,8 +394,8 @@ _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffe
 _VALUE_BYTES = 32  # a number in a list
 _MAX_STEPS = 200  # some 0.1 ms; the rest is estimated from what was measured
 _text_bytes = str.__sizeof__
-_SIZES: dict[type, Callable[[Any], int]] = {
-    kind: member_of(kind, "__sizeof__")
+_SIZES: dict[int, Callable[[Any], int]] = {
+    id(kind): member_of(kind, "__sizeof__")
     for kind in (dict, list, tuple, int, float, bool, type(None), bytes, Message, Document)
 }
 
@@ -430,10 +430,10 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             fields[name] = own = value.copy()
             total += own.__sizeof__()
             for inner in own.values():
-                if type(inner) not in SCALARS:
+                if id(type(inner)) not in SCALARS:
                     others += (own,)
                     break
-        elif kind not in SCALARS:
+        elif id(kind) not in SCALARS:
             fields[name] = other = copied_collection(value)
             others += (other,)
     return (total + estimate_bytes(others)) | 1 if others else total & -2
@@ -457,7 +457,7 @@ def estimate_bytes(values: Iterable[object]) -> int:
                 stack.extend(inside if len(inside) <= room else islice(inside, room))
                 unseen += max(len(inside) - room, 0)
     texts = [value for value in stack if type(value) is str]
-    numbers = [value for value in stack if type(value) in SCALARS]
+    numbers = [value for value in stack if id(type(value)) in SCALARS]
     # The containers left are taken for as large as those measured.
     average, plain = total // max(containers, 1), len(texts) + len(numbers)
     left = sum(map(_text_bytes, texts)) + len(numbers) * _VALUE_BYTES
@@ -465,7 +465,7 @@ def estimate_bytes(values: Iterable[object]) -> int:
 
 
 def _size(value: object) -> int:
-    if (known := _SIZES.get(type(value))) is not None:
+    if (known := _SIZES.get(id(type(value)))) is not None:
         return known(value)
     # Only a method of a type in C: one in Python is the host's, and may record that it was called.
     method = member_of(type(value), "__sizeof__")
@@ -481,11 +481,11 @@ def _inside(value: Any) -> Collection[Any]:
     kind = type(value)
     if issubclass(kind, dict):
         return dict.values(value)
-    if kind in SCALARS:
+    if id(kind) in SCALARS:
         return ()
     if issubclass(kind, Struct):
         return astuple(value)
-    if kind in {list, tuple}:
+    if kind is list or kind is tuple:
         return value  # type: ignore[no-any-return]
     if issubclass(kind, SEQUENCES):
         base = next(base for base in SEQUENCES if issubclass(kind, base))

@@ -25,9 +25,9 @@ MAX_ENTRY_BYTES = 4 * 1024 * 1024
 """The contract's `max_trace_bytes`: the worker accepts nothing larger."""
 
 _encoder = Encoder()
-_SCALARS: Final = SCALARS | {str, bytes}
-_STRUCTS: Final = frozenset({Message, Document, ToolCall, Span, Usage, Feedback})
-_ITERATORS: Final = frozenset({GeneratorType, map, filter, zip})
+_SCALARS: Final = SCALARS | {id(str), id(bytes)}
+_STRUCTS: Final = frozenset(map(id, (Message, Document, ToolCall, Span, Usage, Feedback)))
+_ITERATORS: Final = frozenset(map(id, (GeneratorType, map, filter, zip)))
 _STREAMS: Final = frozenset({"input", "output"})
 _MAX_READ: Final = 1_000
 _LONGEST_S: Final = 0.5
@@ -44,12 +44,12 @@ def runs_no_code(fields: dict[str, Any]) -> bool:
         inner = value
         if kind is dict:
             inner = value.values()
-        elif kind in _STRUCTS:
+        elif id(kind) in _STRUCTS:
             inner = astuple(value)
-        elif kind not in {list, tuple}:
+        elif kind is not list and kind is not tuple:
             return False
-        if not _SCALARS.issuperset(map(type, inner)):
-            waiting += [item for item in inner if type(item) not in _SCALARS]
+        if not _SCALARS.issuperset(map(id, map(type, inner))):
+            waiting += [item for item in inner if id(type(item)) not in _SCALARS]
     return len(waiting) <= _MAX_READ
 
 
@@ -57,7 +57,7 @@ def _with_items(item: Item) -> Item:
     # Nobody else can read an iterator later. As an input or output it may be the stream that the host reads.
     fields = dict(item.fields)
     for name, value in item.fields.items():
-        if type(value) in _ITERATORS and (type(name) is not str or field_of(name) not in _STREAMS):
+        if id(type(value)) in _ITERATORS and (type(name) is not str or field_of(name) not in _STREAMS):
             try:
                 fields[name] = list(islice(value, _MAX_READ))
             except BaseException as error:  # noqa: BLE001 - the host's code; the field alone is lost, with a note

@@ -36,14 +36,14 @@ _UNFINISHED: Final = frozenset({"queued", "in_progress"})
 def json_data(value: Any, depth: int = 0) -> Any:
     """Copy the containers of a value, without its code; models of pydantic become dicts, other objects None."""
     kind = type(value)
-    if kind is str or value is None or kind in SCALARS:
+    if kind is str or id(kind) in SCALARS:
         return value
     base = next((base for base in (str, int, float) if issubclass(kind, base)), None)
     if base is not None or depth >= _MAX_DEPTH:
         return {str: str.__str__, int: int.__int__, float: float.__float__}[base](value) if base else None
     # Not by `model_dump`, which warns about values that do not fit their types and also copies what is skipped here.
     copy = copied_collection(attributes_of(value) if member_of(kind, "model_dump") is not None else value)
-    if type(copy) in {list, tuple}:
+    if type(copy) is list or type(copy) is tuple:
         return [json_data(item, depth + 1) for item in copy]
     if type(copy) is not dict:
         return None

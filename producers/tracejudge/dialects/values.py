@@ -195,8 +195,9 @@ MAX_NAMES = 500
 """Most names of one publication; a mark says how many more there were."""
 MAX_ITEMS = 2_000
 """Most items of one list, the first and the last ones: a trace within its cap holds no more."""
-SCALARS = frozenset({int, float, bool, type(None)})
-_KEYS = SCALARS | {str}
+SCALARS = frozenset(map(id, (int, float, bool, type(None))))
+"""The ids of types: to look up a type itself runs the `__hash__` of its metaclass, which may be the host's."""
+_KEYS = SCALARS | {id(str)}
 _VIEWS = tuple(type(getattr(dict, name)({})) for name in ("keys", "values", "items"))
 SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque, *_VIEWS)
 
@@ -212,7 +213,7 @@ def bounded_names(fields: dict[Any, Any]) -> dict[Any, Any]:
 
 def _entries(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
     # A key of another type has a hash of its own; as text it would be the name of its type as well.
-    return ((key if type(key) in _KEYS else f"<{class_name(type(key))}>", value) for key, value in items)
+    return ((key if id(type(key)) in _KEYS else f"<{class_name(type(key))}>", value) for key, value in items)
 
 
 def copied_collection(value: Any) -> Any:

@@ -278,7 +278,7 @@ def is_no_failure(error: BaseException) -> bool:
     """Return whether an exception is a cancellation or an exit with success."""
     # By type first: an exit code may be any object, without a hash or a truth.
     code = _exit_code(error) if is_a(error, SystemExit) else 1
-    exits_well = type(code) in {int, type(None)} and not code
+    exits_well = (type(code) is int or code is None) and not code
     return exits_well or not _CANCELLATIONS.isdisjoint(map(class_name, bases_of(type(error))))
 
 
@@ -318,7 +318,7 @@ def _span(step: Step) -> Span:
         for name, value in fields.items()
         if name not in _SPAN_FIELDS and value is not None
     }
-    has_failed = error is not None and not (type(error) in {str, bool} and not error)
+    has_failed = error is not None and not ((type(error) is str or type(error) is bool) and not error)
     status = "error" if has_failed else "ok"
     if has_failed:
         attributes["error"] = error
