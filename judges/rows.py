@@ -43,6 +43,8 @@ _MAX_COLUMNS: Final = 20  # Number of columns that an error names.
 # Between the texts of a list as numpy writes it: Python would join them.
 _NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")
 EMPTY_OUTPUT: Final = "has an empty cell for `output`"
+# What bytes became that are not UTF-8.
+_BROKEN: Final = re.compile("[\udc80-\udcff]")
 NOT_UTF8: Final = "is not UTF-8; save the file as UTF-8"
 
 
@@ -68,16 +70,13 @@ def is_utf16(source: BinaryIO) -> bool:
 def text_lines(source: BinaryIO) -> Iterator[str]:
     """Yield the lines of a text in UTF-8 or UTF-16, with any line ends.
 
-    Other bytes become lone surrogates, so that their line is refused; in a CSV file they raise UnicodeDecodeError.
+    Other bytes become lone surrogates, so that their line is refused.
     """
-    encoding, errors = "utf-16" if is_utf16(source) else "utf-8-sig", "strict" if is_csv(source) else "surrogateescape"
-    text = io.TextIOWrapper(source, encoding, errors, newline="")
+    text = io.TextIOWrapper(source, "utf-16" if is_utf16(source) else "utf-8-sig", "surrogateescape", newline="")
     try:
         for line in text:  # noqa: UP028 - `yield from` would close the file where the caller stops early
             yield line
     except UnicodeDecodeError:
-        if errors == "strict":
-            raise
         yield "\udcff"  # half a character at the end of UTF-16
     finally:
         with suppress(ValueError):  # closed already
@@ -95,6 +94,9 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
         if reader.fieldnames is None:
             return
         names = reader.fieldnames = [name.strip() for name in reader.fieldnames]
+        if _BROKEN.search("".join(names)):
+            yield Row(reader.line_num, {}, NOT_UTF8)
+            return
         repeated = [name for name, count in Counter(names).items() if name and count > 1]
         outputs = ("output", *ALIASES["output"])
         if repeated:
@@ -112,12 +114,14 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
                 counts = f"{len(names) + len(surplus)} cells, and the heading has {len(names)}"
                 yield Row(reader.line_num, {}, f"has {counts}; quote cells that contain commas")
                 continue
+            if _BROKEN.search("".join(value or "" for value in row.values())):
+                yield Row(reader.line_num, {}, NOT_UTF8)
+                continue
             cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
             fields = as_trace(cells)
             yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
-    except (csv.Error, UnicodeDecodeError) as error:
-        no_csv = f"is no CSV: {error}; a quotation mark may be missing"
-        yield Row(reader.line_num + 1, {}, no_csv if isinstance(error, csv.Error) else NOT_UTF8)
+    except csv.Error as error:
+        yield Row(reader.line_num + 1, {}, f"is no CSV: {error}; a quotation mark may be missing")
 
 
 def is_known(column: object) -> bool:

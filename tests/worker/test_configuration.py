@@ -356,12 +356,13 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
     known = {f"TRACEJUDGE_{key.upper()}" for key in KEYS} | SDK_VARIABLES
     known |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
     known |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
-    celery = ("CELERY_BROKER_READ_URL", "CELERY_RESULT_BACKEND", "CELERY_LOG_LEVEL")
+    celery = ("CELERY_BROKER_READ_URL", "CELERY_RESULT_BACKEND", "CELERY_CONFIG_MODULE", "CELERY_LOG_LEVEL")
     given = (*known, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
     found = unknown_variables(load({}), dict.fromkeys(given, "x") | {"CELERY_BROKER_URL": ""})
     assert [str(one) for one in found] == [
-        "CELERY_BROKER_READ_URL is no setting; did you mean TRACEJUDGE_BROKER_URL?",
-        "CELERY_RESULT_BACKEND is no setting; nothing reads it",
+        "CELERY_BROKER_READ_URL is for another program with Celery, and is ignored; take it out of this environment",
+        "CELERY_CONFIG_MODULE is for another program with Celery, and is ignored; take it out of this environment",
+        "CELERY_RESULT_BACKEND is for another program with Celery, and is ignored; take it out of this environment",
         "TRACEJUDGE_REDIS_ULR is no setting; did you mean TRACEJUDGE_REDIS_URL?",
         "TRACEJUDGE_XYZZY is no setting; nothing reads it",
     ]
@@ -375,7 +376,7 @@ def test_a_link_of_kubernetes_to_a_service_is_no_setting(link: str) -> None:
     assert settings.metrics_port == Settings().metrics_port
     assert place_of("metrics_port", variables, None) == "defaults"
     (line,) = map(str, unknown_variables(settings, variables))
-    assert line == "TRACEJUDGE_METRICS_PORT is a link of Kubernetes to a service, and is ignored"
+    assert "link of Kubernetes to a service, and is ignored; set enableServiceLinks: false" in line
     assert load({**variables, "TRACEJUDGE_METRICS_PORT": "9900"}).metrics_port == 9900
     with pytest.raises(SettingsError, match="TRACEJUDGE_METRICS_PORT: metrics_port: must be a whole number"):
         load({"TRACEJUDGE_METRICS_PORT": "http://10.0.0.7:9808"})

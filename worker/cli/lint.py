@@ -146,7 +146,8 @@ def lint(environment: Mapping[str, str], config: str | None = None) -> list[Lint
         found += (one for one in _warnings(settings, given, environment) if one.name not in left_out)
     for unknown in unknown_variables(settings or Settings(), environment):
         fix = f"call it {unknown.close}" if unknown.close else "take it out"
-        found.append(_finding(_BY_NAME["unknown-variable"], f"nothing reads it; {fix}", place=unknown.name))
+        text = unknown.ignored or f"nothing reads it; {fix}"
+        found.append(_finding(_BY_NAME["unknown-variable"], text, place=unknown.name))
     return found
 
 

@@ -43,9 +43,11 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fro
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 _TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 # Celery reads these before its configuration.
-_OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER)")
+_OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER|CONFIG_MODULE)")
 # Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
 _OF_KUBERNETES: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_OF_A_SERVICE: Final = "is a link of Kubernetes to a service, and is ignored; set enableServiceLinks: false"
+_OF_ANOTHER_PROGRAM: Final = "is for another program with Celery, and is ignored; take it out of this environment"
 _LINK: Final = re.compile(r"(?:tcp|udp|sctp)://\S+")
 
 
@@ -172,11 +174,11 @@ class UnknownVariable(NamedTuple):
 
     name: str
     close: str | None
-    is_link: bool = False
+    ignored: str | None = None  # Why it is ignored though its name is that of a setting, and how to be rid of it.
 
     def __str__(self) -> str:
-        if self.is_link:
-            return f"{self.name} is a link of Kubernetes to a service, and is ignored"
+        if self.ignored:
+            return f"{self.name} {self.ignored}"
         return f"{self.name} is no setting" + (f"; did you mean {self.close}?" if self.close else "; nothing reads it")
 
 
@@ -190,9 +192,8 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     # Without what they all begin with, which makes any two alike.
     endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
-    broker = f"{_PREFIX}BROKER_URL"
-    unknown = [UnknownVariable(name, broker if "BROKER" in name else None) for name in foreign_variables(environment)]
-    unknown += [UnknownVariable(name, None, is_link=True) for name in sorted(known) if _is_link(name, environment)]
+    unknown = [UnknownVariable(name, None, _OF_ANOTHER_PROGRAM) for name in foreign_variables(environment)]
+    unknown += [UnknownVariable(name, None, _OF_A_SERVICE) for name in sorted(known) if _is_link(name, environment)]
     for name in (one for one in found if _OF_KUBERNETES.fullmatch(one) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         unknown.append(UnknownVariable(name, endings[close[0]] if close else None))

@@ -1,8 +1,10 @@
 """Rows of labelled data as traces: without ids, from CSV, in the shape of MLflow, with labels in columns."""
 
+import gc
 import json
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -130,7 +132,11 @@ ENCODED: Mapping[str, tuple[bytes, int, str]] = {
     "UTF-16 of the other order": (b"\xfe\xff" + "answer\rGröße\rNo.".encode("utf-16-be"), 2, ""),
     "UTF-16 cut off": ("answer\nSo.\nNo.".encode("utf-16")[:-1], 1, "is not UTF-8"),
     "UTF-16 without its mark": ("answer\nSo.\n".encode("utf-16-le"), 0, "has the columns"),
-    "another encoding": ("answer\nSo.\nGröße\nNo.\n".encode("cp1252"), 0, "is not UTF-8"),
+    "another encoding": (
+        ("answer\n" + "So.\n" * 3000 + "Größe\nNo.\n").encode("cp1252"),
+        3001,
+        "line 3002",
+    ),
     "another encoding of the heading": ("answer,Größe\nSo.,1\n".encode("cp1252"), 0, "is not UTF-8"),
     "a cell without an end": (LONG_CELL.encode(), 0, "is no CSV: field larger than field limit"),
 }
@@ -170,6 +176,10 @@ def test_rows_may_come_through_a_pipe(run: Run) -> None:
     ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")
     writer.join()
     assert (ended.code, len(ended.lines)) == (0, 2), ended.err
+    with warnings.catch_warnings():
+        # A pipe is left open on purpose.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

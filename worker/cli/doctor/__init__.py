@@ -84,8 +84,13 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
             else ok("configuration", path or "from variables, without a file")
         )
         unknown = [
-            warning("variables", f"{one.name} is no setting", f"call it {one.close}" if one.close else "take it out")
+            warning("variables", f"{one.name} {what}", fix)
             for one in unknown_variables(settings, os.environ)
+            for what, _, fix in [
+                (one.ignored or f"is no setting; {f'call it {one.close}' if one.close else 'take it out'}").partition(
+                    "; "
+                )
+            ]
         ]
         found = [packages(), configuration, *unknown, *diagnose(settings, os.environ, asks=asks)]
     is_broken = any(finding.result == "broken" for finding in found)
