@@ -106,7 +106,8 @@ BOUNDS: Final = ("max_tokens", "max_completion_tokens")
 _BOUND_STATUS: Final = frozenset({400, 413, 422})
 _REFUSING: Final = frozenset({400, 422, 500, 501})
 _MAX_COMPLAINT_CHARS: Final = 500
-_MAX_EXTRA: Final = 4
+MAX_EXTRA: Final = 4
+"""Requests that are sent again without options, for a model and process, within one attempt."""
 # How many of them may fail at a failing endpoint, so that it can still be understood afterwards.
 _MAX_FAILED_FOR_FAULTS: Final = 2
 # An endpoint checks a request before it answers it: one that is not refused by then is answered, or hangs.
@@ -153,7 +154,7 @@ class Options:
         self._instead_of = instead_of
         self._bounds = [name for name in BOUNDS if name == "max_tokens" or name in instead_of]
         self._required = frozenset() if output.default_tokens is None else frozenset(BOUNDS)
-        self._extra = _MAX_EXTRA
+        self._extra = MAX_EXTRA
         self._refused: set[_Scope] = set()
         self._doubted: dict[_Scope, None] = {}  # Left out until a request with one of them succeeds.
         self._answered: set[str] = set()
