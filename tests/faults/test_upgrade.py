@@ -18,7 +18,6 @@ from experiment import JUDGE_MODEL, PREFIX, Experiment, number
 from support.decision_endpoint import DecisionEndpoint
 from support.pipeline import make_traces
 from support.processes import wait_until
-from support.replies import failing, slow, yes_no
 
 from judges.core.verdict import repeat_id
 from worker.monitor.cascade_shares import step_of
@@ -155,31 +154,6 @@ def upgrade(experiment: Experiment, folders: dict[str, Path]) -> Iterator[Upgrad
         # From surely safe to surely unsafe, so that second judgings are chosen at every rate.
         cheap.answer = lambda _: [round(random.uniform(0.02, 0.98), 3)]
         yield Upgrade(experiment, folders, cheap.base_url)
-
-
-@pytest.mark.parametrize(("begins", "continues"), [(OLD, NEW), (NEW, OLD)], ids=["forward", "back"])
-def test_a_half_drained_stream_changes_hands(upgrade: Upgrade, begins: str, continues: str) -> None:
-    experiment = upgrade.experiment
-    # Dead letters of the one version, which the other one retries.
-    experiment.endpoint.behaviour = failing(500)
-    upgrade.start(begins, give_up_after=1.0)
-    upgrade.publish(begins, 2)
-    wait_until(lambda: experiment.pipeline.account().dead >= 2 * SESSION, what="evaluations to be given up")
-    assert experiment.terminate(begins) == 0
-    # Unread entries, batches and leases, conversations that are gathered, and verdicts that were not exported.
-    experiment.endpoint.behaviour = slow(0.2, yes_no())
-    upgrade.start(begins)
-    upgrade.publish(continues, TALKS)
-    wait_until(lambda: experiment.finished >= TRACES, what="a third of the work to be done")
-    assert upgrade.calls(begins) > 0
-    experiment.kill(begins)
-    assert experiment.pipeline.account().waiting > TRACES / 10
-    experiment.endpoint.behaviour = slow(0.02, yes_no())
-    upgrade.start(continues)
-    upgrade.publish(begins, TALKS // 2)
-    upgrade.run(continues, "dead", "retry", "--all")
-    upgrade.check()
-    assert upgrade.calls(continues) > TRACES
 
 
 def test_both_versions_work_side_by_side_and_are_killed(upgrade: Upgrade) -> None:

@@ -234,7 +234,7 @@ _COST_S, _COST_BYTES = 0.001, 1_000_000
     "functions",
     [
         ("publish output", "publish session_id", "publish tags", "observe", "observe a kind", "wrap_openai"),
-        pytest.param(tuple(BATTERY), marks=pytest.mark.slow("the other functions")),
+        pytest.param(tuple(BATTERY), marks=[pytest.mark.slow("the other functions"), pytest.mark.timeout(400)]),
     ],
     ids=["some", "all"],
 )
@@ -250,7 +250,7 @@ def test_no_value_costs_the_caller_more_than_a_millisecond_and_a_megabyte(
         call = BATTERY[function]
         for name, value in hostile_values().items():
             least_s, attempts = 1.0, 0
-            while least_s > _COST_S and attempts < 20:  # the machine may be busy
+            while least_s > _COST_S and attempts < 60:  # the machine may be busy
                 begin_s = time.thread_time()
                 begin_wall_s = time.perf_counter()
                 call(value)
