@@ -145,7 +145,7 @@ class Process:
         )
 
     def _expire(self) -> None:
-        """Let time pass: leases of the process that has ended expire."""
+        """Advance the time: leases of the process that has ended expire."""
         for batch_id in self.ground.leases():
             self.ground.client.zadd(self.ground.keys.leases, {batch_id: 1}, xx=True)
 
