@@ -111,7 +111,8 @@ class EmbeddedRedis:
 
     Args:
         binary: What to run; by default the first of `find_servers`.
-        appendonly: Whether it keeps its data over `kill` and `restart` (`appendfsync everysec`).
+        appendonly: Whether it keeps its data over `kill` and `restart` (`appendfsync always`: with `everysec`
+            Redis answers before it writes where a disk is slow).
         start_timeout_s: How long a start may take until the server answers.
 
     Attributes:
@@ -235,7 +236,7 @@ class EmbeddedRedis:
         keep = "yes" if self._appendonly else "no"
         return [
             *(str(self.executable), "--bind", _HOST, "--port", str(self.port), "--dir", str(self.folder)),
-            *("--save", "", "--appendonly", keep, "--appendfsync", "everysec", "--daemonize", "no"),
+            *("--save", "", "--appendonly", keep, "--appendfsync", "always", "--daemonize", "no"),
         ]
 
     def _wait_for_answer(self, process: subprocess.Popen[bytes]) -> None:

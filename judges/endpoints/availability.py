@@ -36,6 +36,7 @@ class Circuit:
         self._draw = draw
         self._failures = 0
         self._refused: set[str] = set()
+        self._refused_from = 0  # Number of the first of these calls.
         self._has_answered = False
         self._interval_s = 0.0
         self._valid_from = 0
@@ -50,11 +51,13 @@ class Circuit:
         """Whether calls are held back; a probe may be due or in flight."""
         return self.cause is not None
 
-    def record_answer(self) -> None:
-        """Record, while closed, an outcome that shows a working endpoint."""
+    def record_answer(self, number: int) -> None:
+        """Record, while closed, an outcome that shows a working endpoint, of the call with this number."""
         self._failures = 0
-        self._refused.clear()
         self._has_answered = True
+        if number > self._refused_from:
+            # Answers to earlier calls may come after the key was taken away.
+            self._refused.clear()
 
     def record_failure(
         self, error: ModelError, number: int, next_number: int, older: int, now: float, *, evaluation: str = ""
@@ -62,7 +65,7 @@ class Circuit:
         """Record a failure while closed; return whether it opened the circuit.
 
         The circuit opens when a key (401, 407) is refused before anything was answered, after rejections of five
-        different evaluations with no answer in between, and after ten failures in a row.
+        different evaluations with no answer to a call that began in between, and after ten failures in a row.
 
         Args:
             error: A rejection or a transient failure.
@@ -76,6 +79,8 @@ class Circuit:
             return False
         # Failures are often quicker than answers: the older calls may still be answered, so wait for as many failures.
         if isinstance(error, ModelRejectedError):
+            if not self._refused:
+                self._refused_from = number
             self._refused.add(evaluation or str(number))
             # Some gateways refuse a key now and then: among answers this says nothing about the key.
             is_first = error.status in _REFUSED_KEY and not self._has_answered
@@ -98,7 +103,7 @@ class Circuit:
     def close(self, next_number: int) -> None:
         """Let calls through again."""
         self.cause = None
-        self.record_answer()
+        self.record_answer(next_number)
         self._has_answered = False
         self._valid_from = next_number
 

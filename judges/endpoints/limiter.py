@@ -208,7 +208,7 @@ class EndpointLimiter:
         self.answered_at = self._clock.now()
         if not permit.is_probe or not self._availability.needs_probe:
             # A probe that hung may be answered long after another one has shown the same.
-            self._circuit.record_answer()
+            self._circuit.record_answer(permit.number)
             if not self._availability.needs_probe:
                 self._rate_limits.record_answer()
             return

@@ -193,6 +193,8 @@ class Options:
                         raise refusal.error
                     self._settled.discard(kind)
                     if self._leader is not asked:
+                        if not isinstance(refusal.error, BadModelRequestError):
+                            raise refusal.error  # A failing endpoint gets no second request within an attempt.
                         continue
                 return await self._learn(asked, kind, refusal, trial)
         finally:

@@ -39,9 +39,32 @@ def test_a_key_that_was_accepted_is_refused_for_all_before_it_opens() -> None:
     for status in (401, 407):
         one = circuit()
         assert not one.record_failure(rejection(status), 2, 3, 2, 5.0), "two older calls may be answered"
-        one.record_answer()
-        alone = [one.record_failure(rejection(status), number, number + 1, 0, 5.0) for number in range(3, 8)]
+        one.record_answer(3)
+        alone = [one.record_failure(rejection(status), number, number + 1, 0, 5.0) for number in range(4, 9)]
         assert alone == [False] * 4 + [True], status
+
+
+def test_answers_to_calls_that_began_before_the_key_was_refused_change_nothing() -> None:
+    one = circuit()
+    one.record_answer(0)
+    opened_at = None
+    for number in range(50, 150):
+        # Of fifty older calls one is answered between two refusals, as where a key is taken away under load.
+        if one.record_failure(rejection(), number, number + 1, max(0, 98 - number), 5.0):
+            opened_at = number
+            break
+        one.record_answer(number - 49)
+    assert opened_at is not None
+    assert opened_at - 50 < 25, "as many refusals as older calls are left"
+
+
+def test_a_key_that_is_refused_now_and_then_does_not_open_it() -> None:
+    draw, one = random.Random(3), circuit()
+    for number in range(20_000):
+        if draw.random() < 0.1:
+            assert not one.record_failure(rejection(), number, number + 1, 30, 1.0)
+        else:
+            one.record_answer(number)
 
 
 @pytest.mark.parametrize("error", [AWAY, ModelTimeoutError("slow")])
@@ -56,7 +79,7 @@ def test_an_answer_between_begins_the_row_anew() -> None:
     for number in range(100):
         assert not one.record_failure(AWAY, number, number + 1, 0, 1.0)
         if number % 9 == 8:
-            one.record_answer()
+            one.record_answer(number)
 
 
 def test_quick_failures_wait_for_slower_answers() -> None:
@@ -103,7 +126,7 @@ def test_failures_by_chance_practically_never_open_it() -> None:
         if draw.random() < 0.3:
             one.record_failure(AWAY, number, number + 1, 0, 0.0)
         else:
-            one.record_answer()
+            one.record_answer(number)
     assert not one.is_open
 
 
@@ -116,7 +139,7 @@ def test_other_rejections_open_it_once_five_different_evaluations_were_refused()
         assert not any(alone), f"{status}: a request that is always refused says nothing of the others"
         others = [one.record_failure(rejection(status), 100, 101, 0, 1.0, evaluation=name) for name in "bcd"]
         assert not any(others), status
-        one.record_answer()
+        one.record_answer(104)
         found = [one.record_failure(rejection(status), 200, 201, 0, 1.0, evaluation=name) for name in "abcde"]
         assert found == [False] * 4 + [True], f"{status}: an answer between begins the row anew"
 
