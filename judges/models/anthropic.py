@@ -183,6 +183,8 @@ def _blocks(message: Message) -> list[Block | Raw]:
 def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Blocks) -> ChatResponse:
     fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
     *inputs, output = fields.tokens
+    # With an output, the odd count is one of the input: the sum of the others would look like the whole.
+    inputs = [0, 0, 0] if output and "usage" in fields.invalid else inputs
     has_thinking = request.tools and any(kind in _THINKING for kind, *_ in blocks)
     kinds = _THINKING | {"text", "tool_use"}
     places = [(kind, raw if kind in _THINKING else None) for kind, _, raw in blocks if kind in kinds]

@@ -241,24 +241,25 @@ class ReplyFields(NamedTuple):
 def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
     """Read id, model and token counts of a reply.
 
-    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. One bad count makes all 0.
+    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. A bad count is 0.
     """
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
-    counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
-    # Some servers write numbers as texts; the longest is 10^9.
-    counts = [int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,10}", each) else each for each in counts]
-    are_counts = all(
-        isinstance(count, int | float)
-        and not isinstance(count, bool)
-        and 0 <= count <= _MAX_TOKENS
-        and count == int(count)
-        for count in counts
-    )
-    has_usage = usage is None or (isinstance(usage, dict) and are_counts)
-    tokens = [int(count) for count in counts] if counts and has_usage else [0] * len(token_names)
+    counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []
+    has_usage = usage is None or (isinstance(usage, dict) and None not in counts)
+    tokens = [count or 0 for count in counts] or [0] * len(token_names)
     found = {"id": has_id, "model": has_model, "usage": has_usage}
     return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in found.items() if not is_valid))
+
+
+def _count(value: object) -> int | None:
+    """Return a count of tokens; None where the value is none."""
+    # Some servers write numbers as texts; the longest is 10^9.
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= _MAX_TOKENS and value == int(value) else None
 
 
 def _identifier(value: object) -> tuple[str | None, bool]:

@@ -32,20 +32,27 @@ CHOICES = {"choices": [{"message": {"content": "Yes."}, "finish_reason": "stop"}
 
 
 def test_ids_and_counts_out_of_bounds_are_absent(endpoint: ChatEndpoint) -> None:
-    """However large, infinite or odd: the answer counts, and the field that is wrong is named."""
+    """However large, infinite or odd: the answer counts, and so does the other count; what is wrong is named."""
     wrong: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ({"id": 3_000_000 * "x"}, ("id",)),
         ({"id": ["a"], "model": 257 * "m"}, ("id", "model")),
         ({"model": {"name": "m"}}, ("model",)),
         ({"id": True}, ("id",)),
-        ({"usage": {"prompt_tokens": 1e308, "completion_tokens": 3}}, ("usage",)),
-        ({"usage": {"prompt_tokens": 3, "completion_tokens": -1}}, ("usage",)),
         ({"usage": {"prompt_tokens": 10**9 + 1}}, ("usage",)),
         ({"usage": {"prompt_tokens": 1.5}}, ("usage",)),
         ({"usage": {"prompt_tokens": "many"}}, ("usage",)),
         ({"usage": {"prompt_tokens": True}}, ("usage",)),
         ({"usage": [1, 2]}, ("usage",)),
     ]
+    odd: list[object] = ["7.0", "1,200", [7], {"text": 7}, 1e308, -1, True, "9" * 11, 10**400]
+    counts = [(value, 3, 0, 3) for value in odd] + [(7, value, 7, 0) for value in odd]
+    for prompt, answer, *tokens in counts:
+        usage = {"prompt_tokens": prompt, "completion_tokens": answer, "prompt_tokens_details": {"cached_tokens": 5}}
+        endpoint.behaviour = not_json(json.dumps(CHOICES | {"usage": usage}), content_type="application/json")
+        response = openai(endpoint.base_url).ask(REQUEST)
+        found = [response.input_tokens, response.output_tokens]
+        assert (found, response.invalid) == (tokens, ("usage",)), f"{str(usage)[:80]}: {found}"
+        assert response.cached_tokens == min(5, response.input_tokens)
     for fields, invalid in wrong:
         endpoint.behaviour = not_json(json.dumps(CHOICES | fields), content_type="application/json")
         response = openai(endpoint.base_url).ask(REQUEST)
@@ -61,12 +68,13 @@ def test_ids_and_counts_out_of_bounds_are_absent(endpoint: ChatEndpoint) -> None
 
 def test_those_of_anthropic_s_form_too() -> None:
     content = {"content": [{"type": "text", "text": "Yes."}], "id": 300 * "x", "model": 7}
-    usage = {"input_tokens": 7, "cache_read_input_tokens": 1e308, "output_tokens": 3}
-    behaviour = not_json(json.dumps(content | {"usage": usage}), content_type="application/json")
-    with MessagesEndpoint(behaviour) as messages:
-        response = anthropic(messages.base_url).ask(REQUEST)
-    assert (response.invalid, response.response_id, response.model) == (("id", "usage"), None, "7")
-    assert (response.input_tokens, response.output_tokens) == (0, 0)
+    for cached, output, tokens in ((1e308, 3, (0, 3)), (5, "3.0", (12, 0)), ("1,200", None, (7, 0))):
+        usage = {"input_tokens": 7, "cache_read_input_tokens": cached, "output_tokens": output}
+        behaviour = not_json(json.dumps(content | {"usage": usage}), content_type="application/json")
+        with MessagesEndpoint(behaviour) as messages:
+            response = anthropic(messages.base_url).ask(REQUEST)
+        assert (response.invalid, response.response_id, response.model) == (("id", "usage"), None, "7")
+        assert (response.input_tokens, response.output_tokens) == tokens
 
 
 TPM = "on tokens per min (TPM): Limit 30000,{} Requested {}. See https://x.example/limits"
