@@ -116,7 +116,11 @@ _PATIENCE_S: Final = 2.0
 _MAX_IN_ROW: Final = 3
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT: Final = re.compile(rf"['\"`]({'|'.join(_EFFORTS)})['\"`]")
-_SWITCH: Final = re.compile(r"\b(enable_thinking)\b.{0,40}\b(?:be|to) (true|false)\b")
+# Without quotation marks an effort is a value only behind such a word or sign: others say that it is too high.
+_PLAIN_EFFORT: Final = re.compile(
+    rf"(?:\b(?:to|be|use|are|of|or|and|supports?) |[=:,|/(\[] ?)({'|'.join(_EFFORTS)})\b(?![-_])"
+)
+_SWITCH: Final = re.compile(r"\b(enable_thinking)\b.{0,40}\b(?:be|to) ['\"`]?(true|false)\b")
 
 
 def without_patterns(schema: Mapping[str, object]) -> dict[str, object]:
@@ -338,7 +342,8 @@ def _demand(complaint: str, whole: Mapping[str, object]) -> Mapping[str, object]
     if "reasoning_effort" not in complaint:
         return {}
     now = whole.get("reasoning_effort")
-    allowed = [effort for effort in _EFFORTS if effort in _EFFORT.findall(complaint) and effort != now]
+    named = _EFFORT.findall(complaint) or _PLAIN_EFFORT.findall(complaint)
+    allowed = [effort for effort in _EFFORTS if effort in named and effort != now]
     if not allowed and "tools" in whole and now != "none":
         allowed = ["none"]
     rank = _EFFORTS.index(now) if now in _EFFORTS else 0

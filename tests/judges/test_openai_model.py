@@ -332,6 +332,10 @@ class TestOptionsOfTheEndpoint:
                 "xhigh",
                 "high",
             ),
+            ("Use /v1/responses or set reasoning_effort to none.", None, "none"),
+            ("Set reasoning_effort=none for tools.", "high", "none"),
+            ("reasoning_effort does not support none; supported values are low, medium and high", "none", "low"),
+            ("reasoning_effort must be one of [minimal|low|max]: this one is too high.", "xhigh", "max"),
         ]
         for message, effort, wanted in cases:
             endpoint.forget()
