@@ -364,6 +364,14 @@ _NAMED: Final[Mapping[str, int]] = {
     "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
 }  # fmt: skip
 
+# What errors without such a name say, with their status. An unknown text may pass, as that of an overload.
+_SAID: Final = (
+    (re.compile(r"\bquota\b|rate[- ]limit|too many requests"), 429),
+    (re.compile(r"\bapi[- ]key\b|unauthori[sz]ed|authentication"), 401),
+    (re.compile(r"\bmodel\b.{0,60}\b(?:not found|not exist)"), 404),
+    (re.compile(r"\bcontext (?:length|window|size)\b"), 413),
+)
+
 
 class Fault(Struct):
     """The error that a reply describes; empty fields where it describes none."""
@@ -420,7 +428,10 @@ def _as_named(reply: Reply) -> Reply:
     code = re.fullmatch("([45][0-9]{2})(?:[.]0)?", str(fault.code))
     # A code such as `unsupported_parameter` is told apart by the type beside it.
     named = f"{fault.code} {fault.type}".lower()
-    status = next((status for part, status in _NAMED.items() if part in named), httpx.codes.BAD_GATEWAY)
+    opening = fault.message[:_OPENING_CHARS].lower()
+    statuses = [status for part, status in _NAMED.items() if part in named]
+    statuses += [status for words, status in _SAID if words.search(opening)]
+    status = next(iter(statuses), httpx.codes.BAD_GATEWAY)
     return reply._replace(status=int(code[1]) if code else status, body=msgspec.json.encode(found))
 
 

@@ -1,5 +1,6 @@
 """What of an endpoint's reply is believed, and what of its error message is shown."""
 
+import itertools
 import json
 from typing import Any
 
@@ -284,6 +285,31 @@ def test_an_odd_reply_has_one_outcome(body: object, outcome: str, calls: int) ->
     assert (found.reason or found.scores[0].label, len(found.calls)) == (outcome, calls), found.note
     if "error" in text and outcome not in {"yes", "truncated"}:
         assert found.said == "why"
+
+
+SAID = {
+    "Invalid API key": "judge_rejected",
+    "Incorrect api-key provided": "judge_rejected",
+    "Unauthorized": "judge_rejected",
+    "model 'm:7b' not found, try pulling it first": "judge_rejected",
+    "The model `m` does not exist": "judge_rejected",
+    "You exceeded your current quota.": "rate_limited",
+    "Rate limit reached for m": "rate_limited",
+    "too many requests": "rate_limited",
+    "This model's context length is 4096 tokens": "input_too_long",
+    "Requested tokens (5000) exceed context window of 4096": "input_too_long",
+    "context deadline exceeded": "judge_unavailable",
+    "invalid response of the upstream server": "judge_unavailable",
+    "no healthy upstream was found": "judge_unavailable",
+    f"cannot answer: {'x' * 80} invalid api key": "judge_unavailable",
+}
+
+
+def test_an_error_that_is_a_plain_text_is_what_its_opening_says(endpoint: ChatEndpoint) -> None:
+    for (text, reason), form in itertools.product(SAID.items(), (str, lambda said: {"message": said}, lambda s: [s])):
+        endpoint.behaviour = not_json(json.dumps({"error": form(text)}), content_type="application/json")
+        failure = openai(endpoint.base_url).fails(REQUEST)
+        assert (failure.reason, failure.said) == (reason, text), text
 
 
 def test_a_verdict_in_another_place_is_noted_and_other_texts_are_named(endpoint: ChatEndpoint) -> None:
