@@ -29,8 +29,11 @@ from judges.core.model import (
 from judges.models.http import HttpEndpoint, Reply, read_fault, translated
 
 DEFAULT_THINKING_TOKENS: Final = 8192
-# How thoughts begin or end where a server leaves them in the text.
-_THOUGHTS: Final = ("<think", "</think", "[THINK]", "<thought", "</thought", "<|channel", "<unused94>")
+# How thoughts begin or end where a server leaves them, or a part of them, in the text.
+_THOUGHTS: Final = (
+    *("<think", "</think", "seed:think", "[THINK]", "[/THINK]", "<thought", "</thought", "<reasoning", "</reasoning"),
+    *("_of_thought|>", "_THINKING|>", "think\u25b7", "<|channel", "<channel|>", "<unused94>", "<unused95>"),
+)
 _SLACK_TOKENS: Final = 64
 _MIN_LIMIT: Final = 256
 _CONTEXT: Final = re.compile(r"context (?:length|window|limit|size)")
