@@ -230,7 +230,7 @@ class Options:
         doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in others]
         # Requests that wait no longer leave them out meanwhile.
         self._doubted.update(dict.fromkeys(doubts))
-        refusal, without, offered = first, frozenset[str](), self._offered(asked).keys()
+        refusal, without, offered = first, frozenset[str](), frozenset(self._offered(asked))
         demands: list[Mapping[str, object]] = [{}]
         while self._extra and not (is_fault and self._failed_for_faults >= _MAX_FAILED_FOR_FAULTS):
             demand = {} if trial or refusal.demand in demands else refusal.demand
