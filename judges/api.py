@@ -274,7 +274,8 @@ def make_judge(
     if not isinstance(sampling, Mapping) or not sampling.keys() <= {"temperature"}:
         raise DefinitionError("inference_params", "holds the temperature only; other options belong to the model")
     given = {"instructions": instructions, "result": result, **sampling, **keys}
-    named = {_KEYS.get(key, key): key for key in given}
+    wrapped = sampling.keys() - keys.keys()
+    named = {_KEYS.get(key, key): f"inference_params.{key}" if key in wrapped else key for key in given}
     table = {_KEYS.get(key, key): value for key, value in given.items()}
     table["result"] = _declared(table["result"])
     if "feedback_value_type" in given and table["result"] in ("integer", "int", "float"):

@@ -130,7 +130,7 @@ class HttpClassifier:
             response_id=reads[-1].id,
             model=reads[-1].model,
             quota=quota,
-            invalid=reads[-1].invalid,
+            invalid=tuple({name: None for read in reads for name in read.invalid}),
             decisions=layout.decide(questions, [value for read in reads for value in read.values]),
         )
 

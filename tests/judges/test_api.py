@@ -364,6 +364,17 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (lambda: make_judge("a", "Is {{ outputs }}?", feedback_value_type=set), ValueError, "feedback_value_type: "),
         (lambda: make_judge("a", "Is {{ outputs }}?", pass_=["x"]), ValueError, "pass_: "),
         (lambda: make_judge("a", "{{ outputs }}?", inference_params={"top_p": 1}), ValueError, "inference_params: "),
+        (
+            lambda: make_judge("a", "{{ outputs }}?", inference_params={"temperature": "hot"}),
+            ValueError,
+            "inference_params.temperature: must be a number",
+        ),
+        (
+            lambda: make_judge("a", "{{ outputs }}?", temperature=3, inference_params={"temperature": 1}),
+            ValueError,
+            "temperature: must be a number",
+        ),
+        (lambda: make_judge("a", "{{ outputs }}?", description=""), ValueError, "description: must be one line"),
         (lambda: judges.correctness.configured(pass_at=3), ValueError, "has no settings; remove pass_at"),
         (lambda: make_judge("tone", "Is it polite?"), ValueError, "instructions: names no variable"),
         (
