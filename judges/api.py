@@ -25,9 +25,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from judges import sessions
 from judges.background import Model, background, join, wait
 from judges.catalog import catalogue
+from judges.core import sessions
 from judges.core.judge import RESULT, Judge, has_text
 from judges.core.model import Spent
 from judges.core.verdict import Assessment, Outcome, Reason, Score, with_said

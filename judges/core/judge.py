@@ -157,7 +157,7 @@ class Judge:
     exploration: Exploration | None = None
     # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
     run: Callable[[Trace], Awaitable[Reading]] | None = None
-    # What one verdict is about: a trace, or a conversation, whose traces ``judges.sessions`` joins into one.
+    # What one verdict is about: a trace, or a conversation, whose traces ``judges.core.sessions`` joins into one.
     unit: Unit = "trace"
     decision_form: DecisionForm | None = None  # None where decision models cannot be asked.
     # Of the form for decision models: its calibrations by metric, part of the version.

@@ -32,7 +32,7 @@ from judges.models.http import HttpEndpoint, Reply, no_chat_reply, read_fault, r
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota
-from judges.request import LARGE_CHARS, offload_if_large
+from judges.requests.request import LARGE_CHARS, offload_if_large
 
 if TYPE_CHECKING:
     from judges.models.local import LocalClassifier

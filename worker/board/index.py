@@ -17,8 +17,8 @@ from worker.lookup import VerdictOutcome, outcome_of
 from worker.monitor.series import VERSION_DIGITS
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.sampling import position
-from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, scan_stream
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.board")
 _READ_COUNT: Final = 500

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import tracejudge
-from judges.agreement.combine import Combine
+from judges.core.combine import Combine
 from judges.core.judge import Judge
 from judges.core.prompt import neutralise
 from judges.endpoints.availability import LimiterEvents

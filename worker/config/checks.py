@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from judges.agreement.combine import Combine, is_disagreement, metrics_of
+from judges.core.combine import Combine, is_disagreement, metrics_of
 from judges.core.judge import Judge
 from judges.core.model import DECIDING
 from judges.custom.installed import installed

@@ -16,8 +16,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from judges.core.sessions import in_order, join, part
 from judges.rows import NOT_UTF8, as_trace, csv_rows, is_csv, is_utf16, text_lines
-from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.cli.options import amount, note, read_traces
 from worker.config.errors import nearest
