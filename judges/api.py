@@ -30,7 +30,7 @@ from judges.background import Model, background, join, wait
 from judges.catalog import catalogue
 from judges.core.judge import RESULT, Judge, has_text
 from judges.core.model import Spent
-from judges.core.verdict import Assessment, Outcome, Reason, Score, with_said
+from judges.core.verdict import Assessment, NoTruth, Outcome, Reason, Score, with_said
 from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
 from judges.custom.label_scale import passing_of
@@ -86,24 +86,33 @@ F = TypeVar("F", bound=Table)
 V = TypeVar("V")
 
 
-class _NoTruth:
-    """A base of verdicts: ``assert groundedness(…)`` would hold for a failing verdict too, so it raises."""
+class VerdictList(NoTruth, list[V]):
+    """Verdicts, or dicts of verdicts by judge, in the order of the rows. Slices, sums and copies are such lists too."""
 
-    __slots__ = ()
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return VerdictList(found) if isinstance(index, slice) else found
 
-    def __bool__(self) -> Never:
-        raise TypeError("a verdict is neither true nor false; use its attribute .passed")
+    def __add__(self, other: Any) -> "VerdictList[Any]":
+        return VerdictList(super().__add__(other))
+
+    def copy(self) -> "VerdictList[V]":
+        """Return a shallow copy."""
+        return VerdictList(self)
 
 
-class VerdictList(_NoTruth, list[V]):
-    """Verdicts, or dicts of verdicts by judge, in the order of the rows."""
-
-
-class VerdictDict(_NoTruth, dict[str, "JudgeVerdict"]):
+class VerdictDict(NoTruth, dict[str, "JudgeVerdict"]):
     """The verdicts of one row by the name of the judge."""
 
+    def __or__(self, other: Any) -> Any:
+        return VerdictDict(super().__or__(other))
 
-class JudgeVerdict(Struct, _NoTruth, frozen=True, kw_only=True):
+    def copy(self) -> "VerdictDict":
+        """Return a shallow copy."""
+        return VerdictDict(self)
+
+
+class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
     """The verdict of a judge on one row. It has no truth value: use ``passed``.
 
     Attributes:
@@ -578,7 +587,7 @@ def _columns(judge: Judge, verdicts: Sequence[JudgeVerdict]) -> dict[str, list[o
     columns: dict[str, list[object]] = {}
     for metric in judge.metric_names:
         name = f"{judge.name}_value" if len(judge.metrics) == 1 else f"{judge.name}_{metric}"
-        columns[name] = [score.value if (score := one.metrics.get(metric)) else None for one in verdicts]
+        columns[name] = [one.metrics[metric].value if metric in one.metrics else None for one in verdicts]
     for field in ("result", "passed", "rationale", "outcome", "reason", "note", "cost_usd"):
         columns[f"{judge.name}_{field}"] = [getattr(one, field) for one in verdicts]
     return columns

@@ -83,7 +83,9 @@ def says(yes: Callable[[str], bool]) -> Callable[[Call], Any]:
 def test_a_verdict_has_no_truth_value_and_is_a_dict_for_json() -> None:
     verdict = groundedness(**ROW, model="lexical")
     rows = evaluate_all([ROW], [groundedness, safety], "lexical")
-    for value in (verdict, evaluate([ROW], groundedness, "lexical"), rows, rows[0], evaluate([], safety, "lexical")):
+    verdicts, none, score = evaluate([ROW], groundedness, "lexical"), evaluate([], safety, "lexical"), verdict.metrics
+    parts = verdicts[:1], verdicts + verdicts, verdicts.copy(), rows[:0], rows[0].copy(), rows[0] | {"again": verdict}
+    for value in (verdict, verdicts, rows, rows[0], none, score["groundedness"], *parts):
         with pytest.raises(TypeError, match=r"use its attribute \.passed"):
             bool(value)
     plain = verdict.to_dict()

@@ -42,7 +42,7 @@ class Code(NamedTuple):
 CODES: Final = (
     Code("TJ001", "unreadable-file", "error", "A file cannot be read, or is no TOML or PEM.",
         "check its path, its permissions and its syntax",
-        r"cannot be read|the file .* cannot be used \(|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
+        r"cannot be read|the file .* cannot be used|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
     Code("TJ002", "unknown-key", "error", "No setting has this name.",
         "take it out, or name a key of docs/reference/configuration.md", r"unknown (key|kind)"),
     Code("TJ003", "missing-key", "error", "A needed key is absent or empty.", "set it", r": is (missing|empty)"),

@@ -124,7 +124,7 @@ def check_files(
     settings: Settings, origin: Mapping[str, str], environment: Mapping[str, str], *, of_worker: bool = False
 ) -> None:
     """Open the files for TLS with Redis and the broker, and also all others that a worker opens at its start."""
-    keys = {url: "shards" if settings.shards else "redis_url" for url in settings.redis_urls}
+    keys = dict.fromkeys(settings.redis_urls, "shards" if settings.shards else "redis_url")
     keys |= dict.fromkeys(each(settings.broker_url or ""), "broker_url")
     needs_authorities = False
     for url, key in keys.items():
