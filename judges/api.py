@@ -63,7 +63,10 @@ _SHOWN_AS: Final = {
 _TEXTS: Final = frozenset(field.name for field in msgspec.structs.fields(Trace) if field.type in (str, str | None))
 _RESULTS: Final = frozenset({bool, int, float, str, list, dict})  # Their names are words for a `result`.
 # The key of a judge file for an argument of MLflow's `make_judge`, or of another name in Python.
-_KEYS: Final[Mapping[str, str]] = {"feedback_value_type": "result", "description": "asks", "pass_": "pass"}
+_KEYS: Final[Mapping[str, str]] = {
+    "feedback_value_type": "result", "description": "asks", "inference_params.temperature": "temperature",
+    "pass_": "pass",
+}  # fmt: skip
 # Evaluations begun, per call in flight: each that waits holds its whole prompt in memory.
 _BEGUN: Final = 2
 _CODE_IN_FLIGHT: Final = 64
@@ -259,7 +262,7 @@ class JudgeFunction:
 
 
 def make_judge(
-    name: str, instructions: str, model: Model | None = None, *, result: object = "yes/no", **keys: object
+    name: str, instructions: str, model: Model | None = None, *, result: object = None, **keys: object
 ) -> JudgeFunction:
     """Make a judge from criteria in words. The arguments of MLflow's ``make_judge`` are understood too.
 
@@ -267,11 +270,11 @@ def make_judge(
         name: Its name: at most 64 small letters, digits and `_`, a letter first.
         instructions: The criteria, with variables as `{{ inputs }}`, `{{ outputs }}`, `{{ context }}`.
         model: The default model of the judge.
-        result: What the model answers, as in a judge file: `"yes/no"`, `"text"`, `{"integer": [1, 5], "pass_at": 4}`,
-            `{"labels": ["formal", "casual"], "pass": ["formal"]}` and others. `bool`, `str` and
-            `Literal["yes", "no"]` work as well; other labels in a `Literal` have no value and no pass.
-        keys: Other keys of such a file, as `temperature` or `examples`. `feedback_value_type` is a `result` that may be
-            any number too, `description` is `asks`, `inference_params` may hold a `temperature`.
+        result: What the model answers, as in a judge file: `"yes/no"` (the default), `"text"`,
+            `{"integer": [1, 5], "pass_at": 4}`, `{"labels": ["formal", "casual"], "pass": ["formal"]}` and others.
+            `bool`, `str` and `Literal["yes", "no"]` work too; other labels in a `Literal` have no value and no pass.
+        keys: Other keys of such a file, as `temperature` or `examples`. `feedback_value_type` is given in place of
+            `result` and may be any number too, `description` is `asks`, `inference_params` may hold a `temperature`.
 
     Raises:
         ValueError: The definition cannot be used; the message names the key and how to fix it.
@@ -282,10 +285,13 @@ def make_judge(
     sampling = keys.pop("inference_params", None) or {}
     if not isinstance(sampling, Mapping) or not sampling.keys() <= {"temperature"}:
         raise DefinitionError("inference_params", "holds the temperature only; other options belong to the model")
-    given = {"instructions": instructions, "result": result, **sampling, **keys}
-    wrapped = sampling.keys() - keys.keys()
-    named = {_KEYS.get(key, key): f"inference_params.{key}" if key in wrapped else key for key in given}
-    table = {_KEYS.get(key, key): value for key, value in given.items()}
+    wrapped = {f"inference_params.{key}": value for key, value in sampling.items()}
+    given = {"instructions": instructions, **({} if result is None else {"result": result}), **keys, **wrapped}
+    for key, meant in _KEYS.items():
+        if key in given and meant in given:
+            raise DefinitionError(key, f"means the same as {meant}, which is given too; remove one of them")
+    named = {_KEYS.get(key, key): key for key in given}
+    table = {"result": "yes/no", **{_KEYS.get(key, key): value for key, value in given.items()}}
     table["result"] = _declared(table["result"])
     if "feedback_value_type" in given and table["result"] in ("integer", "int", "float"):
         table["result"] = "any number" if table["result"] == "float" else "any integer"
@@ -297,6 +303,8 @@ def make_judge(
         argument = re.sub(r"(\w+) = ", r'"\1": ', form).replace("{ ", "{").replace(" }", "}")
         key, dot, path = error.key.partition(".")
         fix = f"{start}={{{argument.lstrip()}" if sign else error.fix
+        if error.key == "result" and named.get(key) == "feedback_value_type" and fix.startswith("must be"):
+            fix = f"must be {', '.join(sorted(kind.__name__ for kind in _RESULTS))} or a Literal of labels"
         raise DefinitionError(f"{named.get(key, key)}{dot}{path}", fix) from None
     return JudgeFunction(definition, model)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -329,6 +330,7 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     evaluate_any: Any = evaluate
     call_any: Any = groundedness
+    make_twice: Any = partial(make_judge, "a", "Is {{ outputs }}?")
     pd = pytest.importorskip("pandas")
     odd = pd.DataFrame({"inputs": ["Who?"], "when": [object()]})
     cases: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -363,7 +365,18 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (lambda: evaluate([{"response": "x", "contexts": [3]}], safety, "lexical"), ValueError, "`contexts[0]`"),
         (lambda: safety(**ROW, expectations={"guidelines": 3}), ValueError, "`expectations.guidelines`"),
         (lambda: make_judge("a b", "Is {{ outputs }}?"), ValueError, "name: a judge cannot be called a b"),
-        (lambda: make_judge("a", "Is {{ outputs }}?", feedback_value_type=set), ValueError, "feedback_value_type: "),
+        (
+            lambda: make_judge("a", "Is {{ outputs }}?", feedback_value_type=set),
+            ValueError,
+            "feedback_value_type: must be bool, dict, float, int, list, str or a Literal of labels",
+        ),
+        (
+            lambda: make_twice(result="text", feedback_value_type=bool),
+            ValueError,
+            "feedback_value_type: means the same",
+        ),
+        (lambda: make_twice(description="x", asks="y"), ValueError, "as asks, which is given too; remove one of them"),
+        (lambda: make_twice(inference_params={"temperature": 1}, temperature=0), ValueError, "temperature: means"),
         (lambda: make_judge("a", "Is {{ outputs }}?", pass_=["x"]), ValueError, "pass_: "),
         (lambda: make_judge("a", "{{ outputs }}?", inference_params={"top_p": 1}), ValueError, "inference_params: "),
         (
