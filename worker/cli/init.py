@@ -11,11 +11,11 @@ from typing import Final
 
 import click
 
+from judges.custom.definition import nearest
 from judges.models.registry import PROVIDERS, known_model, known_models
 from judges.registry import catalogue
 from worker.cli.lint import LintFinding, lint
 from worker.cli.options import note
-from worker.config.errors import nearest
 from worker.config.loading import CONFIG_NAME
 
 _ADDRESSES: Final = {"openai": "https://api.openai.com/v1"}

@@ -20,12 +20,12 @@ import tracejudge
 from judges.agreement.combine import Combine
 from judges.core.judge import Judge
 from judges.core.prompt import neutralise
+from judges.custom.definition import nearest
 from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured, read_judge, shown
 from judges.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
-from worker.config.errors import nearest
 from worker.config.judge_files import checked, file_of
 from worker.config.loading import config_path, load, place_of, redis_fix, unknown_variables
 from worker.config.settings import Settings, SettingsError

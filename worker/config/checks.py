@@ -16,6 +16,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from judges.agreement.combine import Combine, is_disagreement, metrics_of
 from judges.core.judge import Judge
 from judges.core.model import DECIDING
+from judges.custom.definition import nearest
 from judges.custom.installed import installed
 from judges.custom.variables import has_value
 from judges.models.credentials import NO_PROXY, ProxyRefusedError, check_pem, proxy_for
@@ -25,7 +26,7 @@ from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
-from worker.config.errors import nearest, with_rule_name
+from worker.config.errors import with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
 from worker.config.receivers import HttpUrl, OtlpSettings
 from worker.config.redaction import pattern_fault

@@ -13,7 +13,7 @@ import msgspec
 
 from judges.core.model import ModelSettings
 from judges.custom import DefinitionError
-from judges.custom.definition import read_toml
+from judges.custom.definition import nearest, read_toml
 from judges.custom.installed import installed
 from judges.registry import CatalogueError, catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
@@ -23,7 +23,7 @@ from tracejudge.sharding import split_urls
 from worker.config import judge_files
 from worker.config.canary_file import Canary
 from worker.config.checks import check_files, check_settings
-from worker.config.errors import describe_error, nearest, with_rule_name
+from worker.config.errors import describe_error, with_rule_name
 from worker.config.objectives import FILE_NAME, read_objectives
 from worker.config.receivers import KINDS
 from worker.config.settings import Budget, Cascade, JudgeCalibration, Rule, Seconds, Settings, SettingsError, Size

@@ -16,11 +16,11 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from judges.custom.definition import nearest
 from judges.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.cli.options import amount, note, read_traces
-from worker.config.errors import nearest
 from worker.config.settings import Settings
 from worker.ingest.conversations import session_id_of
 from worker.queue.batch import Session
