@@ -196,12 +196,12 @@ def _numbers(option: str, text: str, count: int, fix: str) -> list[float]:
 
 
 def _checked(text: str, name: str) -> list[LintFinding]:
-    """Lint the text by itself, without variables that would win over it; return the warnings.
+    """Lint the text by itself, without variables that would win over it or are wrong themselves; return the warnings.
 
     Raises:
         UsageError: A worker would not start with it.
     """
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("TRACEJUDGE_")}
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(("TRACEJUDGE_", "SSL_CERT_FILE"))}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / name
         file.write_text(text, encoding="utf-8")
