@@ -201,7 +201,7 @@ class Judge:
     def scores_cut(self) -> bool:
         """Whether a trace is judged although documents were left out to fit; the setting ``score_cut``, if any."""
         # A verdict that neither passes nor fails biases no share.
-        return getattr(self.settings, "score_cut", all(metric.pass_rule is None for metric in self.metrics))
+        return bool(getattr(self.settings, "score_cut", all(metric.pass_rule is None for metric in self.metrics)))
 
     def configured(self, values: Mapping[str, object]) -> "Judge":
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""

@@ -101,7 +101,7 @@ class IndexedVerdict(NamedTuple):
             verdict.origin,
             outcome_of(entry),
             verdict.reason or "",
-            score.metric if score else verdict.metrics[0] if verdict.metrics else verdict.judge,
+            score.metric if score is not None else verdict.metrics[0] if verdict.metrics else verdict.judge,
             None if score is None else score.value,
             None if score is None or score.passed is None else int(score.passed),
             None if score is None else score.probability,
