@@ -234,6 +234,7 @@ class LimitedModel:
         if isinstance(result, ChatResponse):
             # Reported also where the evaluation ends without a verdict.
             price, judge = self.settings.price, request.schema_name
+            price = price if price is not None and price.is_known(result) else None
             outputs = None if price is None else price.cost_usd(0, result.output_tokens)
             inputs = None if price is None or outputs is None else price.cost_of(result) - outputs
             if result.input_tokens:
