@@ -91,7 +91,7 @@ def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
 
     assert main(["--into", str(tmp_path)]) == 0
 
-    assert {path.name for path in folder.iterdir()} == {*generate(), "kustomization.yaml"}
+    assert {path.name for path in folder.iterdir()} == {*generate()}
     assert main(["--check", "--into", str(tmp_path)]) == 0
 
 
