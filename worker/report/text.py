@@ -17,22 +17,25 @@ NO_LIMIT: Final = "Nothing is known to limit these figures."
 def as_text(report: Report) -> str:
     """Write a table for people, then the coverage, the sources and the limits."""
     titles, rows = table(report)
-    # Not a table of rich: it would wrap in a terminal, and a file has no width.
-    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
-    left = len(label_titles(report))
-    lines = [heading(report), ""]
-    for cells in (titles, *rows):
-        padded = [
-            cell + fill if place < left else fill + cell
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            for fill in [" " * (width - cell_len(cell))]
-        ]
-        lines.append("  ".join(padded).rstrip())
+    lines = [heading(report), "", *aligned([titles, *rows], left=len(label_titles(report)))]
     lines += ["", *coverage_lines(report.coverage), "", "Sources"]
     lines += [f"  {title}: {text}" for title, text in source_lines(report)]
     lines += ["", "What these figures cannot say"]
     lines += [f"  - {one_line(limit.text)}" for limit in report.limits] or [f"  {NO_LIMIT}"]
     return "\n".join(lines) + "\n"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
+    # Not a table of rich: it would wrap in a terminal, and a file has no width.
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        padded = [
+            cell + fill if place < left else fill + cell
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            for fill in [" " * (width - cell_len(cell))]
+        ]
+        yield "  ".join(padded).rstrip()
 
 
 def as_markdown(report: Report) -> str:
