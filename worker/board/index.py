@@ -13,12 +13,12 @@ import structlog
 
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
-from worker.lookup import VerdictOutcome, outcome_of
 from worker.monitor.series import VERSION_DIGITS
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.sampling import position
 from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, scan_stream
+from worker.verdict_filter import VerdictFilter, VerdictOutcome, outcome_of
 
 log = structlog.get_logger("tracejudge.board")
 _READ_COUNT: Final = 500
@@ -114,40 +114,28 @@ class IndexedVerdict(NamedTuple):
         )
 
 
-class Selection(NamedTuple):
-    """Which verdicts a page wants; an empty field accepts all. Service and judge may hold `*` and `?`."""
-
-    service: str = ""
-    judge: str = ""
-    outcome: str = ""
-    origin: str = ""
-    trace_id: str = ""
-    since_ms: int = 0
-
-    def where(self) -> tuple[str, list[object]]:
-        """Return the condition in SQL, and its values."""
-        parts, values = ["1"], list[object]()
-        for column, pattern in (("service", self.service), ("judge", self.judge)):
-            if pattern:
-                is_pattern = "*" in pattern or "?" in pattern
-                parts.append(f"{column} {'GLOB' if is_pattern else '='} ?")
-                values.append(pattern)
-        if self.outcome == "not passed":
-            parts.append("outcome IN ('failed', 'abstained', 'unscored', 'dead')")
-        elif self.outcome:
-            parts.append("outcome = ?")
-            values.append(self.outcome)
-        if self.origin:
-            parts.append("origin = ?")
-            values.append(self.origin)
-        if self.trace_id:
-            # A range of the index: LIKE with a parameter would read every row.
-            parts.append("trace_id >= ? AND trace_id < ?")
-            values += [self.trace_id, f"{self.trace_id}\U0010ffff"]
-        if self.since_ms:
-            parts.append("at_ms >= ?")
-            values.append(self.since_ms)
-        return " AND ".join(parts), values
+def condition(wanted: VerdictFilter) -> tuple[str, list[object]]:
+    """Return a filter as a condition in SQL, and its values; reasons and evaluations are not compared."""
+    parts, values = ["1"], list[object]()
+    for column, patterns in (("service", wanted.services), ("judge", wanted.judges)):
+        if patterns:
+            # The index finds an equal name. SQLite negates by [^...].
+            signs = ("GLOB" if set("*?[") & set(one) else "=" for one in patterns)
+            parts.append(" OR ".join(f"{column} {sign} ?" for sign in signs))
+            values += [one.replace("[!", "[^") for one in patterns]
+    for column, names in (("outcome", wanted.outcomes), ("origin", (wanted.origin,) if wanted.origin else ())):
+        if names:
+            parts.append(f"{column} IN ({', '.join('?' * len(names))})")
+            values += names
+    if wanted.traces:
+        # A range of the index: LIKE with a parameter would read every row.
+        parts.append(" OR ".join(["trace_id >= ? AND trace_id < ?"] * len(wanted.traces)))
+        values += [end for one in wanted.traces for end in (one, f"{one}\U0010ffff")]
+    for sign, at_ms in ((">=", wanted.since_ms), ("<=", wanted.until_ms)):
+        if at_ms is not None:
+            parts.append(f"at_ms {sign} ?")
+            values.append(at_ms)
+    return " AND ".join(f"({part})" for part in parts), values
 
 
 class VerdictIndex(ServiceThread):
@@ -206,18 +194,18 @@ class VerdictIndex(ServiceThread):
             del self._positions[shard]
 
     def rows(
-        self, wanted: Selection, *, limit: int, before: str = "", order: str = _NEWEST_FIRST, extra: str = "1"
+        self, wanted: VerdictFilter, *, limit: int, before: str = "", order: str = _NEWEST_FIRST, extra: str = "1"
     ) -> list[IndexedVerdict]:
         """Return verdicts, the newest first.
 
         Args:
-            wanted: The selection.
+            wanted: The filter.
             limit: How many.
             before: Only those before this entry.
             order: The order in SQL; a constant of the caller.
             extra: A further condition in SQL; a constant of the caller.
         """
-        where, values = wanted.where()
+        where, values = condition(wanted)
         if before:
             where += " AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?)"
             values.append(before)

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from worker.board.index import IndexedVerdict, Selection, VerdictIndex
+from worker.board.index import IndexedVerdict, VerdictIndex, condition
 from worker.monitor.answers import Answer, lock, mark_drawn, of_label
 from worker.monitor.label_store import Drawn, label_id
 from worker.storage.client import Store
+from worker.verdict_filter import VerdictFilter
 
 Kind = Literal["random", "failing", "uncertain", "disagreeing", "second"]
 KINDS: Final[Mapping[Kind, str]] = {
@@ -37,6 +38,11 @@ class Queue(NamedTuple):
     judge: str = ""
     rate: float = 0.0
     """Share of the live verdicts that are drawn; 0 for one that suits their number."""
+
+    @property
+    def wanted(self) -> VerdictFilter:
+        """The filter of its verdicts."""
+        return VerdictFilter((self.service,) if self.service else (), (self.judge,) if self.judge else ())
 
 
 class Question(NamedTuple):
@@ -72,7 +78,7 @@ class LabelQueue:
         """Return the rate of a random queue, by default the one that draws about 400 of the verdicts there are."""
         if queue.rate:
             return min(RATES, key=lambda rate: abs(rate - queue.rate))
-        where, values = Selection(queue.service, queue.judge).where()
+        where, values = condition(queue.wanted)
         ((count,),) = self._index.query(
             f"SELECT count(*) FROM verdicts WHERE {where} AND rated = 2",  # noqa: S608 - constants
             values,
@@ -108,7 +114,7 @@ class LabelQueue:
         return None
 
     def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[IndexedVerdict]:
-        wanted = Selection(queue.service, queue.judge)
+        wanted = queue.wanted
         if queue.kind == "random":
             # Every verdict has a place of its own below 1, as a trace has in sampling: those below the rate are drawn,
             # in the order of their places, so that what is answered so far is a random part of them.

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 from urllib.parse import parse_qsl, urlencode
@@ -22,24 +22,26 @@ from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from judges.core.verdict import Origin
 from worker.board.access import Access, Guard, form_token, is_form_token
-from worker.board.index import IndexedVerdict, Selection, VerdictIndex
+from worker.board.index import IndexedVerdict, VerdictIndex
 from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, is_drawn, label_of
 from worker.board.overview import OverviewThread
 from worker.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.config.redaction import UserKeys, hashed_user
 from worker.config.settings import Settings
-from worker.lookup import FAILED, Dataset, VerdictFilter, VerdictOutcome
+from worker.lookup import Dataset
 from worker.monitor.answers import Answer, Said, read_answers, submit, tally
 from worker.monitor.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store, StoreError
 from worker.telemetry.metrics import BoardMetrics
+from worker.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
 
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
 _MAX_FORM_BYTES: Final = 64 * 1024
 _MAX_SKIPPED: Final = 1_000
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
+_NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
 _SAID: Final = {"pass": "pass", "fail": "fail", "cannot_tell": "cannot tell"}
 
@@ -109,7 +111,7 @@ class Board:
 
     def verdicts_page(self, request: Request) -> Response:
         """List verdicts, the newest first."""
-        wanted, span = _selection(request.query_params)
+        wanted, form = _filter(request.query_params)
         before = request.query_params.get("before", "")
         rows = self._index.rows(wanted, limit=_PAGE + 1, before=before)
         shown = rows[:_PAGE]
@@ -121,12 +123,11 @@ class Board:
             request,
             "verdicts.html",
             listed=listed,
-            wanted=wanted,
-            span=span,
+            form=form,
             spans=list(_SPANS),
             older=older,
             saved=f"/verdicts.jsonl?{urlencode(query)}",
-            outcomes=("not passed", *get_args(VerdictOutcome)),
+            outcomes=(_NOT_PASSED, *get_args(VerdictOutcome)),
             origins=get_args(Origin),
             names=self._index.names(),
             loading=not self._index.is_complete,
@@ -136,7 +137,7 @@ class Board:
         """Show one verdict with the text of its trace."""
         row, entry = self._entry(request)
         found = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
-        siblings = self._index.rows(Selection(trace_id=row.trace_id), limit=20)
+        siblings = self._index.rows(VerdictFilter(traces=(row.trace_id,)), limit=20)
         return self._page(
             request,
             "verdict.html",
@@ -173,17 +174,9 @@ class Board:
 
     def dataset(self, request: Request) -> Response:
         """Send the selected traces as JSON lines."""
-        wanted, _ = _selection(request.query_params)
-        outcomes = {"": (), "not passed": FAILED}.get(wanted.outcome, (wanted.outcome,))
-        chosen = VerdictFilter(
-            wanted.service or None,
-            wanted.judge or None,
-            wanted.origin or None,
-            cast("Any", outcomes),
-            frozenset({row.trace_id for row in self._index.rows(wanted, limit=_MOST_SAVED)}),
-            wanted.since_ms or None,
-        )
-        dataset = Dataset(self._store, self._settings, chosen, limit=_MOST_SAVED)
+        wanted, _ = _filter(request.query_params)
+        shown = frozenset({row.trace_id for row in self._index.rows(wanted, limit=_MOST_SAVED)})
+        dataset = Dataset(self._store, self._settings, wanted._replace(trace_ids=shown), limit=_MOST_SAVED)
 
         def lines() -> Iterator[bytes]:
             for row in dataset.rows():
@@ -370,12 +363,16 @@ class Board:
         return answer
 
 
-def _selection(params: QueryParams) -> tuple[Selection, str]:
-    """Read the filter of a page; unknown values accept all."""
-    span = params.get("since", "")
-    since_ms = int((time.time() - _SPANS[span]) * 1000) if span in _SPANS else 0
-    names = {name: params.get(name, "").strip()[:200] for name in ("service", "judge", "outcome", "origin", "trace_id")}
-    return Selection(**names, since_ms=since_ms), span
+def _filter(params: QueryParams) -> tuple[VerdictFilter, Mapping[str, str]]:
+    """Read the filter of a page, and the values of its form; an unknown span accepts all."""
+    names = ("service", "judge", "trace_id", "outcome", "origin", "since")
+    form = {name: params.get(name, "").strip()[:200] for name in names}
+    outcomes: Collection[str]
+    services, judges, traces, outcomes = ((form[name],) if form[name] else () for name in names[:4])
+    if form["outcome"] == _NOT_PASSED:
+        outcomes = FAILED
+    since_ms = int((time.time() - _SPANS[form["since"]]) * 1000) if form["since"] in _SPANS else None
+    return VerdictFilter(services, judges, form["origin"] or None, outcomes, traces=traces, since_ms=since_ms), form
 
 
 def _queue(params: QueryParams) -> Queue:
