@@ -219,7 +219,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
         "probability": letter.evaluation.probability,
         "input_tokens": letter.spent.input_tokens,
         "output_tokens": letter.spent.output_tokens,
-        "cost_usd": letter.spent.cost_usd if letter.spent.is_known else None,
+        "cost_usd": letter.spent.reported.cost_usd,
     }
     trace: dict[str, object] = msgspec.to_builtins(letter.item.trace)
     if not texts:

@@ -24,25 +24,18 @@ from judges.agreement.labelled import (
     shares,
 )
 from judges.core.judge import Judge, Metric
-from judges.core.model import Price
-from judges.core.verdict import Assessment, Call
+from judges.core.model import Price, Spent
+from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
-from worker.cli.evaluate.offline import OfflineGraders, in_order
+from judges.runs import in_order
+from worker.cli.evaluate.offline import OfflineGraders
 from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.options import NOTES, OUT, print_json, print_line, print_table, reasons_in_words
 
 _MAX_NOTES: Final = 3
 _ROUNDING: Final = 1e-9
 _MAX_LISTED: Final = 12
-
-
-def cost_of(calls: Sequence[Call], price: Price | None) -> float | None:
-    """Return the cost of calls; None, which is not free, without a price or where an answer reported no tokens."""
-    unreported = any(call.status == "ok" and not call.input_tokens + call.output_tokens for call in calls)
-    if price is None or unreported:
-        return None
-    return sum(map(price.cost_of, calls))
 
 
 class Subject(NamedTuple):
@@ -59,7 +52,9 @@ class Subject(NamedTuple):
     @property
     def cost_usd(self) -> float | None:
         """Cost of all calls; None, which is not free, without a price or where an answer did not report its tokens."""
-        return cost_of([call for one in self.judged for call in one.assessment.calls], self.price)
+        return (
+            Spent().plus([call for one in self.judged for call in one.assessment.calls], self.price).reported.cost_usd
+        )
 
     @property
     def without_score(self) -> Mapping[str, int]:
@@ -131,29 +126,27 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
             for one in labelled:
                 yield one
 
-        async def work(one: Labelled) -> Sequence[Assessment]:
-            assessed = await asyncio.gather(*(grader.ask(judge, one.trace) for grader in members))
+        async def ask(one: Labelled) -> Sequence[Assessment]:
+            timed = await asyncio.gather(*(grader.ask(judge, one.trace) for grader in members))
             progress.advance(task)
-            return [each.assessment for each in assessed]
+            return [each.assessment for each in timed]
 
         try:
-            await in_order(jobs(), work, found.append, window=max(1, len(labelled)))
+            await in_order(jobs(), ask, lambda _, each: found.append(each), window=max(1, len(labelled)))
         finally:
             await graders.aclose((judge,))
 
     def judged(assessments: Iterable[Assessment]) -> Sequence[Judged]:
-        return [Judged(one.trace, one.label, given, metric) for one, given in zip(labelled, assessments, strict=True)]
+        return [Judged(*one, given, metric) for one, given in zip(labelled, assessments, strict=True)]
 
-    names = [grader.judge_model for grader in members]
     subjects = [
-        Subject(
-            grader.form_of(judge), metric, grader.judge_model, grader.price, judged(column), pays=not grader.is_free
-        )
+        Subject(grader.form_of(judge), metric, grader.judge_model, grader.price, judged(column), not grader.is_free)
         for grader, column in zip(members, zip(*found, strict=True), strict=True)
     ]
     together = graders.combining(judge)
     if together is None:
         return Measured(subjects, None)
+    names = [grader.judge_model for grader in members]
     combined = (combine(together.combine, dict(zip(names, each, strict=True)), judge.metrics) for each in found)
     return Measured(
         subjects,
