@@ -16,7 +16,7 @@ from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from judges.runs import JudgeRunner
 from tracejudge import Trace
-from worker.cli.evaluate.offline import Offline, OfflineGraders
+from worker.cli.evaluate.offline import Offline, OfflineGraders, Panel
 from worker.cli.evaluate.trace_files import Output
 from worker.config.graders import panel
 from worker.config.settings import Settings
@@ -145,7 +145,8 @@ class Hanging(ScriptedModel):
 async def cut_short(*models: Hanging) -> list[Verdict]:
     """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
     members = [JudgeRunner(model) for model in models]
-    graders = OfflineGraders(members, JudgeRunner(None), panel("majority", [grader.judge_model for grader in members]))
+    together = Panel(panel("majority", [grader.judge_model for grader in members]), members)
+    graders = OfflineGraders(members, {"safety": (*members, together)})
     offline = Offline(
         Settings(), [catalogue()["safety"]], graders, on_invalid_line=lambda *_: None, advance=lambda *_: None
     )

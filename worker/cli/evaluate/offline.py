@@ -14,10 +14,11 @@ import msgspec
 from judges.agreement.combine import Combine, combine, metrics_of
 from judges.core.judge import Judge, has_text
 from judges.core.model import Price
-from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id
+from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
 from judges.custom.variables import has_value
 from judges.endpoints.client import DelayNotes
 from judges.runs import JudgeRunner, TimedAssessment, in_order, internal_error
+from tracejudge import Trace
 from worker.cli.evaluate.summary import JudgeSum
 from worker.cli.evaluate.trace_files import Conversations, Output, lines, trace_of_row
 from worker.cli.options import open_model
@@ -38,49 +39,62 @@ _WINDOW: Final = 2
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 
-class OfflineGraders(NamedTuple):
-    """The graders of an evaluation: one a model, one for judges in Python, and the panel that combines the models.
+class Panel(NamedTuple):
+    """Combines the answers of several models, and asks none itself."""
 
-    ``own`` has those of the judges that name a model themselves.
-    """
-
-    models: Sequence[JudgeRunner]
-    code: JudgeRunner
-    together: Grader | None = None
-    own: Mapping[str, JudgeRunner] = {}
+    grader: Grader
+    members: Sequence[JudgeRunner]
+    # A combined verdict costs nothing by itself: those that it combines have the cost.
+    price: Price = NO_PRICE
+    is_free: bool = True
 
     @property
-    def _used(self) -> Sequence[JudgeRunner]:
-        return tuple(dict.fromkeys((*self.models, *self.own.values()))) or (self.code,)
+    def judge_model(self) -> str:
+        """The judge model of its verdicts."""
+        return self.grader.judge_model
+
+    def form_of(self, judge: Judge) -> Judge:
+        """Return the judge with the version that combined verdicts have."""
+        return judge_of_panel(judge, [one.form_of(judge) for one in self.members])
+
+
+class Question:
+    """A judge with a trace to judge: models answer it, and a panel combines their answers."""
+
+    def __init__(self, judge: Judge, trace: Trace) -> None:
+        self.judge = judge
+        self._trace = trace
+        self._answers: dict[str, asyncio.Future[TimedAssessment]] = {}
+
+    async def ask(self, by: JudgeRunner | Panel) -> TimedAssessment:
+        """Judge the trace; a panel waits for the models that were asked before it."""
+        if isinstance(by, Panel):
+            found = {name: (await answer).assessment for name, answer in self._answers.items()}
+            return TimedAssessment(combine(by.grader.combine, found, self.judge.metrics), time.time(), 0.0)
+        answer = self._answers[by.judge_model] = asyncio.ensure_future(by.ask(self.judge, self._trace))
+        return await answer
+
+
+class OfflineGraders(NamedTuple):
+    """The graders of an evaluation: its models, and who answers for each judge, a panel last."""
+
+    runners: Sequence[JudgeRunner]
+    by_judge: Mapping[str, Sequence[JudgeRunner | Panel]]
 
     @property
     def in_words(self) -> str:
         """Name the judge models."""
-        return ", ".join(grader.judge_model for grader in self._used)
+        return ", ".join(one.judge_model for one in self.runners)
 
     @property
     def in_flight(self) -> int:
         """Most calls at the same time."""
-        return sum(grader.max_in_flight for grader in self._used)
-
-    def of(self, judge: Judge) -> Sequence[JudgeRunner]:
-        """List the graders of a judge."""
-        if judge.run is not None:
-            return (self.code,)
-        return (self.own[judge.name],) if judge.name in self.own else self.models
-
-    def combining(self, judge: Judge) -> Grader | None:
-        """Return the panel of a judge; a judge in Python gives one verdict."""
-        return self.together if judge.run is None else None
-
-    def form_of_panel(self, judge: Judge) -> Judge:
-        """Return the judge with the version that combined verdicts have."""
-        return judge_of_panel(judge, [grader.form_of(judge) for grader in self.of(judge)])
+        return sum(one.max_in_flight for one in self.runners)
 
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
-        for grader in self._used:
-            await grader.aclose()
+        for one in self.runners:
+            await one.aclose()
         for judge in judges:
             if judge.close is not None:
                 await judge.close()
@@ -109,7 +123,7 @@ def open_graders(
     )
     code = runner(None)
     if all(judge.run is not None for judge in judges):
-        return OfflineGraders((), code)
+        return OfflineGraders((code,), {judge.name: (code,) for judge in judges})
     for judge in judges if combine is not None else ():
         if not has_value(judge):
             fix = "leave --combine out, or the judge"
@@ -124,16 +138,19 @@ def open_graders(
         raise click.UsageError("--model: names a judge model twice; name each once")
     if combine is not None and len(judge_models) < _MIN_COMBINED:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
-    together = None if combine is None else panel(combine, judge_models)
-    own = {judge: graders[name] for judge, name in wanted.items()}
-    opened = OfflineGraders([graders[name] for name in names], code, together, own)
+    models = [graders[name] for name in names]
+    together = () if combine is None else (Panel(panel(combine, judge_models), models),)
+    own = {judge: (graders[name],) for judge, name in wanted.items()}
+    by_judge = {
+        judge.name: own.get(judge.name, (*models, *together)) if judge.run is None else (code,) for judge in judges
+    }
     try:
         for judge in judges:
-            for grader in opened.of(judge):
+            for grader in by_judge[judge.name]:
                 grader.form_of(judge)
     except ValueError as error:
         raise click.UsageError(f"{error}; name another model, or leave the judge out") from error
-    return opened
+    return OfflineGraders(tuple(graders.values()), by_judge)
 
 
 class Job(NamedTuple):
@@ -143,8 +160,8 @@ class Job(NamedTuple):
     """
 
     entry: TraceEntry
-    judge: Judge
-    grader: JudgeRunner
+    question: Question
+    grader: JudgeRunner | Panel
     end: int
     session: Session | None = None
 
@@ -166,25 +183,20 @@ class Offline:
         ``on_invalid_line`` gets number and error of the first lines that are no trace; ``advance`` gets, after each
         verdict, the number of verdicts and the offset in the file that they reach.
         """
-        self.sums: list[JudgeSum] = []
-        is_named = len(graders.models) > 1
-        for judge in judges:
-            self.sums += [
-                JudgeSum(
-                    one.form_of(judge),
-                    one.judge_model,
-                    judge.metric_names,
-                    is_named,
-                    is_free=one.is_free,
-                    has_price=one.price is not None,
-                )
-                for one in graders.of(judge)
-            ]
-            if (together := graders.combining(judge)) is not None:
-                metrics = _panel_metrics(judge)
-                self.sums.append(
-                    JudgeSum(graders.form_of_panel(judge), together.judge_model, metrics, is_named, is_combined=True)
-                )
+        is_named = any(len(some) > 1 for some in graders.by_judge.values())
+        self.sums = [
+            JudgeSum(
+                one.form_of(judge),
+                one.judge_model,
+                _metric_names(judge, one),
+                is_named,
+                is_combined=isinstance(one, Panel),
+                is_free=one.is_free,
+                has_price=one.price is not None,
+            )
+            for judge in judges
+            for one in graders.by_judge[judge.name]
+        ]
         self.traces = self.skipped = 0
         self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
@@ -195,8 +207,6 @@ class Offline:
         self._user_key = configured_user_key(settings) or secrets.token_hex()
         self.judges = judges
         self._graders = graders
-        self._found: dict[str, Assessment] = {}
-        self._question: tuple[TraceEntry, str] | None = None
         self._on_invalid_line = on_invalid_line
         self._advance = advance
 
@@ -210,11 +220,9 @@ class Offline:
                 timed = timed._replace(assessment=internal_error(error))
                 line = msgspec.json.encode(verdict := self._verdict(job, timed))
             self.write(verdict, line, job.end, output)
-            if (combined := self._combined(job, timed.assessment)) is not None:
-                self.write(combined, msgspec.json.encode(combined), job.end, output)
 
         def ask(job: Job) -> Awaitable[TimedAssessment]:
-            return job.grader.ask(job.judge, job.entry.trace)
+            return job.question.ask(job.grader)
 
         try:
             await in_order(self.jobs(source), ask, keep, window=_WINDOW * self._graders.in_flight)
@@ -269,44 +277,14 @@ class Offline:
     ) -> Iterator[Job]:
         """Yield the evaluations of a trace by some judges and all their models."""
         for judge in judges:
-            for grader in self._graders.of(judge):
-                yield Job(entry, judge, grader, end, session)
+            question = Question(judge, entry.trace)
+            for grader in self._graders.by_judge[judge.name]:
+                yield Job(entry, question, grader, end, session)
 
     def _verdict(self, job: Job, timed: TimedAssessment) -> Verdict:
-        by, metrics = job.grader, job.judge.metric_names
-        return self._make_verdict(
-            job, by.judge_model, timed, version=by.form_of(job.judge).version, price=by.price, metrics=metrics
-        )
-
-    def _combined(self, job: Job, assessment: Assessment) -> Verdict | None:
-        """Combine the assessments of all models of one question, after the last of them.
-
-        After Ctrl-C some may be missing; then nothing is combined.
-        """
-        together = self._graders.combining(job.judge)
-        if together is None:
-            return None
-        if self._question is None or self._question[0] is not job.entry or self._question[1] != job.judge.name:
-            self._question, self._found = (job.entry, job.judge.name), {}
-        self._found[job.grader.judge_model] = assessment
-        if len(self._found) < len(together.members):
-            return None
-        timed = TimedAssessment(combine(together.combine, self._found, job.judge.metrics), time.time(), 0.0)
-        version, metrics = self._graders.form_of_panel(job.judge).version, _panel_metrics(job.judge)
-        return self._make_verdict(job, together.judge_model, timed, version=version, price=NO_PRICE, metrics=metrics)
-
-    def _make_verdict(
-        self,
-        job: Job,
-        by: str,
-        timed: TimedAssessment,
-        *,
-        version: str,
-        price: Price | None,
-        metrics: tuple[str, ...],
-    ) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
-        judge, entry = job.judge, job.entry
+        judge, entry, by = job.question.judge, job.entry, job.grader.judge_model
+        version = job.grader.form_of(judge).version
         if job.session is None:
             name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=version, judge_model=by)
         else:
@@ -318,14 +296,14 @@ class Offline:
             timed.assessment,
             Item(entry.trace, (evaluation,)),
             evaluation,
-            metrics=metrics,
+            metrics=_metric_names(judge, job.grader),
             judge_model=by,
-            price=price,
+            price=job.grader.price,
             user_key=self._user_key,
             started_at=timed.started_at,
             duration_s=timed.duration_s,
         )[0]
 
 
-def _panel_metrics(judge: Judge) -> tuple[str, ...]:
-    return tuple(metric.name for metric in metrics_of(judge.metrics))
+def _metric_names(judge: Judge, by: JudgeRunner | Panel) -> tuple[str, ...]:
+    return tuple(one.name for one in metrics_of(judge.metrics)) if isinstance(by, Panel) else judge.metric_names

@@ -163,7 +163,7 @@ def align(
     comparison = compared(judge, metric, labelled, tag, invert=invert)
     divided = _divided(comparison)
     graders = open_graders(settings, (judge,), (model,), DelayNotes(OFFLINE_PATIENCE_S), combine=None, tries=tries)
-    grader = graders.models[0]
+    grader = graders.runners[0]
     if grader.is_free or settings.models[model].decides:
         kind = "answers typed questions" if settings.models[model].decides else "is built in"
         raise click.UsageError(

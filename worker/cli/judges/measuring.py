@@ -1,8 +1,7 @@
 """Measure a judge against labels, and print the result as one JSON document or as tables."""
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import click
@@ -10,7 +9,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
-from judges.agreement.combine import combine, metrics_of
+from judges.agreement.combine import metrics_of
 from judges.agreement.labelled import (
     Grades,
     Judged,
@@ -28,8 +27,8 @@ from judges.core.model import Price, Spent
 from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
-from judges.runs import in_order
-from worker.cli.evaluate.offline import OfflineGraders
+from judges.runs import JudgeRunner, in_order
+from worker.cli.evaluate.offline import OfflineGraders, Panel, Question
 from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.options import NOTES, OUT, print_json, print_line, print_table, reasons_in_words
 
@@ -116,42 +115,40 @@ class Measured(NamedTuple):
 
 async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: Sequence[Labelled]) -> Measured:
     """Judge all traces by all models."""
-    members = graders.of(judge)
-    found: list[Sequence[Assessment]] = []
+    asked = graders.by_judge[judge.name]
+    assessments = list[Assessment]()
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
-        task = progress.add_task(judge.name, total=len(labelled))
+        task = progress.add_task(judge.name, total=len(asked) * len(labelled))
 
-        async def jobs() -> AsyncIterator[Labelled]:
+        async def jobs() -> AsyncIterator[tuple[Question, JudgeRunner | Panel]]:
             for one in labelled:
-                yield one
+                question = Question(judge, one.trace)
+                for grader in asked:
+                    yield question, grader
 
-        async def ask(one: Labelled) -> Sequence[Assessment]:
-            timed = await asyncio.gather(*(grader.ask(judge, one.trace) for grader in members))
+        async def ask(job: tuple[Question, JudgeRunner | Panel]) -> Assessment:
+            timed = await job[0].ask(job[1])
             progress.advance(task)
-            return [each.assessment for each in timed]
+            return timed.assessment
 
         try:
-            await in_order(jobs(), ask, lambda _, each: found.append(each), window=max(1, len(labelled)))
+            window = max(1, len(asked) * len(labelled))
+            await in_order(jobs(), ask, lambda _, assessment: assessments.append(assessment), window=window)
         finally:
             await graders.aclose((judge,))
-
-    def judged(assessments: Iterable[Assessment]) -> Sequence[Judged]:
-        return [Judged(*one, given, metric) for one, given in zip(labelled, assessments, strict=True)]
-
     subjects = [
-        Subject(grader.form_of(judge), metric, grader.judge_model, grader.price, judged(column), not grader.is_free)
-        for grader, column in zip(members, zip(*found, strict=True), strict=True)
+        Subject(
+            grader.form_of(judge),
+            metric,
+            grader.judge_model,
+            grader.price,
+            [Judged(*one, each, metric) for one, each in zip(labelled, assessments[place :: len(asked)], strict=True)],
+            pays=not grader.is_free,
+        )
+        for place, grader in enumerate(asked)
     ]
-    together = graders.combining(judge)
-    if together is None:
-        return Measured(subjects, None)
-    names = [grader.judge_model for grader in members]
-    combined = (combine(together.combine, dict(zip(names, each, strict=True)), judge.metrics) for each in found)
-    return Measured(
-        subjects,
-        Subject(graders.form_of_panel(judge), metric, together.judge_model, None, judged(combined), pays=False),
-    )
+    return Measured(subjects[:-1], subjects[-1]) if isinstance(asked[-1], Panel) else Measured(subjects, None)
 
 
 class Comparison(NamedTuple):
