@@ -42,7 +42,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "no JSON": (lambda: LINE + b"\nverdict\n", ":2: is not JSON"),
     "cut off": (lambda: LINE + b"\n" + LINE[:-9], ":2: is not JSON"),
     "not UTF-8": (lambda: LINE.replace(b"shop", b"sh\xffp"), ":1: is not"),
-    "deep": (lambda: LINE[:-1] + b',"details":' + b"[" * 10_000 + b"]" * 10_000 + b"}", ":1: is not JSON"),
+    "deep": (lambda: LINE[:-1] + b',"details":{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}}", ":1: is not JSON"),
     "a list": (lambda: b"\n[1]", ":2: is not a verdict: Expected `object`"),
     "a trace": (lambda: b'{"trace_id": "t", "service": "s"}', ":1: is not a verdict: Object missing required field"),
     "another outcome": (lambda: LINE.replace(b'"scored"', b'"fine"'), ":1: is not a verdict: Invalid enum value"),

@@ -1,14 +1,14 @@
 """Archives of verdicts, and sums of verdicts that are read one by one.
 
 An archive is a file of JSON lines, each a verdict as in the outbox (docs/reference/verdicts.md), plain or compressed by
-gzip. `tracejudge tail --json` prints such lines. Fields that the report does not use are not decoded.
+gzip. `tracejudge tail --json` prints such lines.
 """
 
 import gzip
 import hashlib
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import IO, Annotated, Final, Literal, NamedTuple, cast
@@ -16,7 +16,7 @@ from typing import IO, Annotated, Final, Literal, NamedTuple, cast
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from judges.core.verdict import Outcome, joined_parts
+from judges.core.verdict import Verdict, joined_parts
 from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added, segment_value
 from worker.monitor.shares import Sums
 from worker.report.figures import Cost, Labels, Part, Scope
@@ -40,36 +40,11 @@ class AbsentArchiveError(ArchiveError):
     """An archive cannot be opened."""
 
 
-class VerdictScore(Struct, frozen=True):
-    """One score of a verdict."""
+class VerdictLine(Verdict, frozen=True, kw_only=True):
+    """A verdict as a line of an archive."""
 
-    metric: str
-    passed: bool | None = None
-
-
-class VerdictLine(Struct, frozen=True, kw_only=True):
-    """The fields of a verdict that the report uses; see `judges.core.verdict.Verdict`."""
-
-    evaluation_id: str
-    outcome: Outcome
-    metrics: tuple[str, ...]
-    service: str
-    judge: str
-    judge_version: str
-    judge_model: str
     started_at: Seconds
     duration_s: Seconds
-    origin: str = "live"
-    scores: tuple[VerdictScore, ...] = ()
-    session_id: str | None = None
-    environment: str | None = None
-    release: str | None = None
-    name: str | None = None
-    model: str | None = None
-    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
-    weight: float = 1.0
-    cost_usd: float | None = None
-    details: msgspec.Raw = msgspec.Raw(b"{}")
     dead: bool = False
     """Set by `tracejudge tail --json` for an evaluation that was given up."""
 
@@ -93,8 +68,8 @@ class _RuleDetails(Struct, frozen=True):
 def _guidelines(verdict: VerdictLine) -> dict[str, bool]:
     """Return whether each rule is obeyed, by its number; `unknown` is broken where a failing verdict names none."""
     try:
-        found = msgspec.json.decode(verdict.details, type=_RuleDetails)
-    except (msgspec.DecodeError, RecursionError):
+        found = msgspec.convert(verdict.details, _RuleDetails)
+    except msgspec.ValidationError:
         return {}
     obeyed = {str(number): number not in found.broken_rules for number in range(1, found.rules + 1)}
     is_unknown = all(obeyed.values()) and any(score.passed is False for score in verdict.scores)
