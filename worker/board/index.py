@@ -15,8 +15,8 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Score, Verdict
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.sampling import position
-from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, scan_stream
+from worker.telemetry.service import ServiceThread
 from worker.verdict_filter import VerdictFilter, outcome_of
 
 log = structlog.get_logger("tracejudge.board")
@@ -53,7 +53,7 @@ def leading_score(verdict: Verdict) -> tuple[str, Score | None]:
     """Return the metric that is labelled, the first with a pass rule or else the first, with its score."""
     rated = (score for score in verdict.scores if score.passed is not None)
     score = next(rated, verdict.scores[0] if verdict.scores else None)
-    return score.metric if score else verdict.metrics[0] if verdict.metrics else verdict.judge, score
+    return score.metric if score is not None else verdict.metrics[0] if verdict.metrics else verdict.judge, score
 
 
 def is_drawn(verdict: Verdict, rate: float) -> bool:

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, NamedTuple
 import click
 import msgspec
 
-from judges.agreement.combine import Combine, combine, metrics_of
+from judges.core.combine import Combine, combine, metrics_of
 from judges.core.judge import Judge, has_text
 from judges.core.model import Price
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id

@@ -9,7 +9,6 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
-from judges.agreement.combine import metrics_of
 from judges.agreement.labelled import (
     Grades,
     Judged,
@@ -22,6 +21,7 @@ from judges.agreement.labelled import (
     scale_of,
     shares,
 )
+from judges.core.combine import metrics_of
 from judges.core.judge import Judge, Metric
 from judges.core.model import Price, Spent
 from judges.core.verdict import Assessment
