@@ -69,6 +69,7 @@ class Question:
     async def ask(self, by: JudgeRunner | Panel) -> TimedAssessment:
         """Judge the trace; a panel waits for the models that were asked before it."""
         if isinstance(by, Panel):
+            # Tasks begin in the order in which they were made, so all its models have begun.
             found = {name: (await answer).assessment for name, answer in self._answers.items()}
             return TimedAssessment(combine(by.grader.combine, found, self.judge.metrics), time.time(), 0.0)
         answer = self._answers[by.judge_model] = asyncio.ensure_future(by.ask(self.judge, self._trace))
@@ -88,8 +89,10 @@ class OfflineGraders(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """Most calls at the same time."""
-        return sum(one.max_in_flight for one in self.runners)
+        """Most evaluations at the same time; those of a panel wait beside the calls of its models."""
+        has_panel = any(isinstance(asked[-1], Panel) for asked in self.by_judge.values())
+        most = [one.max_in_flight for one in self.runners]
+        return sum(most) + (max(most) if has_panel else 0)
 
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
