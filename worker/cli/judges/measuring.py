@@ -23,7 +23,7 @@ from judges.agreement.labelled import (
 )
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge, Metric
-from judges.core.model import Price, Spent
+from judges.core.model import Spent
 from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
@@ -42,18 +42,14 @@ class Subject(NamedTuple):
 
     judge: Judge
     metric: str
-    judge_model: str
-    price: Price | None
+    by: JudgeRunner | Panel
     judged: Sequence[Judged]
-    # Judging costs nothing in Python, with the built-in model, and by combining verdicts.
-    pays: bool = True
 
     @property
     def cost_usd(self) -> float | None:
         """Cost of all calls; None, which is not free, without a price or where an answer did not report its tokens."""
-        return (
-            Spent().plus([call for one in self.judged for call in one.assessment.calls], self.price).reported.cost_usd
-        )
+        calls = [call for one in self.judged for call in one.assessment.calls]
+        return Spent().plus(calls, self.by.price).reported.cost_usd
 
     @property
     def without_score(self) -> Mapping[str, int]:
@@ -69,7 +65,7 @@ class Subject(NamedTuple):
     def title(self) -> str:
         """Title of its table."""
         metric = "" if self.metric == self.judge.name else f" {self.metric}"
-        return f"{self.judge.name}{metric} by {self.judge_model}"
+        return f"{self.judge.name}{metric} by {self.by.judge_model}"
 
 
 class Measured(NamedTuple):
@@ -137,17 +133,10 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
             await in_order(jobs(), ask, lambda _, assessment: assessments.append(assessment), window=window)
         finally:
             await graders.aclose((judge,))
-    subjects = [
-        Subject(
-            grader.form_of(judge),
-            metric,
-            grader.judge_model,
-            grader.price,
-            [Judged(*one, each, metric) for one, each in zip(labelled, assessments[place :: len(asked)], strict=True)],
-            pays=not grader.is_free,
-        )
-        for place, grader in enumerate(asked)
-    ]
+    subjects = []
+    for place, by in enumerate(asked):
+        own = zip(labelled, assessments[place :: len(asked)], strict=True)
+        subjects.append(Subject(by.form_of(judge), metric, by, [Judged(*one, each, metric) for one, each in own]))
     return Measured(subjects[:-1], subjects[-1]) if isinstance(asked[-1], Panel) else Measured(subjects, None)
 
 
@@ -322,8 +311,8 @@ def print_shares(measured: Measured, tag: str, *, as_json: bool, is_comparable: 
         print_table(OUT, table)
     advice = f": for that use --label {tag}" if is_comparable else ""
     said = f"Shares per value of {tag!r}, and no agreement{advice}."
-    if any(one.pays for one in measured.members):
-        has_price = any(one.price is not None for one in measured.members)
+    if not all(one.by.is_free for one in measured.members):
+        has_price = any(one.by.price is not None for one in measured.members)
         said += f" Cost: {cost_in_words(measured.cost_usd, has_price=has_price)}"
     print_line(OUT, said)
     _print_notes(measured)
@@ -335,7 +324,7 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
         "judge": first.judge.name,
         "metric": first.metric,
         "version": first.judge.version,
-        "model": ", ".join(one.judge_model for one in measured.members) if whole is None else whole.judge_model,
+        "model": ", ".join(one.by.judge_model for one in measured.members) if whole is None else whole.by.judge_model,
         "traces": len(first.judged),
         "cost_usd": measured.cost_usd,
         "notes": measured.notes,
@@ -346,7 +335,7 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
         document["disagreement"] = measured.disagreement
     if len(measured.members) > 1:
         document["models"] = [
-            {"model": one.judge_model, "cost_usd": one.cost_usd, **figures(one)} for one in measured.members
+            {"model": one.by.judge_model, "cost_usd": one.cost_usd, **figures(one)} for one in measured.members
         ]
     print_json(document)
 
@@ -385,7 +374,8 @@ def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> N
         order = alike.rank_correlation
         none = "no figure: all grades or all ratings are the same"
         print_line(OUT, f"rank correlation: {none if order is None else f'{order:.3f} (1 is the same order)'}")
-    cost = f"; cost: {cost_in_words(subject.cost_usd, has_price=subject.price is not None)}" if subject.pays else ""
+    by = subject.by
+    cost = "" if by.is_free else f"; cost: {cost_in_words(subject.cost_usd, has_price=by.price is not None)}"
     print_line(OUT, f"unscored: {reasons_in_words(unscored)}{cost}")
 
 
@@ -408,8 +398,8 @@ def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[
         if comparison.has_own_labels:
             cells.append(_figure(like.same_label))
         unscored = found.unscored if comparison.is_rated else one.without_score
-        cost = cost_in_words(one.cost_usd, has_price=one.price is not None) if one.pays else "none"
-        table.add_row(escape(one.judge_model), *cells, reasons_in_words(unscored), cost)
+        cost = "none" if one.by.is_free else cost_in_words(one.cost_usd, has_price=one.by.price is not None)
+        table.add_row(escape(one.by.judge_model), *cells, reasons_in_words(unscored), cost)
     print_table(OUT, table)
 
 
