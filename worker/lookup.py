@@ -67,7 +67,7 @@ def scan_verdicts(store: Store, wanted: VerdictFilter, *, newest_first: bool = T
     """Yield the wanted verdicts of the outboxes of all shards."""
     first = "-" if wanted.since_ms is None else str(wanted.since_ms)
     last = "+" if wanted.until_ms is None else str(wanted.until_ms)
-    holds = _contains(wanted.trace_ids)
+    holds = _contains(wanted.trace_ids if wanted.trace_ids is not None else wanted.traces or None)
     for entries in scan_shards(store, store.keys.verdicts, first, last, newest_first=newest_first):
         for entry_id, fields in entries:
             # Most verdicts are of other traces: searching their bytes is many times faster than decoding them.
@@ -190,13 +190,9 @@ class TraceLookup:
 
     def _ids(self, prefix: str) -> Iterator[str]:
         """Yield ids of traces from everywhere that they are known, many of them several times."""
-        holds = _contains({prefix})
-        for entries in scan_shards(self._store, self._store.keys.verdicts, newest_first=True):
-            for entry_id, fields in entries:
-                if holds is None or any(map(holds, (fields or {}).values())):
-                    read = read_outbox_entry((entry_id, fields))
-                    yield from () if read is None else judged_traces(read.verdict)
-        yield from (one.trace.trace_id for one in self.scan(newest_first=True, holds=holds))
+        for entry in scan_verdicts(self._store, VerdictFilter(traces=(prefix,))):
+            yield from judged_traces(entry.verdict)
+        yield from (one.trace.trace_id for one in self.scan(newest_first=True, holds=_contains({prefix})))
         yield from self._letters.values()
         yield from (one.label.trace_id for one in read_labels(self._store))
 

@@ -91,7 +91,7 @@ def _row(entry: OutboxEntry, shard: int) -> tuple[object, ...]:
 
 
 def condition(wanted: VerdictFilter) -> tuple[str, list[object]]:
-    """Return a filter as a condition in SQL, and its values; reasons and evaluations are not compared."""
+    """Return a filter as a condition in SQL, and its values; whole ids and reasons are not compared."""
     parts, values = ["1"], list[object]()
     for column, patterns in (("service", wanted.services), ("judge", wanted.judges)):
         if patterns:
