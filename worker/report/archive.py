@@ -48,13 +48,8 @@ class VerdictLine(Verdict, frozen=True, kw_only=True):
     dead: bool = False
     """Set by `tracejudge tail --json` for an evaluation that was given up."""
 
-    @property
-    def ended_at(self) -> float:
-        """The time of the verdict, in seconds since the epoch."""
-        return self.started_at + self.duration_s
 
-
-decoder: Final = msgspec.json.Decoder(VerdictLine)
+_decoder: Final = msgspec.json.Decoder(VerdictLine)
 GUIDELINE: Final = "guideline"  # The key of rows by the number of a rule of `guidelines`.
 
 
@@ -65,7 +60,7 @@ class _RuleDetails(Struct, frozen=True):
     broken_rules: tuple[int, ...]
 
 
-def _guidelines(verdict: VerdictLine) -> dict[str, bool]:
+def _guidelines(verdict: Verdict) -> dict[str, bool]:
     """Return whether each rule is obeyed, by its number; `unknown` is broken where a failing verdict names none."""
     try:
         found = msgspec.convert(verdict.details, _RuleDetails)
@@ -98,7 +93,7 @@ def read_archive(path: str | Path) -> Iterator[VerdictLine]:
                 if len(line) > MAX_LINE_BYTES:
                     raise ArchiveError(f"{path}:{number}: is longer than {MAX_LINE_BYTES >> 20} MiB")
                 if line.strip():
-                    yield decoder.decode(line)
+                    yield _decoder.decode(line)
     except msgspec.ValidationError as error:
         raise ArchiveError(f"{path}:{number}: is not a verdict: {error}") from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -148,7 +143,7 @@ class Tally:
         self.costs: dict[Labels, Cost] = defaultdict(Cost)
         self.skipped = Skipped()
 
-    def add(self, verdict: VerdictLine, at: float, *, only: Literal["all", "cost"] = "all") -> None:
+    def add(self, verdict: Verdict, at: float, *, only: Literal["all", "cost"] = "all") -> None:
         """Count a verdict of live traffic; others do not describe it.
 
         Args:
@@ -157,7 +152,7 @@ class Tally:
             only: Whether only its cost counts.
         """
         scope = self._scope
-        is_live = verdict.origin == "live" and verdict.weight > 0 and not verdict.dead
+        is_live = verdict.origin == "live" and verdict.weight > 0
         if not is_live or not scope.wants(verdict.service, verdict.judge):
             return
         if not scope.history <= at < scope.period.until:
@@ -203,7 +198,7 @@ class Tally:
             del self._ids[next(iter(self._ids))]
         return False
 
-    def _add_judgement(self, labels: Labels, verdict: VerdictLine, at: float, passed: bool | None) -> None:  # noqa: FBT001
+    def _add_judgement(self, labels: Labels, verdict: Verdict, at: float, passed: bool | None) -> None:  # noqa: FBT001
         group = _Group(labels, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
         buckets = self._groups.get(group)
         if buckets is None:
@@ -221,7 +216,7 @@ class Tally:
             kind = "abstained" if verdict.outcome == "abstained" else "unscored"
             setattr(counts, kind, added((getattr(counts, kind), one)))
 
-    def _grown(self, group: _Group, verdict: VerdictLine, at: float, *, passed: bool) -> tuple[float, float]:
+    def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:
         """Add a judgement to its session; return the session's sums before it, zeros where there are none."""
         period = int(at // CLUSTER_PERIOD_S)
         if verdict.session_id is None:
