@@ -92,7 +92,12 @@ class Spent(Struct, frozen=True, array_like=True):
     is_known: bool = True
     refusals: Refusals = Refusals()
 
-    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals) -> "Spent":
+    @property
+    def reported(self) -> "Spent":
+        """What verdicts show: no tokens and cost if some are unknown, since a part would look like the whole."""
+        return self if self.is_known else Spent(self.calls, cost_usd=None)
+
+    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals = Refusals()) -> "Spent":  # noqa: B008 - frozen
         """Add a round."""
         answered = [call for call in calls if call.status == "ok"]
         has_cost = price is not None and self.cost_usd is not None and all(map(price.is_known, answered))

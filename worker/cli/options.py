@@ -64,6 +64,17 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stand
 REDIS: Final = options(
     CONFIG, click.option("--redis-url", metavar="URL", help="Address of the only Redis; else those configured.")
 )
+# The first options of every filter of verdicts; the others have words of their own in each command.
+PATTERNS: Final = options(
+    click.option(
+        "--service",
+        "services",
+        multiple=True,
+        metavar="PATTERN",
+        help="Only these services, with *, ? and [...] as in rules.",
+    ),
+    click.option("--judge", "judges", multiple=True, metavar="PATTERN", help="Only these judges."),
+)
 TRIES = click.option(
     "--tries",
     type=click.IntRange(min=1),

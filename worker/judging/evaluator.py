@@ -98,10 +98,9 @@ def make_verdict(
         probability=evaluation.probability,
         # Late feedback is no random sample; all other origins were chosen with a known probability.
         weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
-        # All or nothing: a sum with unknown parts would look like the whole.
-        input_tokens=spent.input_tokens if spent.is_known else 0,
-        output_tokens=spent.output_tokens if spent.is_known else 0,
-        cost_usd=spent.cost_usd if spent.is_known else None,
+        input_tokens=spent.reported.input_tokens,
+        output_tokens=spent.reported.output_tokens,
+        cost_usd=spent.reported.cost_usd,
         attempts=spent.calls,
         calls=assessment.calls,
         trace_ended_at=trace.ended_at,

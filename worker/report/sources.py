@@ -13,14 +13,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
 from msgspec import structs
 
+from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from worker.config.settings import tag_of
 from worker.monitor.correction import corrections
 from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series
-from worker.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, VerdictLine, decoder, read_archive
+from worker.queue.ledger import read_outbox_entry
+from worker.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, read_archive
 from worker.report.figures import (
     SERIES_KEYS,
     CorrectedShare,
@@ -112,7 +113,9 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
     newest: dict[tuple[str, str], float] = {}
     for path in paths:
         for verdict in read_archive(path):
-            tally.add(verdict, at := verdict.ended_at)
+            at = verdict.started_at + verdict.duration_s
+            if not verdict.dead:
+                tally.add(verdict, at)
             first, last = min(first, at), max(last, at)
             if (name := (verdict.service, verdict.judge)) in newest or len(newest) < MAX_GROUPS:
                 newest[name] = max(at, newest.get(name, at))
@@ -226,14 +229,12 @@ def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     return _Outbox(tally, oldest)
 
 
-def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, VerdictLine]]:
+def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, Verdict]]:
     """Yield verdicts with the times of their entries, which are those of the monitor's buckets."""
-    for entry_id, fields in entries:
-        try:
-            yield int(entry_id.partition(b"-")[0]) / 1000, decoder.decode((fields or {}).get(b"j", b""))
-        except (msgspec.DecodeError, RecursionError):
-            # A dead letter, or an entry of another version, which the exporters count.
-            continue
+    for entry in map(read_outbox_entry, entries):
+        # Exporters count entries of another version.
+        if entry is not None and entry.kind == "j":
+            yield entry.written_s, entry.verdict
 
 
 def read_coverage(store: Store, period: Period) -> Coverage | None:
