@@ -10,14 +10,13 @@ import msgspec
 from judges.core.verdict import Verdict
 from worker.monitor.corrected import Confusion, flips
 from worker.monitor.counts import Increment, read_counts
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of
 from worker.queue.batch import First
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _KIND: Final = "repeats"
-_EVERY_S: Final = 300.0
 # First and second verdict, in the order of Confusion.
 _CELLS: Final = ("pass-pass", "pass-fail", "fail-pass", "fail-fail")
 
@@ -48,27 +47,18 @@ def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
         yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
 
 
-class RepeatsWatch:
+class RepeatsWatch(Watch):
     """Computes the gauges of repeated judgings of the last 90 days, every five minutes."""
 
+    every_s = 300.0
+
     def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._clock = clock
-        self._next_look = 0.0
+        super().__init__(store, clock)
         self._ratio = metrics.judge_flip_ratio, metrics.judge_flip_lower, metrics.judge_flip_upper
         self._kappa = metrics.judge_kappa, metrics.judge_kappa_lower, metrics.judge_kappa_upper
-        self._gauges = GaugeTable()
 
-    def run_due(self) -> None:
-        """Compute the gauges if five minutes have passed.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are.
-        """
-        now = self._clock()
-        if now < self._next_look:
-            return
-        self._next_look = now + _EVERY_S
+    def run(self, now: float) -> None:
+        """Compute the gauges."""
         today = dt.datetime.fromtimestamp(now, dt.UTC).date()
         counts = read_counts(self._store, _KIND, [today - dt.timedelta(days) for days in range(COARSE_DAYS)])
         samples: list[Sample] = []
@@ -76,9 +66,4 @@ class RepeatsWatch:
             ratio, kappa = flips(Confusion(*(counts[*labels, cell] for cell in _CELLS)))
             for gauges, interval in ((self._ratio, ratio), (self._kappa, kappa)):
                 samples += [(gauge, labels, value) for gauge, value in zip(gauges, interval or (), strict=False)]
-        self._gauges.show(samples)
-
-    def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
-        self._next_look = 0.0
-        self._gauges.show(())
+        self.show(samples)

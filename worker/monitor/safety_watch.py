@@ -23,7 +23,7 @@ from worker.config.settings import Settings
 from worker.monitor.cascade_shares import step_of
 from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces, keep_examples, read_examples
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 from worker.monitor.repeats import first_of, series_of_first
 from worker.monitor.series import (
@@ -31,19 +31,19 @@ from worker.monitor.series import (
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
-    STATE_TTL_S,
     Series,
     read_buckets,
     read_series,
+    read_states,
     series_of,
     utc_minute,
+    write_states,
 )
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
-_EVERY_S: Final = 60.0
 _HISTORY_DAYS: Final = 28
 _AN_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _PATIENCE: Final = 6
@@ -148,13 +148,13 @@ class Watched(msgspec.Struct, array_like=True):
         return change
 
 
-class SafetyWatch:
+class SafetyWatch(Watch):
     """Steps the sums of all safety series, and shows the open incidents."""
 
     def __init__(
         self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
-        self._store = store
+        super().__init__(store, clock)
         self._judges = settings.monitor.safety
         self._error = settings.monitor.judge_error
         graders = Graders(settings, configured(settings.judges))
@@ -180,19 +180,11 @@ class SafetyWatch:
             if judge not in graders.code
             for name in graders.models_of(rule, judge)
         }
-        self._clock = clock
-        self._next_look = 0.0
         self._metrics = metrics
-        self._gauges = GaugeTable()
 
-    def run_due(self) -> None:
-        """Count all complete buckets if a minute has passed, and show the gauges.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
-        now = self._clock()
-        if now < self._next_look or not self._judges:
+    def run(self, now: float) -> None:
+        """Count all complete buckets, and show the gauges."""
+        if not self._judges:
             return
         known = read_series(self._store)
         series = {
@@ -201,7 +193,6 @@ class SafetyWatch:
             if one.judge in self._judges and not one.segment and (one.judge, one.judge_model) not in self._unwatched
         }
         watched = self._step(series, now) if series else {}
-        self._next_look = now + _EVERY_S
         examples = read_examples(self._store, _KIND)
         samples: list[Sample] = []
         for name, one in series.items():
@@ -210,20 +201,11 @@ class SafetyWatch:
             if state.is_paged:
                 further = utc_minute(state.start * FIVE_MINUTES_S), " ".join(examples.get(name, ()))
                 samples.append((self._metrics.safety_incident_info, (*labels, *further), 1.0))
-        self._gauges.show(samples)
-
-    def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
-        self._next_look = 0.0
-        self._gauges.show(())
+        self.show(samples)
 
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
         names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
-        found = self._store.pipeline(lambda pipe: [pipe.get(name) for name in names.values()])
-        watched = {
-            series_id: msgspec.msgpack.decode(raw, type=Watched) if raw else Watched()
-            for series_id, raw in zip(series, found, strict=True)
-        }
+        watched = read_states(self._store, names, Watched)
         until = min(now - GRACE_S, counted_until(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1
         due = [series_id for series_id in series if watched[series_id].done < last]
@@ -254,12 +236,7 @@ class SafetyWatch:
             if state.is_paged:
                 examples[series_id] = failing_traces(self._store, series[series_id], state.start * FIVE_MINUTES_S)
             keep_examples(self._store, _KIND, series_id, examples.get(series_id, ()))
-        self._store.pipeline(
-            lambda pipe: [
-                pipe.set(names[series_id], msgspec.msgpack.encode(watched[series_id]), ex=STATE_TTL_S)
-                for series_id in due
-            ]
-        )
+        write_states(self._store, {names[series_id]: watched[series_id] for series_id in due})
         for series_id, change in changes:
             log.warning(
                 "safety incident" if change == "page" else "safety incident ended",

@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ from worker.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 
+T = TypeVar("T")
 FIVE_MINUTES_S: Final = 300
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
@@ -213,6 +214,21 @@ def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
 def _unjudged(kinds: Mapping[str, Sequence[float]], kind: str) -> Unjudged:
     verdicts, weight, squares = kinds.get(kind, (0, 0, 0))
     return Unjudged(int(verdicts), weight, squares)
+
+
+def read_states(store: Store, names: Mapping[str, str], of_type: type[T]) -> dict[str, T]:
+    """Read what a watch has stored of series: keys of Redis by series id; a new state if nothing is stored."""
+    stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names.values()])
+    return {
+        series_id: msgspec.msgpack.decode(raw, type=of_type) if raw else of_type()
+        for series_id, raw in zip(names, stored, strict=True)
+    }
+
+
+def write_states(store: Store, states: Mapping[str, object]) -> None:
+    """Store states of series by key of Redis."""
+    values = {name: msgspec.msgpack.encode(state) for name, state in states.items()}
+    store.pipeline(lambda pipe: [pipe.set(name, value, ex=STATE_TTL_S) for name, value in values.items()])
 
 
 def read_series(store: Store) -> dict[str, Series]:

@@ -9,7 +9,7 @@ from judges.agreement.intervals import wilson
 from worker.config.settings import Monitor
 from worker.monitor.detection import Detection, Detector
 from worker.monitor.failing import read_examples
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.series import (
     DAY_S,
     FIVE_MINUTES_S,
@@ -27,7 +27,6 @@ from worker.monitor.silence import Silence
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
-_EVERY_S: Final = 60.0
 _DAY_EVERY_S: Final = 300.0
 """How often the window of a day is read: a few minutes do not change it."""
 _ENOUGH: Final = 50
@@ -72,52 +71,41 @@ class Window(NamedTuple):
         return wilson(part.weight / self.weight, self.weight**2 / (effect * squares)).low
 
 
-class QualityWatch:
+class QualityWatch(Watch):
     """Computes the gauges of all series, once a minute."""
 
     def __init__(
         self, store: Store, settings: Monitor, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
-        self._store = store
+        super().__init__(store, clock)
         self._detection = Detection(store, settings, clock)
         self._silence = Silence(store, clock)
-        self._clock = clock
-        self._next_look = 0.0
         self._metrics = metrics
         self._days: dict[str, tuple[float, Window]] = {}
-        self._gauges = GaugeTable()
 
-    def run_due(self) -> None:
-        """Compute the gauges if a minute has passed.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are.
-        """
-        now = self._clock()
-        if now >= self._next_look:
-            self._next_look = now + _EVERY_S
-            known = read_series(self._store)
-            windows = self.windows(known, now)
-            detectors = self._detection.step({one.id: one for one in windows})
-            newest: dict[tuple[str, str], float] = {}
-            for one, window in windows.items():
-                service = one.service, one.environment
-                newest[service] = max(newest.get(service, 0.0), window.newest_s)
-            examples = read_examples(self._store, "drop")
-            silent = self._silence.step(known, newest)
-            gauge = self._metrics.quality_silent
-            samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
-            for one, window in windows.items():
-                samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
-            self._gauges.show(samples)
+    def run(self, now: float) -> None:
+        """Compute the gauges."""
+        known = read_series(self._store)
+        windows = self.windows(known, now)
+        detectors = self._detection.step({one.id: one for one in windows})
+        newest: dict[tuple[str, str], float] = {}
+        for one, window in windows.items():
+            service = one.service, one.environment
+            newest[service] = max(newest.get(service, 0.0), window.newest_s)
+        examples = read_examples(self._store, "drop")
+        silent = self._silence.step(known, newest)
+        gauge = self._metrics.quality_silent
+        samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
+        for one, window in windows.items():
+            samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
+        self.show(samples)
 
     def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
+        """Forget everything."""
+        super().clear()
         self._detection.clear()
         self._silence.clear()
         self._days.clear()
-        self._next_look = 0.0
-        self._gauges.show(())
 
     def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
         """Read the windows of those series that have verdicts in the last day."""
