@@ -32,6 +32,7 @@ from worker.lookup import FAILED, Dataset, VerdictFilter, VerdictOutcome
 from worker.monitor.answers import Answer, Said, read_answers, submit, tally
 from worker.monitor.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.queue.ledger import OutboxEntry
+from worker.report.html import TEMPLATES
 from worker.storage.client import Store, StoreError
 from worker.telemetry.metrics import BoardMetrics
 
@@ -67,7 +68,9 @@ class Board:
         self._queue = LabelQueue(store, index)
         self._user_keys = UserKeys(settings, store)
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined
+            loader=jinja2.FileSystemLoader((_HERE / "templates", TEMPLATES)),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
         )
         self._templates.filters.update(moment=moment, plain=neutralise, by_anchor=by_anchor)
         # Browsers keep these files for long: another content has another address.
