@@ -8,7 +8,7 @@ from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer
 from worker.export.prometheus import PrometheusExporter
 from worker.export.receiver_delivery import ReceiverExporter, group_of
-from worker.export.receivers.files import FileExporter, StdoutExporter
+from worker.export.receivers.files import FileExporter
 from worker.export.receivers.langfuse import LangfuseExporter
 from worker.export.receivers.langsmith import LangsmithExporter
 from worker.export.receivers.mlflow import MlflowExporter
@@ -32,9 +32,11 @@ _RECEIVERS: Final[tuple[type[ReceiverExporter], ...]] = (
     LangsmithExporter,
     WebhookExporter,
     FileExporter,
-    StdoutExporter,
 )
-RECEIVERS: Final[Mapping[str, type[ReceiverExporter]]] = {each.kind: each for each in _RECEIVERS}
+RECEIVERS: Final[Mapping[str, type[ReceiverExporter]]] = {
+    **{each.kind: each for each in _RECEIVERS},
+    "stdout": FileExporter,
+}
 
 
 class Enabled(NamedTuple):
