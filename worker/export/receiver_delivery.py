@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -38,6 +38,7 @@ from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.export")
+T = TypeVar("T")
 MAX_ITEMS: Final = 512
 MAX_BYTES: Final = 4 * 1024 * 1024
 PARKED_FOR_S: Final = (60.0, 300.0, 1800.0, 7200.0)
@@ -228,7 +229,7 @@ class ReceiverExporter(ExportConsumer):
         """Send one request; errors are replies too."""
 
     @abstractmethod
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a verdict for each channel that takes a part of it.
 
         Raises:
@@ -311,7 +312,8 @@ class ReceiverExporter(ExportConsumer):
         by_channel: dict[Channel, list[Item]] = {channel: [] for channel in self.channels}
         for verdict, parked in verdicts:
             try:
-                for channel, item in self.items(verdict):
+                # All or nothing: a part of it may be what cannot be encoded.
+                for channel, item in list(self.items(verdict)):
                     by_channel[channel].append(item._replace(parked=parked))
             except SkippedError as skipped:
                 self.dropped(str(skipped), 1)
@@ -590,8 +592,17 @@ class HttpExporter(ReceiverExporter):
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return the headers that carry the key."""
-        key = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        key = cls.api_key(options, name)
         return {} if key is None else {"authorization": f"Bearer {key}"}
+
+    @staticmethod
+    def api_key(options: HttpReceiver, name: str) -> str | None:
+        """Return the key that the settings name.
+
+        Raises:
+            SettingsError: It is absent.
+        """
+        return read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
 
     @property
     def address(self) -> str:
@@ -608,6 +619,19 @@ class HttpExporter(ReceiverExporter):
         if ended:
             self._client.close()
         return ended
+
+
+def decoded(reply: Reply, of_type: type[T]) -> T | None:
+    """Return the body of a reply; None if it is not what is expected."""
+    try:
+        return msgspec.json.decode(reply.body or b"", type=of_type)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def encoded(**fields: object) -> bytes:
+    """Encode an object of JSON; fields that are None are left out."""
+    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
 
 def run_of(verdict: Verdict, tag: str) -> str:
@@ -627,6 +651,11 @@ def name_of(judge: str, metric: str) -> str:
     """Return the name of a score in receivers: lower-case letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", exported_name(judge, metric).lower()).strip("_") or "score"
     return name if name[0].isalpha() else f"j_{name}"
+
+
+def origin_of(verdict: Verdict) -> dict[str, str]:
+    """Return judge, version and judge model, for the metadata of a score."""
+    return {"judge": verdict.judge, "judge_version": verdict.judge_version, "judge_model": verdict.judge_model}
 
 
 def last_scores(verdict: Verdict) -> Collection[Score]:

@@ -5,7 +5,7 @@ A receiver that is down delays them; they wait in the outbox, up to its cap. Red
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -195,14 +195,12 @@ class OtlpExporter(HttpExporter):
         where = options.url or _variables().get("ENDPOINT")
         return f"{address(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"
 
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the verdict's spans, and its events while the receiver takes them."""
         encoded = self._encoder.encode(verdict)
-        items: list[tuple[Channel, Item]] = []
-        items.append((self._traces, Item(verdict, span_fields(encoded.spans), size=len(encoded.spans))))
+        yield self._traces, Item(verdict, span_fields(encoded.spans), size=len(encoded.spans))
         if self._sends_events and encoded.events:
-            items.append((self._logs, Item(verdict, record_fields(encoded.events), size=len(encoded.events))))
-        return items
+            yield self._logs, Item(verdict, record_fields(encoded.events), size=len(encoded.events))
 
     def lacks(self, channel: Channel, reply: Reply) -> bool:
         """Return whether only the path of events is absent; during a deployment both may be."""
