@@ -21,6 +21,7 @@ import msgspec
 import structlog
 from msgspec import structs
 
+from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
@@ -200,7 +201,7 @@ class ReceiverExporter(ExportConsumer):
         self._parked_gauge = metrics.export_parked.labels(self.exporter)
         self._ignored = metrics.export_answers_ignored.labels(self.exporter)
         self._policy = _GiveUpPolicy()
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._failures = 0
         self._logged_reason: str | None = None
         self._logged_ignored = False
         self._delivering: tuple[str, ...] = ()
@@ -369,7 +370,7 @@ class ReceiverExporter(ExportConsumer):
     def _answered(self, channel: Channel, part: _Part, answer: Answer, reply: Reply) -> Sequence[Item]:
         """Count and park by the answer; return the items to be sent again."""
         self.record_progress()
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._failures = 0
         if len(answer.again) < len(part.items):
             self._policy.accepted()
         if self._logged_reason is not None and not answer.again:
@@ -449,8 +450,9 @@ class ReceiverExporter(ExportConsumer):
         Raises:
             DeliveryEndedError: The worker was told to stop.
         """
-        wait_s = max(self._backoff_s, min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0))
-        self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
+        least_s = backoff_s(self._failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S)
+        self._failures += 1
+        wait_s = max(least_s, min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0))
         if reply.reason != self._logged_reason:
             self._logged_reason = reply.reason
             said = {"reason": reply.reason, "meaning": reply.meaning, **({"fix": reply.fix} if reply.fix else {})}
