@@ -4,7 +4,6 @@ The verdicts have the origin `canary` and go the way of all others: they are in 
 no series of quality.
 """
 
-import datetime as dt
 import math
 import time
 from collections import defaultdict
@@ -186,8 +185,8 @@ class CanaryWatch(Watch):
             drift = drifts.get(series)
             until = (int(now) if drift is None else drift.since) // DAY_S - _LAG_DAYS
             if until not in references:
-                days = [_date(one * DAY_S) for one in range(until - _REFERENCE_DAYS, until)]
-                references[until] = _by_series(read_counts(self._store, _DAYS, days).items())
+                days = ((until - _REFERENCE_DAYS) * DAY_S, (until - 1) * DAY_S)
+                references[until] = _by_series(read_counts(self._store, _DAYS, *days).items())
             drift = self._decide(series, shift(recent.get(series, {}), references[until].get(series, {})), drift, now)
             values = (*interval, float(drift is not None))
             samples += [(gauge, series, value) for gauge, value in zip(self._of_series, values, strict=True)]
@@ -220,19 +219,14 @@ class CanaryWatch(Watch):
         """Read the verdicts of the last day, and those of the last judgings."""
         hour, length = int(now // HOUR_S), math.ceil(RECENT * max(self._judged_every_s / HOUR_S, 1.0))
         hours = max(24, length)
-        days = sorted({_date(now - back * HOUR_S) for back in range(hours + 1)})
         of_day: list[tuple[tuple[str, ...], int]] = []
         latest: list[tuple[tuple[str, ...], int]] = []
-        for (of_hour, *labels), count in read_counts(self._store, _HOURS, days).items():
+        for (of_hour, *labels), count in read_counts(self._store, _HOURS, now - hours * HOUR_S, now).items():
             if hour - hours < int(of_hour) <= hour:
                 of_day.append((tuple(labels), count))
             if hour - length < int(of_hour) <= hour:
                 latest.append((tuple(labels), count))
         return _by_series(of_day), _by_series(latest)
-
-
-def _date(time_s: float) -> dt.date:
-    return dt.datetime.fromtimestamp(time_s, dt.UTC).date()
 
 
 def _by_series(counts: Iterable[tuple[tuple[str, ...], int]]) -> Mapping[Series, OfTraces]:

@@ -10,7 +10,6 @@ It is unbiased whatever g is, as π is known. Its variance is that of two indepe
 probability: of the traces, and of the second judgings.
 """
 
-import datetime as dt
 import math
 import time
 from collections import defaultdict
@@ -24,7 +23,7 @@ from judges.core.verdict import Verdict
 from worker.config.settings import NANO, Cascade, Settings
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.gauges import Sample, Watch
-from worker.monitor.series import HOUR_S
+from worker.monitor.series import DAY_S, HOUR_S
 from worker.queue.batch import CascadeStep
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
@@ -334,8 +333,6 @@ def read_sums(store: Store, now: float) -> dict[tuple[str, ...], CascadeSums]:
 
 def _read(store: Store, kind: str, now: float) -> dict[tuple[str, ...], int]:
     """Read the counts of the last 24 hours, the current one included; their first label is the hour since 1970."""
-    until = dt.datetime.fromtimestamp(now, dt.UTC).date()
     # A worker's clock may be ahead of ours.
-    days = [until + dt.timedelta(days) for days in (-1, 0, 1)]
-    least = now // HOUR_S - _HOURS
-    return {labels: count for labels, count in read_counts(store, kind, days).items() if int(labels[0]) > least}
+    counts = read_counts(store, kind, now - DAY_S, now + DAY_S)
+    return {labels: count for labels, count in counts.items() if int(labels[0]) > now // HOUR_S - _HOURS}

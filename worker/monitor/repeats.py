@@ -1,9 +1,8 @@
 """How often a judge's second verdict differs from its first: flip ratio and kappa of repeated judgings, as gauges."""
 
-import datetime as dt
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
 
 import msgspec
 
@@ -11,12 +10,13 @@ from judges.core.verdict import Verdict
 from worker.monitor.corrected import Confusion, flips
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.gauges import Sample, Watch
-from worker.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of
+from worker.monitor.series import COARSE_DAYS, DAY_S, VERSION_DIGITS, Series, series_of
 from worker.queue.batch import First
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _KIND: Final = "repeats"
+Failure = Literal["failed", "confirmed", "cleared"]
 # First and second verdict, in the order of Confusion.
 _CELLS: Final = ("pass-pass", "pass-fail", "fail-pass", "fail-fail")
 
@@ -34,6 +34,20 @@ def series_of_first(series: Series, first: First) -> Series:
     """Return the series of the first verdict, from that of its repeat by whichever model."""
     version = first.version[:VERSION_DIGITS] or series.version
     return msgspec.structs.replace(series, judge_model=first.judge_model, version=version)
+
+
+def failures_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[tuple[Series, Failure]]:
+    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is.
+
+    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+    """
+    first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
+    for series in series_of(verdict, segments):
+        if first is not None:
+            if first.is_failure and first.passed.get(series.metric) is False:
+                yield series_of_first(series, first), "cleared" if passed.get(series.metric) else "confirmed"
+        elif verdict.origin == "live" and passed.get(series.metric) is False:
+            yield series, "failed"
 
 
 def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
@@ -59,8 +73,7 @@ class RepeatsWatch(Watch):
 
     def run(self, now: float) -> None:
         """Compute the gauges."""
-        today = dt.datetime.fromtimestamp(now, dt.UTC).date()
-        counts = read_counts(self._store, _KIND, [today - dt.timedelta(days) for days in range(COARSE_DAYS)])
+        counts = read_counts(self._store, _KIND, now - (COARSE_DAYS - 1) * DAY_S, now)
         samples: list[Sample] = []
         for labels in {key[:-1] for key in counts}:
             ratio, kappa = flips(Confusion(*(counts[*labels, cell] for cell in _CELLS)))

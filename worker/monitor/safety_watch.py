@@ -6,10 +6,9 @@ The state of a series is read from Redis before each step and written after it, 
 the last one stopped.
 """
 
-import datetime as dt
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -25,7 +24,7 @@ from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.monitor.gauges import Sample, Watch
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
-from worker.monitor.repeats import first_of, series_of_first
+from worker.monitor.repeats import failures_of, first_of
 from worker.monitor.series import (
     DAY_S,
     FINE_DAYS,
@@ -64,7 +63,6 @@ def count_safety(
 ) -> Iterator[Increment]:
     """Count a failure of live traffic, and its second judging.
 
-    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
     Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
 
     Args:
@@ -75,21 +73,16 @@ def count_safety(
     """
     if verdict.judge not in judges:
         return
-    passed = {score.metric: score.passed for score in verdict.scores}
-    bucket, first = str(int(at // FIVE_MINUTES_S)), first_of(verdict)
-    step = step_of(verdict)
-    for series in series_of(verdict, ()):
-        if step is not None and step.first:
-            if passed.get(series.metric) is not None and is_listed(series.id):
-                yield Increment(_KIND, at, (series.id, bucket, _OF_CASCADE))
-        elif verdict.origin == "live" and verdict.weight > 0 and passed.get(series.metric) is False:
-            if is_listed(series.id):
-                yield Increment(_KIND, at, (series.id, bucket, "failed"))
-        elif first is not None and first.is_failure and first.passed.get(series.metric) is False:
-            of_first = series_of_first(series, first)
-            word = "cleared" if passed.get(series.metric) else "confirmed"
-            if at - first.ended_at <= _LATE_S and is_listed(of_first.id):
-                yield Increment(_KIND, at, (of_first.id, bucket, word))
+    first, step = first_of(verdict), step_of(verdict)
+    words: Iterable[tuple[Series, str]] = failures_of(verdict, ())
+    if step is not None and step.first:
+        rated = {score.metric for score in verdict.scores if score.passed is not None}
+        words = ((series, _OF_CASCADE) for series in series_of(verdict, ()) if series.metric in rated)
+    elif verdict.weight <= 0 if first is None else at - first.ended_at > _LATE_S:
+        return
+    for series, word in words:
+        if is_listed(series.id):
+            yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word))
 
 
 Change = Literal["page", "recovery"]
@@ -215,7 +208,7 @@ class SafetyWatch(Watch):
         oldest = last - FINE_DAYS * DAY_S // FIVE_MINUTES_S
         first = max(oldest, min(watched[series_id].done for series_id in due)) + 1
         span = first * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
-        counts = read_counts(self._store, _KIND, _days(*span))
+        counts = read_counts(self._store, _KIND, *span)
         changes = []
         for series_id, buckets in zip(due, read_buckets(self._store, due, *span, fine=True), strict=True):
             one = watched[series_id]
@@ -258,12 +251,12 @@ class SafetyWatch(Watch):
         last = int(until // FIVE_MINUTES_S)
         failures: dict[tuple[str, str], int] = defaultdict(int)
         of_cascades: dict[tuple[str, int], int] = defaultdict(int)
-        for (series_id, bucket, word), number in read_counts(self._store, _KIND, _days(since, now)).items():
+        for (series_id, bucket, word), number in read_counts(self._store, _KIND, since, now).items():
             if word == _OF_CASCADE:
                 of_cascades[series_id, int(bucket) // _AN_HOUR * _AN_HOUR] += number
             elif series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
                 failures[series_id, word] += number
-        found = read_buckets(self._store, list(watched), since, now, fine=False)
+        found = read_buckets(self._store, watched, since, now, fine=False)
         for (series_id, one), buckets in zip(watched.items(), found, strict=True):
             begins = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
             hours = {first: max(0, number - of_cascades[series_id, first]) for first, number in begins.items()}
@@ -289,8 +282,3 @@ class SafetyWatch(Watch):
             # Until there is a day of verdicts, an hour tells much more than the last one did.
             one.learned_at = now if span_s >= 2 * DAY_S else now - DAY_S + HOUR_S
             one.incidents = [(begin, end) for begin, end in one.incidents if not end or end * FIVE_MINUTES_S > since]
-
-
-def _days(since: float, until: float) -> list[dt.date]:
-    first, last = (dt.datetime.fromtimestamp(at, dt.UTC).date() for at in (since, until))
-    return [first + dt.timedelta(days) for days in range((last - first).days + 1)]

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import wilson
@@ -31,7 +30,6 @@ _DAY_EVERY_S: Final = 300.0
 """How often the window of a day is read: a few minutes do not change it."""
 _ENOUGH: Final = 50
 """Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
-_READ_AT_ONCE: Final = 200
 
 
 class Window(NamedTuple):
@@ -109,22 +107,17 @@ class QualityWatch(Watch):
 
     def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
         """Read the windows of those series that have verdicts in the last day."""
-        ids, found = iter(series), {}
-        former, self._days = self._days, {}
-        while some := list(islice(ids, _READ_AT_ONCE)):
-            hours = read_buckets(self._store, some, now - HOUR_S, now + HOUR_S, fine=True)
-            windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(some, hours, strict=True)}
-            few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
-            self._days |= {one: former[one] for one in few if one in former and former[one][0] > now}
-            stale = [one for one in few if one not in self._days]
-            days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
-            for series_id, day in zip(stale, days, strict=True):
-                self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
-            for series_id, window in windows.items():
-                _, shown = self._days.get(series_id, (now, window))
-                if shown.weight > 0:
-                    found[series[series_id]] = shown
-        return found
+        hours = read_buckets(self._store, series, now - HOUR_S, now + HOUR_S, fine=True)
+        windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
+        few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
+        former = self._days
+        self._days = {one: former[one] for one in few if one in former and former[one][0] > now}
+        stale = [one for one in few if one not in self._days]
+        days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
+        for series_id, day in zip(stale, days, strict=True):
+            self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
+        windows |= {series_id: day for series_id, (_, day) in self._days.items()}
+        return {series[series_id]: window for series_id, window in windows.items() if window.weight > 0}
 
     def _samples(
         self, series: Series, window: Window, detector: Detector, examples: Sequence[str], now: float
