@@ -210,16 +210,6 @@ class ReceiverExporter(ExportConsumer):
         self._next_parked = 0.0
         self._send_at = 0.0
 
-    @classmethod
-    @abstractmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Return what `tracejudge doctor` checks."""
-
-    @classmethod
-    @abstractmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Return what the receiver keeps after `tracejudge forget`, and how to erase it there."""
-
     @property
     @abstractmethod
     def address(self) -> str:
@@ -554,7 +544,7 @@ class HttpExporter(ReceiverExporter):
         return base_url(options.url, options.paths) if options.url and options.paths else options.url or ""
 
     @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:
         """Ask the receiver, with its address and credentials; a mistake in its settings is a finding."""
         part = "otlp receiver" if name == "otel" else f"receiver {name}"
 
@@ -585,7 +575,7 @@ class HttpExporter(ReceiverExporter):
         return cls.probe
 
     @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
+    def keeps(cls, settings: Settings, name: str) -> str:
         """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
         options = settings.all_receivers[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind

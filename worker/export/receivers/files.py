@@ -57,13 +57,13 @@ class FileExporter(ReceiverExporter):
         self._next_tidy = 0.0
 
     @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:
         """Check that the folder can be written."""
         files = _files(settings, name)
         return () if files is None else [Check(f"receiver {name}", partial(_check, name, files.path))]
 
     @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
+    def keeps(cls, settings: Settings, name: str) -> str:
         """Name the folder, or what collects the output."""
         files = _files(settings, name)
         if files is None:

@@ -30,7 +30,6 @@ from judges.core.verdict import Verdict
 from judges.models.http import is_endpoint
 from worker.config.graders import providers
 from worker.config.receivers import OtlpSettings, base_url
-from worker.config.redaction import Redaction
 from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
@@ -123,8 +122,7 @@ class OtlpExporter(HttpExporter):
         self._encoder = VerdictEncoder(
             providers(settings),
             models={model.judge_model: model.model for model in settings.models.values() if model.model is not None},
-            explanations=self.explains,
-            redaction=Redaction.of(settings.redact),
+            explain=self.explanation,
             is_child=options.placement == "child",
         )
         self._logs_wanted = options.logs
@@ -188,7 +186,7 @@ class OtlpExporter(HttpExporter):
         return finding if of_logs.result == "ok" else of_logs
 
     @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
+    def keeps(cls, settings: Settings, name: str) -> str:
         """Name the receiver, also where a variable of OpenTelemetry holds its address."""
         options = settings.all_receivers[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
