@@ -221,6 +221,12 @@ def listen(host: str, port: int, setting: str, backlog: int) -> socket.socket:
         raise SettingsError(f"{setting}: {host}:{port} cannot be used ({cause}); set another {another}") from error
 
 
+def url_of(host: str, listener: socket.socket, *, is_tls: bool) -> str:
+    """Return the address of a server."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{shown}:{listener.getsockname()[1]}"
+
+
 class HttpServer:
     """The pages of one worker."""
 
@@ -236,6 +242,17 @@ class HttpServer:
         self._stopping = asyncio.Event()
         self._stop: Callable[[], object] = bool
         self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(
+        cls, settings: Settings, environment: Mapping[str, str], registry: CollectorRegistry, readiness: Readiness
+    ) -> "HttpServer":
+        """Prepare the pages of a process with the credential and the certificate that the settings name.
+
+        Raises:
+            SettingsError: One of them cannot be used.
+        """
+        return cls(registry, readiness, HttpAuth.of(settings, environment), tls_context(settings))
 
     def start(self, host: str, port: int, setting: str = "metrics_port") -> str:
         """Listen, and return the address of the metrics page; port 0 takes any free one.
@@ -253,8 +270,7 @@ class HttpServer:
         if self._access.scheme is None and host not in LOOPBACK:
             fix = "set metrics_token_env, or metrics_user with metrics_password_env"
             log.warning("metrics readable without credentials", host=host, fix=fix)
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if self._tls else 'http'}://{shown}:{listener.getsockname()[1]}/metrics"
+        return f"{url_of(host, listener, is_tls=self._tls is not None)}/metrics"
 
     def stop(self) -> None:
         """Close the listener and every connection."""
