@@ -30,7 +30,7 @@ from worker.storage.keys import MONITOR_GROUP, Keys
 from worker.telemetry import logs
 from worker.telemetry.calls import CallMetrics, measure_python
 from worker.telemetry.health import Pulse, Readiness, monitor_flow
-from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
+from worker.telemetry.http_server import HttpServer
 from worker.telemetry.metrics import Metrics
 from worker.telemetry.service import OUTAGE, LoopEndedError, ServiceThread, stop_threads
 
@@ -77,8 +77,7 @@ class Runtime:
         self.metrics = Metrics(settings)
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
-        access = HttpAuth.of(settings, os.environ)
-        self._http_server = HttpServer(self.metrics.registry, self._readiness, access, tls_context(settings))
+        self._http_server = HttpServer.of(settings, os.environ, self.metrics.registry, self._readiness)
         judges = configured(settings.judges)
         keep_secrets(settings)
         measure_python(judges.values(), self.metrics)

@@ -32,6 +32,7 @@ from worker.lookup import Dataset
 from worker.monitor.answers import Answer, Said, read_answers, submit, tally
 from worker.monitor.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.queue.ledger import OutboxEntry
+from worker.report.html import TEMPLATES
 from worker.storage.client import Store, StoreError
 from worker.telemetry.metrics import BoardMetrics
 from worker.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
@@ -69,7 +70,9 @@ class Board:
         self._queue = LabelQueue(store, index)
         self._user_keys = UserKeys(settings, store)
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined
+            loader=jinja2.FileSystemLoader((_HERE / "templates", TEMPLATES)),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
         )
         self._templates.filters.update(moment=moment, plain=neutralise, by_anchor=by_anchor)
         self._templates.filters.update(outcome=outcome_of, leading=leading_score)

@@ -7,7 +7,6 @@ nothing of the request. Refused requests and dropped items are counted, logged o
 
 import asyncio
 import contextlib
-import hmac
 import math
 import threading
 import time
@@ -26,7 +25,7 @@ from starlette.responses import Response
 from worker.config.settings import Settings, SettingsError
 from worker.selection.lenient import shown_id, shown_names
 from worker.selection.unusable import InvalidRecord, LeftOutRecord, UnusableInput
-from worker.telemetry.http_server import LOOPBACK, read_secret
+from worker.telemetry.http_server import LOOPBACK, Credential, read_secret
 from worker.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
@@ -266,7 +265,7 @@ class Client:
 class Access:
     """The tokens of one configuration. Its repr shows none."""
 
-    def __init__(self, clients: Mapping[bytes, Client]) -> None:
+    def __init__(self, clients: Mapping[str, Client]) -> None:
         """Set the clients by token; an empty mapping admits everybody."""
         self._clients = tuple(clients.items())
         self._anonymous = None if clients else Client("anonymous", None, None)
@@ -278,16 +277,16 @@ class Access:
         Raises:
             SettingsError: A token is absent or unusable, or there is none and other machines may connect.
         """
-        clients: dict[bytes, Client] = {}
+        clients: dict[str, Client] = {}
         for name, token in settings.gateway.tokens.items():
             here = f"gateway.tokens.{name}.token"
             secret = read_secret(here, token.token_env, token.token_file, environment) or ""
             if not secret.isascii() or any(sign.isspace() for sign in secret) or len(secret) < _MIN_TOKEN_CHARS:
                 fix = f"must be at least {_MIN_TOKEN_CHARS} ASCII characters without blanks; make one at random"
                 raise SettingsError(f"{here}: {fix}")
-            if secret.encode() in clients:
+            if secret in clients:
                 raise SettingsError(f"{here}: another token has the same value; make each at random")
-            clients[secret.encode()] = Client(name, token.service, token.rate)
+            clients[secret] = Client(name, token.service, token.rate)
         if not clients and settings.gateway.host not in LOOPBACK:
             fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
             raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
@@ -297,14 +296,10 @@ class Access:
         """Return the client of a header, None without a valid token; the time does not depend on the comparison."""
         if self._anonymous is not None:
             return self._anonymous
-        scheme, _, credential = (authorization or "").strip().partition(" ")
-        shown = credential.strip().encode("utf-8", "replace")
-        found = None
-        for token, client in self._clients:
-            # No early end: the time must not tell which token is similar.
-            if hmac.compare_digest(shown, token):
-                found = client
-        return found if scheme.lower() == "bearer" else None
+        shown = Credential(authorization)
+        # No early end: the time must not tell which token is similar.
+        found = [client for token, client in self._clients if shown.shows(token)]
+        return found[0] if found and shown.scheme == "bearer" else None
 
 
 _LOG_EVERY_S: Final = 60.0

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
+from judges.core.backoff import backoff_s
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price, Spent
@@ -213,16 +214,16 @@ class GroupCommitWriter:
             self._writer = None
 
     async def _until_written(self, group: list[Finished]) -> list[bool]:
-        backoff_s = _FIRST_BACKOFF_S
         loop = asyncio.get_running_loop()
+        failures = 0
         while True:
             try:
                 return await loop.run_in_executor(self._thread, self._ledger.record, group)
             except StoreError as error:
                 # The verdicts are paid for, and the script is idempotent.
                 log.warning("verdicts not written, retrying", error=str(error), verdicts=len(group))
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(_MAX_BACKOFF_S, backoff_s * 2)
+                await asyncio.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
+                failures += 1
 
 
 def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:

@@ -32,13 +32,34 @@ from worker.telemetry.health import Readiness
 _REALM: Final = 'realm="tracejudge"'
 
 
+class Credential:
+    """What a header `Authorization` shows: a bearer token, or a name and a password. Its repr does not show it."""
+
+    def __init__(self, authorization: str | None) -> None:
+        scheme, _, text = (authorization or "").strip().partition(" ")
+        self.scheme = scheme.lower()
+        self.user = ""
+        if self.scheme == "basic":
+            try:
+                self.user, _, text = base64.b64decode(text, validate=True).decode().partition(":")
+            except ValueError:
+                text = ""
+        # A header may hold any bytes, decoded with surrogates.
+        self._secret = text.strip().encode("utf-8", "replace")
+
+    def shows(self, secret: str) -> bool:
+        """Return whether it is a secret, in a time that does not depend on how much of it is right."""
+        return hmac.compare_digest(self._secret, secret.strip().encode())
+
+
 class HttpAuth:
     """The credential of the page, if it has one. Its repr does not show it."""
 
-    def __init__(self, scheme: str | None = None, credential: str = "") -> None:
+    def __init__(self, scheme: str | None = None, secret: str = "", user: str = "") -> None:
         """Require a credential of the scheme ``Bearer`` or ``Basic``; without a scheme the page is open."""
         self.scheme = scheme
-        self._credential = credential.encode()
+        self._secret = secret
+        self._user = user
 
     @classmethod
     def of(cls, settings: Settings, environment: Mapping[str, str]) -> "HttpAuth":
@@ -57,7 +78,7 @@ class HttpAuth:
         password = read_secret(
             "metrics_password", settings.metrics_password_env, settings.metrics_password_file, environment
         )
-        return cls("Basic", base64.b64encode(f"{settings.metrics_user}:{password}".encode()).decode())
+        return cls("Basic", password or "", settings.metrics_user)
 
     @property
     def challenge(self) -> str | None:
@@ -67,13 +88,11 @@ class HttpAuth:
         return f'{self.scheme} {_REALM}, charset="UTF-8"' if self.scheme == "Basic" else f"{self.scheme} {_REALM}"
 
     def admits(self, authorization: str | None) -> bool:
-        """Return whether a header opens the page, in a time that does not depend on how much of it is right."""
+        """Return whether a header opens the page."""
         if self.scheme is None:
             return True
-        scheme, _, credential = (authorization or "").strip().partition(" ")
-        # A header may hold any bytes, decoded with surrogates; the credential itself is ASCII.
-        shown = credential.strip().encode("utf-8", "replace")
-        return hmac.compare_digest(shown, self._credential) and scheme.lower() == self.scheme.lower()
+        shown = Credential(authorization)
+        return shown.shows(self._secret) and (shown.scheme, shown.user) == (self.scheme.lower(), self._user)
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
@@ -202,6 +221,12 @@ def listen(host: str, port: int, setting: str, backlog: int) -> socket.socket:
         raise SettingsError(f"{setting}: {host}:{port} cannot be used ({cause}); set another {another}") from error
 
 
+def url_of(host: str, listener: socket.socket, *, is_tls: bool) -> str:
+    """Return the address of a server."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{shown}:{listener.getsockname()[1]}"
+
+
 class HttpServer:
     """The pages of one worker."""
 
@@ -217,6 +242,17 @@ class HttpServer:
         self._stopping = asyncio.Event()
         self._stop: Callable[[], object] = bool
         self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(
+        cls, settings: Settings, environment: Mapping[str, str], registry: CollectorRegistry, readiness: Readiness
+    ) -> "HttpServer":
+        """Prepare the pages of a process with the credential and the certificate that the settings name.
+
+        Raises:
+            SettingsError: One of them cannot be used.
+        """
+        return cls(registry, readiness, HttpAuth.of(settings, environment), tls_context(settings))
 
     def start(self, host: str, port: int, setting: str = "metrics_port") -> str:
         """Listen, and return the address of the metrics page; port 0 takes any free one.
@@ -234,8 +270,7 @@ class HttpServer:
         if self._access.scheme is None and host not in LOOPBACK:
             fix = "set metrics_token_env, or metrics_user with metrics_password_env"
             log.warning("metrics readable without credentials", host=host, fix=fix)
-        shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if self._tls else 'http'}://{shown}:{listener.getsockname()[1]}/metrics"
+        return f"{url_of(host, listener, is_tls=self._tls is not None)}/metrics"
 
     def stop(self) -> None:
         """Close the listener and every connection."""

@@ -9,7 +9,7 @@ from worker.cli.demo.sample_traffic import DROP
 from worker.monitor.baseline import flat
 from worker.monitor.detector import Moments, State, limits_of, step
 from worker.queue.ledger import read_outbox_entry
-from worker.report.archive import Tally, decoder
+from worker.report.archive import Tally
 from worker.report.figures import Evidence, Period, Scope, Sources, difference, make_report
 from worker.report.text import aligned, label_titles, table
 from worker.storage.client import Entry
@@ -76,8 +76,8 @@ class Results:
         self._tally = Tally(_SCOPE)
         self._reasons: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for entry in entries:
-            outbox, fields = read_outbox_entry(entry), entry[1]
-            if outbox is None or fields is None:
+            outbox = read_outbox_entry(entry)
+            if outbox is None:
                 continue
             self.verdicts += 1
             verdict = outbox.verdict
@@ -85,7 +85,7 @@ class Results:
                 self._reasons[verdict.service, verdict.judge][verdict.reason or "unknown"] += 1
             if outbox.kind == "j":
                 is_before = (verdict.trace_ended_at or verdict.started_at) < drop_at
-                self._tally.add(decoder.decode(fields[b"j"]), (_BEFORE if is_before else _AFTER).since)
+                self._tally.add(verdict, (_BEFORE if is_before else _AFTER).since)
 
     @property
     def series(self) -> list[Series]:
