@@ -54,16 +54,12 @@ class PassingError(Exception):
     """The judge did not run; another worker, or this one later, may run it."""
 
 
-class ChangedError(PassingError):
-    """The code no longer matches the version: only a restarted worker may run it."""
-
-
 class ClosedError(PassingError):
     """The judge was closed during the evaluation."""
 
 
 class NotStartedError(PassingError):
-    """The process could not be started, or could not import the judge, as when a disk is full or a mount is gone."""
+    """No process runs the judge: a disk is full, a mount is gone, or its code changed after the worker started."""
 
 
 # As in a judge's table. Timers cannot be set without a limit.
