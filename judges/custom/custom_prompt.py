@@ -8,7 +8,7 @@ from msgspec import field
 
 from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
-from judges.custom.definition import DefinitionError, checked_asks, convert, text_of
+from judges.custom.definition import DefinitionError, convert, text_of
 from judges.custom.examples import examples_part
 from judges.custom.guidance import guidance_part
 from judges.custom.instructions import InWords, Settings, make_judge
@@ -55,14 +55,12 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     guidance = guidance_part(definition.guidance)
     means = f"The variables\nThey stand above as names; their values stand in the material.\n{meanings(variables)}"
     return make_judge(
-        name=name,
-        asks=checked_asks(definition.asks, text),
+        name,
+        definition,
+        text=text,
         fixed="\n\n".join(filter(None, (text, means, guidance, examples, MATERIAL_RULES, result.form))),
         variables=variables,
         result=result,
         settings=Settings(_KEY, result.declaration, definition.score_cut),
-        model=definition.model,
-        temperature=definition.temperature,
-        unit=definition.unit,
         task="\n\n".join(filter(None, (text, means, guidance, examples))),
     )

@@ -166,6 +166,32 @@ def text_of(text: str, key: str) -> str:
     return neutralise(text).strip()
 
 
+# Without braces inside, so that the search stays linear for thousands of open ones.
+PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")
+"""A variable in a text."""
+_VARIABLE: Final = re.compile(r"tags\.[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}|[^\W\d]\w*")
+_STATEMENT: Final = re.compile(r"\{[%#]")
+
+
+def placeholders(text: str, key: str) -> tuple[str, ...]:
+    """Return the names in double braces, each once, in the order of their first use.
+
+    Raises:
+        DefinitionError: Braces hold what a template language would execute, or are not closed.
+    """
+    if (statement := _STATEMENT.search(text)) is not None:
+        fix = "begins a block or comment of a template language, which does nothing here; take it out"
+        raise DefinitionError(key, f"{statement[0]} {fix}, and write a variable as {{{{ name }}}}")
+    names = tuple(dict.fromkeys(match[1].strip() for match in PLACEHOLDER.finditer(text)))
+    for name in names:
+        if _VARIABLE.fullmatch(name) is None:
+            fix = "the braces must contain a plain name, without paths, filters or calls"
+            raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {fix}")
+    if "{{" in PLACEHOLDER.sub("", text):
+        raise DefinitionError(key, "a {{ stands before no name that }} closes; write a variable as {{ name }}")
+    return names
+
+
 def checked_asks(asks: str | None, text: str) -> str:
     """Return the sentence for lists of judges, which must be a short line; by default the first line of a text."""
     if asks is None:
@@ -177,7 +203,7 @@ def checked_asks(asks: str | None, text: str) -> str:
     return asks.strip()
 
 
-def convert(table: Mapping[str, object], kind: type[S], path: str = "") -> S:
+def convert(table: object, kind: type[S], path: str = "") -> S:
     """Read a table, at a path of the definition, into a struct, or raise ``DefinitionError``."""
     try:
         return msgspec.convert(table, kind)
@@ -217,13 +243,18 @@ def expected(wanted: inspect.Type) -> str:
         case inspect.TupleType():
             words = f"a list of {len(wanted.item_types)}, each {expected(wanted.item_types[0])}"
         case inspect.VarTupleType() | inspect.ListType():
-            is_of_pairs = isinstance(wanted.item_type, inspect.TupleType)
-            words = "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]" if is_of_pairs else 'a list, as ["…"]'
+            words = _list(wanted.item_type)
         case inspect.DictType():
             words = f"a table, each value {expected(wanted.value_type)}"
         case inspect.StructType():
             words = f"a table with some of {', '.join(fields_of(wanted))}"
     return words
+
+
+def _list(item: inspect.Type) -> str:
+    if isinstance(item, inspect.TupleType):
+        return "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]"
+    return f"a list, each {expected(item)}" if isinstance(item, inspect.StructType) else 'a list, as ["…"]'
 
 
 def _string(wanted: inspect.StrType) -> str:
@@ -252,8 +283,9 @@ def _number(wanted: inspect.IntType | inspect.FloatType) -> str:
 
 
 def fields_of(wanted: inspect.Type) -> dict[str, inspect.Type]:
-    """Return the types of a table's keys; of several tables the keys of all."""
-    tables = [kind for kind in _kinds(wanted) if isinstance(kind, inspect.StructType)]
+    """Return the types of a table's keys; of several tables, or of a list of them, the keys of all."""
+    kinds = [kind.item_type if isinstance(kind, inspect.VarTupleType) else kind for kind in _kinds(wanted)]
+    tables = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
     return {field.encode_name: field.type for table in tables for field in table.fields}
 
 

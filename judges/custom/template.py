@@ -28,7 +28,7 @@ from judges.custom.definition import (
 )
 from judges.custom.free_form import FREE_FORMS
 from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
-from judges.custom.template_file import TemplateError, TemplateFile, fill, parse
+from judges.custom.template_file import TemplateFile, fill, parse
 from judges.custom.variables import Variable, cuts, needed, retrieved
 from judges.forms.yes_no import NEEDED, claim
 from judges.parsing.retrievals import Retrieved, of_context
@@ -278,7 +278,7 @@ def metadata_of(table: Mapping[str, object]) -> Mapping[str, object] | None:
 def _parsed(file: File) -> TemplateFile:
     try:
         template = parse(file.text)
-    except TemplateError as error:
+    except DefinitionError as error:
         raise DefinitionError(_KEY, f"{short(file.file)}: {error}") from error
     for name in template.variables:
         if name not in KNOWN:

@@ -15,7 +15,7 @@ from judges.core.judge import Answer, Answered, Judge, Metric, Reading, has_text
 from judges.core.prompt import Prompt
 from judges.custom.definition import DefinitionError, nearest
 from judges.custom.results import SCORING, AnswerKeys, Result, checked_result
-from judges.custom.scales import Range
+from judges.custom.scales import IntegerRange, Range
 from judges.forms import document_support, graded, sentence_labels, yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -113,7 +113,7 @@ def _graded(name: str, table: AnswerTable, _result: object) -> AnswerForm:
         fix = "is the bad end of the scale, so that nothing could fail; move the mark, or take it out"
         raise DefinitionError("answer.pass_at", fix)
     if table.result_key is not None or table.rationale_key is not None:
-        scale = Range(graded.LOWEST, graded.HIGHEST, whole=True, pass_at=pass_at, direction="higher")
+        scale = Range(IntegerRange((graded.LOWEST, graded.HIGHEST), pass_at))
         return _scaled(name, Result(scale, _keys(table, AnswerKeys("justification", "score"))), _OWN_FORM)
     text = graded.FORM if table.form == "ours" else _OWN_FORM
     judge = graded.make(name=name, asks="", needs=(), fixed="", blocks=lambda _: (), heuristic=lambda _: (0, ""))

@@ -37,7 +37,7 @@ INSTRUCTIONS: Mapping[str, str] = {
     "{{ foo }}": f"the variable {{{{ foo }}}} is unknown; {KNOWN}",
     "{{ outputs }} {{ output }}": "the variable {{ output }} is unknown; did you mean {{ outputs }}?",
     "{{ OUTPUTS }}": "the variable {{ OUTPUTS }} is unknown; did you mean {{ outputs }}?",
-    "{{}}": f"the variable {{{{ }}}} is unknown; {KNOWN}",
+    "{{}}": f'{{{{ "" }}}} is no variable: {PLAIN}',
     "{{ out\u200bputs }}": f"{{{{ out[U+200B]puts }}}} is no variable: {PLAIN}",
     "{{ context_documents }}": "the variable {{ context_documents }} is unknown; did you mean {{ context }}?",
     "{{ tags. }}": f"{{{{ tags. }}}} is no variable: {PLAIN}",
@@ -47,15 +47,14 @@ INSTRUCTIONS: Mapping[str, str] = {
     "{{ trace.spans }}": f"{{{{ trace.spans }}}} is no variable: {PLAIN}",
     "{{ outputs | upper }}": f"{{{{ outputs | upper }}}} is no variable: {PLAIN}",
     "{{ ''.__class__.__mro__ }}": f"{{{{ ''.__class__.__mro__ }}}} is no variable: {PLAIN}",
-    "{{ outputs }} {{ inputs": "a {{ is not closed on its line; write a variable as {{ outputs }}",
-    "{{ outputs\n}}": "a {{ is not closed on its line; write a variable as {{ outputs }}",
+    "{{ outputs }} {{ inputs": "a {{ stands before no name that }} closes; write a variable as {{ name }}",
     "{% if outputs %}{{ outputs }}{% endif %}": (
-        "blocks and comments of a template language, as {% if %}, do nothing here; take them out, and name variables "
-        "as {{ outputs }}"
+        "{% begins a block or comment of a template language, which does nothing here; take it out, and write a "
+        "variable as {{ name }}"
     ),
     "{# hidden #}{{ outputs }}": (
-        "blocks and comments of a template language, as {% if %}, do nothing here; take them out, and name variables "
-        "as {{ outputs }}"
+        "{# begins a block or comment of a template language, which does nothing here; take it out, and write a "
+        "variable as {{ name }}"
     ),
     "{{ conversation }} {{ outputs }}": (
         "{{ conversation }} holds the messages, the request and the answer; take out {{ outputs }}"
