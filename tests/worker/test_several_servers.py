@@ -16,8 +16,8 @@ from worker.export.sums import QualitySums, ShardSums
 from worker.forget import ForgetTarget, forget_everywhere
 from worker.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.maintenance import BacklogGauges
+from worker.monitor import label_store
 from worker.monitor.counts import counted_until
-from worker.monitor.label_store import OutboxWalk
 from worker.monitor.series import HOUR_S, read_buckets, read_series
 from worker.queue.pending_feedback import PendingFeedback
 from worker.storage.client import LAYOUT, LayoutError, Store, StoreError
@@ -184,7 +184,8 @@ def test_a_walk_through_the_outboxes_leaves_out_a_server_that_goes_away(
     for number, ground in enumerate(grounds):
         verdicts(ground, range(10 * number, 10 * number + 5))
     found: list[Verdict] = []
-    walk = OutboxWalk(grounds[0].store, found.extend)
+    monkeypatch.setattr(label_store, "attach", lambda _, verdicts: found.extend(verdicts) or label_store.Attached())
+    walk = label_store.OutboxMatcher(grounds[0].store)
     with monkeypatch.context() as away:
         away.setattr(grounds[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
         while walk.step():
