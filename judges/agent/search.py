@@ -231,68 +231,43 @@ class SearchRequest(NamedTuple):
 
 
 def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> dict[str, object]:
-    """Search the steps in their order. A search that is stopped returns the matches before.
+    """Search the steps in their order, piece by piece. A search that is stopped returns the matches before.
 
     Raises:
         ToolError: The pattern is invalid or too large, or too slow before anything is found.
     """
-    running = _Search(steps, pieces, request, budget)
-    try:
-        running.run()
-    except SlowPatternError:
-        return running.too_slow()
-    if running.is_out_of_time:
-        return running.stopped(_OUT_OF_TIME.format(span_id=running.step.id))
-    return running.result() | {"there_are_more": running.there_are_more}
+    pattern, position, matches = Pattern(request.pattern, budget.cpu), request.start, list[dict[str, object]]()
+    note, there_are_more = "", False
+    while position.step < len(steps) and not (there_are_more or note):
+        step = steps[position.step]
+        piece = pieces.at(step, position.offset)
+        wanted = request.max_matches - len(matches)
+        try:
+            found = hits(piece, pattern, wanted + 1)
+        except SlowPatternError:
+            if not matches:
+                raise ToolError(_TOO_SLOW) from None
+            note = _TOO_SLOW
+            continue
+        there_are_more = len(found) > wanted
+        matches += [shown(step, piece, hit, request.surrounding_bytes) for hit in found[:wanted]]
+        position = _behind(piece, found[:wanted], position, is_searched=not there_are_more)
+        # Not before the first piece: each call gets further, also on a machine that stands still.
+        if position.step < len(steps) and not there_are_more and budget.is_spent:
+            note = _OUT_OF_TIME.format(span_id=steps[position.step].id)
+    token = search_token(position, len(steps)) if position.step < len(steps) else None
+    result: dict[str, object] = {
+        "matches": matches,
+        "there_are_more": None if note else there_are_more,
+        "page_token": token,
+    }
+    return result | ({"stopped": True, "note": note} if note else {})
 
 
-class _Search:
-    """One search."""
-
-    def __init__(self, steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> None:
-        self._steps = steps
-        self._pieces = pieces
-        self._request = request
-        self._pattern = Pattern(request.pattern, budget.cpu)
-        self._budget = budget
-        self.matches: list[dict[str, object]] = []  # The matches found, as they are shown.
-        self.there_are_more = False  # Whether more matches are known than were wanted.
-        self.is_out_of_time = False
-        self.position = request.start  # Where to continue; everything before it is searched.
-
-    @property
-    def is_done(self) -> bool:
-        return self.position.step >= len(self._steps)
-
-    @property
-    def step(self) -> Step:
-        return self._steps[self.position.step]
-
-    def run(self) -> None:
-        """Search piece by piece until the end, until more matches are known than wanted, or until time runs out."""
-        while not (self.is_done or self.there_are_more or self.is_out_of_time):
-            piece = self._pieces.at(self.step, self.position.offset)
-            wanted = self._request.max_matches - len(self.matches)
-            found = hits(piece, self._pattern, wanted + 1)
-            self.there_are_more = len(found) > wanted
-            given = found[:wanted]
-            self.matches += [shown(self.step, piece, hit, self._request.surrounding_bytes) for hit in given]
-            ends = [piece.offset(given[-1].place.end)] if given else []
-            if not self.there_are_more:
-                ends.append(piece.stop_offset)
-            offset, step = max(ends, default=self.position.offset), self.position.step
-            self.position = Position(step, offset) if offset < piece.size else Position(step + 1, 0)
-            # Not before the first piece: each call gets further, also on a machine that stands still.
-            self.is_out_of_time = not (self.is_done or self.there_are_more) and self._budget.is_spent
-
-    def result(self) -> dict[str, object]:
-        token = None if self.is_done else search_token(self.position, len(self._steps))
-        return {"matches": self.matches, "there_are_more": None, "page_token": token}
-
-    def stopped(self, note: str) -> dict[str, object]:
-        return self.result() | {"stopped": True, "note": note}
-
-    def too_slow(self) -> dict[str, object]:
-        if not self.matches:
-            raise ToolError(_TOO_SLOW)
-        return self.stopped(_TOO_SLOW)
+def _behind(piece: Piece, used: Sequence[Hit], position: Position, *, is_searched: bool) -> Position:
+    """Return where a search continues behind the matches that are shown, and behind a piece that is searched."""
+    ends = [piece.offset(used[-1].place.end)] if used else []
+    if is_searched:
+        ends.append(piece.stop_offset)
+    offset = max(ends, default=position.offset)
+    return Position(position.step, offset) if offset < piece.size else Position(position.step + 1, 0)
