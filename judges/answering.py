@@ -22,7 +22,13 @@ from judges.parsing.answer import (
 )
 from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
 from judges.parsing.refusal import is_refusal, is_refusal_as_reason
-from judges.request import LARGE_CHARS, JudgeCall, UnscoredError, offload_if_large, repair
+from judges.requests.request import (
+    LARGE_CHARS,
+    JudgeCall,
+    UnscoredError,
+    offload_if_large,
+    repair,
+)
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
 _CONCURRENT: Final = 16

@@ -25,12 +25,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from judges import sessions
 from judges.background import Model, background, join, wait
 from judges.catalog import catalogue
+from judges.core import sessions
 from judges.core.judge import RESULT, Judge, has_text
 from judges.core.model import Spent
-from judges.core.verdict import Assessment, Outcome, Reason, Score, with_said
+from judges.core.verdict import Assessment, NoTruth, Outcome, Reason, Score, with_said
 from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
 from judges.custom.label_scale import passing_of
@@ -63,7 +63,10 @@ _SHOWN_AS: Final = {
 _TEXTS: Final = frozenset(field.name for field in msgspec.structs.fields(Trace) if field.type in (str, str | None))
 _RESULTS: Final = frozenset({bool, int, float, str, list, dict})  # Their names are words for a `result`.
 # The key of a judge file for an argument of MLflow's `make_judge`, or of another name in Python.
-_KEYS: Final[Mapping[str, str]] = {"feedback_value_type": "result", "description": "asks", "pass_": "pass"}
+_KEYS: Final[Mapping[str, str]] = {
+    "feedback_value_type": "result", "description": "asks", "inference_params.temperature": "temperature",
+    "pass_": "pass",
+}  # fmt: skip
 # Evaluations begun, per call in flight: each that waits holds its whole prompt in memory.
 _BEGUN: Final = 2
 _CODE_IN_FLIGHT: Final = 64
@@ -86,24 +89,33 @@ F = TypeVar("F", bound=Table)
 V = TypeVar("V")
 
 
-class _NoTruth:
-    """A base of verdicts: ``assert groundedness(…)`` would hold for a failing verdict too, so it raises."""
+class VerdictList(NoTruth, list[V]):
+    """Verdicts, or dicts of verdicts by judge, in the order of the rows. Slices, sums and copies are such lists too."""
 
-    __slots__ = ()
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return VerdictList(found) if isinstance(index, slice) else found
 
-    def __bool__(self) -> Never:
-        raise TypeError("a verdict is neither true nor false; use its attribute .passed")
+    def __add__(self, other: Any) -> "VerdictList[Any]":
+        return VerdictList(super().__add__(other))
+
+    def copy(self) -> "VerdictList[V]":
+        """Return a shallow copy."""
+        return VerdictList(self)
 
 
-class VerdictList(_NoTruth, list[V]):
-    """Verdicts, or dicts of verdicts by judge, in the order of the rows."""
-
-
-class VerdictDict(_NoTruth, dict[str, "JudgeVerdict"]):
+class VerdictDict(NoTruth, dict[str, "JudgeVerdict"]):
     """The verdicts of one row by the name of the judge."""
 
+    def __or__(self, other: Any) -> Any:
+        return VerdictDict(super().__or__(other))
 
-class JudgeVerdict(Struct, _NoTruth, frozen=True, kw_only=True):
+    def copy(self) -> "VerdictDict":
+        """Return a shallow copy."""
+        return VerdictDict(self)
+
+
+class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
     """The verdict of a judge on one row. It has no truth value: use ``passed``.
 
     Attributes:
@@ -250,7 +262,7 @@ class JudgeFunction:
 
 
 def make_judge(
-    name: str, instructions: str, model: Model | None = None, *, result: object = "yes/no", **keys: object
+    name: str, instructions: str, model: Model | None = None, *, result: object = None, **keys: object
 ) -> JudgeFunction:
     """Make a judge from criteria in words. The arguments of MLflow's ``make_judge`` are understood too.
 
@@ -258,11 +270,11 @@ def make_judge(
         name: Its name: at most 64 small letters, digits and `_`, a letter first.
         instructions: The criteria, with variables as `{{ inputs }}`, `{{ outputs }}`, `{{ context }}`.
         model: The default model of the judge.
-        result: What the model answers, as in a judge file: `"yes/no"`, `"text"`, `{"integer": [1, 5], "pass_at": 4}`,
-            `{"labels": ["formal", "casual"], "pass": ["formal"]}` and others. `bool`, `str` and
-            `Literal["yes", "no"]` work as well; other labels in a `Literal` have no value and no pass.
-        keys: Other keys of such a file, as `temperature` or `examples`. `feedback_value_type` is a `result` that may be
-            any number too, `description` is `asks`, `inference_params` may hold a `temperature`.
+        result: What the model answers, as in a judge file: `"yes/no"` (the default), `"text"`,
+            `{"integer": [1, 5], "pass_at": 4}`, `{"labels": ["formal", "casual"], "pass": ["formal"]}` and others.
+            `bool`, `str` and `Literal["yes", "no"]` work too; other labels in a `Literal` have no value and no pass.
+        keys: Other keys of such a file, as `temperature` or `examples`. `feedback_value_type` is given in place of
+            `result` and may be any number too, `description` is `asks`, `inference_params` may hold a `temperature`.
 
     Raises:
         ValueError: The definition cannot be used; the message names the key and how to fix it.
@@ -273,9 +285,13 @@ def make_judge(
     sampling = keys.pop("inference_params", None) or {}
     if not isinstance(sampling, Mapping) or not sampling.keys() <= {"temperature"}:
         raise DefinitionError("inference_params", "holds the temperature only; other options belong to the model")
-    given = {"instructions": instructions, "result": result, **sampling, **keys}
+    wrapped = {f"inference_params.{key}": value for key, value in sampling.items()}
+    given = {"instructions": instructions, **({} if result is None else {"result": result}), **keys, **wrapped}
+    for key, meant in _KEYS.items():
+        if key in given and meant in given:
+            raise DefinitionError(key, f"means the same as {meant}, which is given too; remove one of them")
     named = {_KEYS.get(key, key): key for key in given}
-    table = {_KEYS.get(key, key): value for key, value in given.items()}
+    table = {"result": "yes/no", **{_KEYS.get(key, key): value for key, value in given.items()}}
     table["result"] = _declared(table["result"])
     if "feedback_value_type" in given and table["result"] in ("integer", "int", "float"):
         table["result"] = "any number" if table["result"] == "float" else "any integer"
@@ -287,6 +303,8 @@ def make_judge(
         argument = re.sub(r"(\w+) = ", r'"\1": ', form).replace("{ ", "{").replace(" }", "}")
         key, dot, path = error.key.partition(".")
         fix = f"{start}={{{argument.lstrip()}" if sign else error.fix
+        if error.key == "result" and named.get(key) == "feedback_value_type" and fix.startswith("must be"):
+            fix = f"must be {', '.join(sorted(kind.__name__ for kind in _RESULTS))} or a Literal of labels"
         raise DefinitionError(f"{named.get(key, key)}{dot}{path}", fix) from None
     return JudgeFunction(definition, model)
 
@@ -577,7 +595,7 @@ def _columns(judge: Judge, verdicts: Sequence[JudgeVerdict]) -> dict[str, list[o
     columns: dict[str, list[object]] = {}
     for metric in judge.metric_names:
         name = f"{judge.name}_value" if len(judge.metrics) == 1 else f"{judge.name}_{metric}"
-        columns[name] = [score.value if (score := one.metrics.get(metric)) else None for one in verdicts]
+        columns[name] = [one.metrics[metric].value if metric in one.metrics else None for one in verdicts]
     for field in ("result", "passed", "rationale", "outcome", "reason", "note", "cost_usd"):
         columns[f"{judge.name}_{field}"] = [getattr(one, field) for one in verdicts]
     return columns

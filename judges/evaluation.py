@@ -18,7 +18,15 @@ from judges.core.prompt import Prompt, texts_of
 from judges.core.verdict import Assessment, Call, Outcome, Refusals
 from judges.parsing.retrievals import with_context
 from judges.python.api import PassingError
-from judges.request import LARGE_CHARS, Clock, Deadline, JudgeCall, UnscoredError, offload_if_large, truncate_to_context
+from judges.requests.request import (
+    LARGE_CHARS,
+    Clock,
+    Deadline,
+    JudgeCall,
+    UnscoredError,
+    offload_if_large,
+    truncate_to_context,
+)
 from tracejudge import Trace
 
 _CHARS_PER_ITEM: Final = 30

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from judges.agreement.combine import JOINT
 from judges.catalog import CatalogueError, catalogue
+from judges.core.combine import JOINT
 from judges.core.judge import RULE, Judge, is_name
 from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
 from judges.custom.definition import SettingsError, read_text, read_toml

@@ -43,9 +43,12 @@ _MAX_COLUMNS: Final = 20  # Number of columns that an error names.
 # Between the texts of a list as numpy writes it: Python would join them.
 _NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")
 EMPTY_OUTPUT: Final = "has an empty cell for `output`"
-# What bytes became that are not UTF-8.
-_BROKEN: Final = re.compile("[\udc80-\udcff]")
-NOT_UTF8: Final = "is not UTF-8; save the file as UTF-8"
+# What bytes became that are not UTF-8, and the line that stands for the rest of a text in another encoding.
+_BROKEN: Final = re.compile("\udcff(utf-..)|[\udc80-\udcff]")
+_MARKS: Final = {
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 
 
 class Row(NamedTuple):
@@ -61,23 +64,25 @@ def is_csv(file: object) -> bool:
     return str(getattr(file, "name", "")).casefold().endswith(".csv")
 
 
-def is_utf16(source: BinaryIO) -> bool:
-    """Return whether an open file begins with the mark of UTF-16."""
-    peek = getattr(source, "peek", lambda _: b"")
-    return peek(2)[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+def encoding_fault(text: str) -> str | None:
+    """Return how to fix a line of ``text_lines`` that was not in its encoding; None if it was."""
+    broken = _BROKEN.search(text)
+    return broken and f"is not {'whole ' if broken[1] else ''}{(broken[1] or 'utf-8').upper()}; save the file as UTF-8"
 
 
-def text_lines(source: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a text in UTF-8 or UTF-16, with any line ends.
+def text_lines(source: BinaryIO, max_chars: int = -1) -> Iterator[str]:
+    """Yield the lines of a text in UTF-8, or in UTF-16 or UTF-32 with its mark, with any line ends.
 
-    Other bytes become lone surrogates, so that their line is refused.
+    A longer line than ``max_chars`` comes in parts. Other bytes become lone surrogates (``encoding_fault``).
     """
-    text = io.TextIOWrapper(source, "utf-16" if is_utf16(source) else "utf-8-sig", "surrogateescape", newline="")
+    start = getattr(source, "peek", lambda _: b"")(4)
+    encoding = next((name for name, marks in _MARKS.items() if start.startswith(marks)), "utf-8-sig")
+    text = io.TextIOWrapper(source, encoding, "surrogateescape", newline="")
     try:
-        for line in text:  # noqa: UP028 - `yield from` would close the file where the caller stops early
+        while line := text.readline(max_chars):
             yield line
     except UnicodeDecodeError:
-        yield "\udcff"  # half a character at the end of UTF-16
+        yield f"\udcff{encoding}"
     finally:
         with suppress(ValueError):  # closed already
             text.detach()
@@ -94,8 +99,8 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
         if reader.fieldnames is None:
             return
         names = reader.fieldnames = [name.strip() for name in reader.fieldnames]
-        if _BROKEN.search("".join(names)):
-            yield Row(reader.line_num, {}, NOT_UTF8)
+        if fault := encoding_fault("".join(names)):
+            yield Row(reader.line_num, {}, fault)
             return
         repeated = [name for name, count in Counter(names).items() if name and count > 1]
         outputs = ("output", *ALIASES["output"])
@@ -114,8 +119,8 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
                 counts = f"{len(names) + len(surplus)} cells, and the heading has {len(names)}"
                 yield Row(reader.line_num, {}, f"has {counts}; quote cells that contain commas")
                 continue
-            if _BROKEN.search("".join(value or "" for value in row.values())):
-                yield Row(reader.line_num, {}, NOT_UTF8)
+            if fault := encoding_fault("".join(value or "" for value in row.values())):
+                yield Row(reader.line_num, {}, fault)
                 continue
             cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
             fields = as_trace(cells)

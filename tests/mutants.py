@@ -115,7 +115,7 @@ PARTS: Final = {
     "formulas": Part(
         11,
         [
-            "judges/agreement/combine.py",
+            "judges/core/combine.py",
             "judges/agreement/labelled.py",
             "judges/agreement/labelled.py",
             "judges/parsing/evidence.py",

@@ -12,13 +12,13 @@ from worker.accounting import forget_producers
 from worker.config.settings import Settings
 from worker.dead_letters.store import prune
 from worker.queue.leases import LEASE_MS
-from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError, retire
 from worker.storage.keys import INGEST_GROUP
 from worker.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
 from worker.telemetry.health import Readiness, flow_positions
 from worker.telemetry.heartbeat import Heartbeat
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import ServiceThread
 
 _INTERVAL_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0

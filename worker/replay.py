@@ -19,8 +19,8 @@ import redis
 from msgspec import Struct
 
 from judges.core.judge import Judge, has_text
+from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.ingest.conversations import gather, session_id_of, session_limits

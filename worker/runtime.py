@@ -24,7 +24,6 @@ from worker.export.sums import QualitySums, ShardSums
 from worker.judging.consumer import Serves
 from worker.judging.evaluator import CODE_IN_HAND, close_all
 from worker.judging.fetching import Limits, NoEndpoint
-from worker.service import OUTAGE, LoopEndedError, ServiceThread, stop_threads
 from worker.shard import Shard, Shared
 from worker.storage.client import LayoutError, StoreError, make_stores
 from worker.storage.keys import MONITOR_GROUP, Keys
@@ -33,6 +32,7 @@ from worker.telemetry.calls import CallMetrics, measure_python
 from worker.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import OUTAGE, LoopEndedError, ServiceThread, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0

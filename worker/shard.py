@@ -25,12 +25,12 @@ from worker.maintenance import BacklogGauges, Maintenance
 from worker.queue.ledger import Ledger
 from worker.queue.notify import Notifier
 from worker.selection.sampling import Sampler
-from worker.service import EventLoopThread, ServiceThread, stop_threads
 from worker.storage.client import Store
 from worker.telemetry.backlog import Backpressure
 from worker.telemetry.health import Readiness, flows
 from worker.telemetry.heartbeat import Heartbeat
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import EventLoopThread, ServiceThread, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
 

@@ -5,7 +5,7 @@ from textwrap import indent
 from typing import Any, Final, get_args
 
 from deploy.rules.table import seconds
-from judges.agreement.combine import Combine
+from judges.core.combine import Combine
 
 # A recording or alerting rule, as Prometheus reads it.
 Rule = dict[str, Any]

@@ -13,7 +13,7 @@ from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import FINAL_REASONS, Call
 from judges.parsing.answer import AnswerError
 from judges.parsing.echo import Copies, find_copies, joined_pages
-from judges.request import BYTES_PER_TOKEN, Deadline, JudgeCall, UnscoredError, repair
+from judges.requests.request import BYTES_PER_TOKEN, Deadline, JudgeCall, UnscoredError, repair
 
 # Time for three of the longest round is reserved: a round, the verdict after it, and a margin.
 _ROUNDS_RESERVED: Final = 3

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from judges import sessions
+from judges.core import sessions
 from judges.forms import yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from judges import sessions
+from judges.core import sessions
 from judges.forms import yes_no
 from tracejudge import Trace
 

@@ -157,7 +157,7 @@ class Judge:
     exploration: Exploration | None = None
     # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
     run: Callable[[Trace], Awaitable[Reading]] | None = None
-    # What one verdict is about: a trace, or a conversation, whose traces ``judges.sessions`` joins into one.
+    # What one verdict is about: a trace, or a conversation, whose traces ``judges.core.sessions`` joins into one.
     unit: Unit = "trace"
     decision_form: DecisionForm | None = None  # None where decision models cannot be asked.
     # Of the form for decision models: its calibrations by metric, part of the version.
@@ -201,7 +201,7 @@ class Judge:
     def scores_cut(self) -> bool:
         """Whether a trace is judged although documents were left out to fit; the setting ``score_cut``, if any."""
         # A verdict that neither passes nor fails biases no share.
-        return getattr(self.settings, "score_cut", all(metric.pass_rule is None for metric in self.metrics))
+        return bool(getattr(self.settings, "score_cut", all(metric.pass_rule is None for metric in self.metrics)))
 
     def configured(self, values: Mapping[str, object]) -> "Judge":
         """Build the same judge with the settings of a `[judges.NAME]`; raises ``msgspec.ValidationError``."""

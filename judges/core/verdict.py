@@ -7,7 +7,7 @@ outbox and the line that ``tracejudge evaluate`` prints.
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, Never, get_args
 
 from msgspec import Struct, field
 
@@ -60,8 +60,17 @@ MEANINGS: Final[Mapping[Reason, str]] = {
 REASONS: Final[tuple[Reason, ...]] = (*get_args(FinalReason), *get_args(PassingReason))
 
 
-class Score(Struct, frozen=True, omit_defaults=True):
-    """One metric of one verdict."""
+class NoTruth:
+    """A base of verdicts: ``assert groundedness(…)`` would hold for a failing verdict too, so it raises."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> Never:
+        raise TypeError("a verdict is neither true nor false; use its attribute .passed")
+
+
+class Score(Struct, NoTruth, frozen=True, omit_defaults=True):
+    """One metric of one verdict. It has no truth value: use ``passed``."""
 
     metric: str  # Name of the metric within its judge.
     value: float  # 0..1, where 1 is good; descriptive metrics have no good direction.

@@ -14,7 +14,7 @@ from judges.core.judge import RULE, has_text, is_name
 from judges.core.prompt import INVISIBLE, neutralise
 
 _MAX_NAME_CHARS: Final = 40
-_MAX_LISTED: Final = 12
+_MAX_LISTED: Final = 30
 MAX_BYTES: Final = 1 << 20  # No file of a configuration is longer; another one was named by mistake.
 
 
@@ -98,9 +98,11 @@ def closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | N
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Suggest the name that was meant, or list the known ones: the end of a sentence."""
-    names = list(known)
+    names = sorted(known) if isinstance(known, set | frozenset) else list(known)
     meant = closest(name, names)
-    return f"; known are {listed(names)}" if meant is None else f"; did you mean {short(meant)}?"
+    if meant is not None:
+        return f"; did you mean {short(meant)}?"
+    return f"; known are {listed(names)}" if names else ""
 
 
 KINDS: Final = ("instructions", "custom_prompt", "template", "code", "based_on")

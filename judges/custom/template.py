@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from judges.catalog.guidelines import numbered
 from judges.core.judge import Answered, Judge, Metric, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, Block, Message, Prompt, conversation, neutralise
+from judges.core.sessions import lacking
 from judges.core.verdict import Score
 from judges.custom.definition import (
     DefinitionError,
@@ -32,7 +33,6 @@ from judges.custom.template_file import TemplateFile, fill, parse
 from judges.custom.variables import Variable, cuts, needed, retrieved
 from judges.forms.yes_no import NEEDED, claim
 from judges.parsing.retrievals import Retrieved, of_context
-from judges.sessions import lacking
 from tracejudge import Trace
 
 DOCUMENT: Final = "doc"

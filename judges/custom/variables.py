@@ -13,12 +13,12 @@ from msgspec import structs
 from judges.catalog.guidelines import numbered
 from judges.core.judge import AnyOf, Judge, Needs, Unit, field_of, has_text
 from judges.core.prompt import Block, before_query, conversation, documents, texts_of
+from judges.core.sessions import transcript
 from judges.custom.definition import PLACEHOLDER, DefinitionError, closest, listed, placeholders, short
 from judges.custom.free_form import FREE_FORMS
 from judges.forms.yes_no import claim
 from judges.parsing.answer import folded
 from judges.parsing.words import content_words, coverage
-from judges.sessions import transcript
 from tracejudge import Trace
 
 TRACE: Final = "trace"

@@ -222,9 +222,10 @@ class LimitedModel:
             if result is not None:
                 self._record_result(request, result, took_s)
                 answer = result if isinstance(result, ChatResponse) else ChatResponse("")
-                # The cost of an answer without counts, and of a call that timed out, is unknown; it is not 0.
+                # The cost of an answer without counts or with an odd one, and of a call that timed out, is unknown.
                 has_cost = isinstance(result, ChatResponse | ModelTimeoutError)
-                if settle is not None and (answer.input_tokens or answer.output_tokens or not has_cost):
+                is_counted = (answer.input_tokens or answer.output_tokens) and "usage" not in answer.invalid
+                if settle is not None and (is_counted or not has_cost):
                     settle(answer)
             self.limiter.release(permit, result)
         return structs.replace(response, took_s=took_s)

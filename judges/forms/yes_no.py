@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from judges import sessions
+from judges.core import sessions
 from judges.core.judge import Answer, Answered, AnyOf, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score

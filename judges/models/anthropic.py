@@ -30,6 +30,7 @@ from judges.models.replies import (
     sendable_object,
 )
 from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
+from judges.parsing.thoughts import beside_thoughts
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
@@ -183,6 +184,8 @@ def _blocks(message: Message) -> list[Block | Raw]:
 def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Blocks) -> ChatResponse:
     fields = reply_fields(message.id, message.model, message.usage, _TOKEN_FIELDS)
     *inputs, output = fields.tokens
+    # With an output, the odd count is one of the input: the sum of the others would look like the whole.
+    inputs = [0, 0, 0] if output and "usage" in fields.invalid else inputs
     has_thinking = request.tools and any(kind in _THINKING for kind, *_ in blocks)
     kinds = _THINKING | {"text", "tool_use"}
     places = [(kind, raw if kind in _THINKING else None) for kind, _, raw in blocks if kind in kinds]
@@ -193,6 +196,7 @@ def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Bl
     )
     texts = [(kind, part) for kind, block, _ in blocks if isinstance(part := block.get(kind), str)]
     text = "".join(part for kind, part in texts if kind == "text")
+    text = beside_thoughts(text) if any(kind in _THINKING for kind, *_ in blocks) else text
     elsewhere = [*(each for each in texts if each[0] == "thinking"), *(("tool_use", call.arguments) for call in calls)]
     return ChatResponse(
         text=text,

@@ -32,7 +32,7 @@ from judges.models.http import HttpEndpoint, Reply, no_chat_reply, read_fault, r
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota
-from judges.request import LARGE_CHARS, offload_if_large
+from judges.requests.request import LARGE_CHARS, offload_if_large
 
 if TYPE_CHECKING:
     from judges.models.local import LocalClassifier
@@ -130,7 +130,7 @@ class HttpClassifier:
             response_id=reads[-1].id,
             model=reads[-1].model,
             quota=quota,
-            invalid=reads[-1].invalid,
+            invalid=tuple({name: None for read in reads for name in read.invalid}),
             decisions=layout.decide(questions, [value for read in reads for value in read.values]),
         )
 

@@ -241,24 +241,25 @@ class ReplyFields(NamedTuple):
 def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
     """Read id, model and token counts of a reply.
 
-    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. One bad count makes all 0.
+    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. A bad count is 0.
     """
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
-    counts = [usage.get(name) or 0 for name in token_names] if isinstance(usage, dict) else []
-    # Some servers write numbers as texts; the longest is 10^9.
-    counts = [int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,10}", each) else each for each in counts]
-    are_counts = all(
-        isinstance(count, int | float)
-        and not isinstance(count, bool)
-        and 0 <= count <= _MAX_TOKENS
-        and count == int(count)
-        for count in counts
-    )
-    has_usage = usage is None or (isinstance(usage, dict) and are_counts)
-    tokens = [int(count) for count in counts] if counts and has_usage else [0] * len(token_names)
+    counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []
+    has_usage = usage is None or (isinstance(usage, dict) and None not in counts)
+    tokens = [count or 0 for count in counts] or [0] * len(token_names)
     found = {"id": has_id, "model": has_model, "usage": has_usage}
     return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in found.items() if not is_valid))
+
+
+def _count(value: object) -> int | None:
+    """Return a count of tokens; None where the value is none."""
+    # Some servers write numbers as texts; the longest is 10^9.
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= _MAX_TOKENS and value == int(value) else None
 
 
 def _identifier(value: object) -> tuple[str | None, bool]:
@@ -363,6 +364,14 @@ _NAMED: Final[Mapping[str, int]] = {
     "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
 }  # fmt: skip
 
+# What errors without such a name say, with their status. An unknown text may pass, as that of an overload.
+_SAID: Final = (
+    (re.compile(r"\bquota\b|rate[- ]limit|too many requests"), 429),
+    (re.compile(r"\bapi[- ]key\b|unauthori[sz]ed|authentication"), 401),
+    (re.compile(r"\bmodel\b.{0,60}\b(?:not found|not exist)"), 404),
+    (re.compile(r"\bcontext (?:length|window|size)\b"), 413),
+)
+
 
 class Fault(Struct):
     """The error that a reply describes; empty fields where it describes none."""
@@ -419,7 +428,10 @@ def _as_named(reply: Reply) -> Reply:
     code = re.fullmatch("([45][0-9]{2})(?:[.]0)?", str(fault.code))
     # A code such as `unsupported_parameter` is told apart by the type beside it.
     named = f"{fault.code} {fault.type}".lower()
-    status = next((status for part, status in _NAMED.items() if part in named), httpx.codes.BAD_GATEWAY)
+    opening = fault.message[:_OPENING_CHARS].lower()
+    statuses = [status for part, status in _NAMED.items() if part in named]
+    statuses += [status for words, status in _SAID if words.search(opening)]
+    status = next(iter(statuses), httpx.codes.BAD_GATEWAY)
     return reply._replace(status=int(code[1]) if code else status, body=msgspec.json.encode(found))
 
 

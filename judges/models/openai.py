@@ -35,6 +35,7 @@ from judges.models.replies import (
     state_parts,
 )
 from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
+from judges.parsing.thoughts import beside_thoughts
 
 _INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
@@ -188,6 +189,7 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
     thoughts = (message.reasoning, message.reasoning_content, message.reasoning_details)
     shows_thinking = isinstance(content, list) and len(content) > 1
     shows_thinking = shows_thinking or any(bytes(each) not in _NO_THOUGHTS for each in thoughts)
+    text = beside_thoughts(text) if shows_thinking else text
     response = ChatResponse(
         text=text,
         finish_reason=finish_reason(first.finish_reason),

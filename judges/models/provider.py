@@ -88,9 +88,12 @@ def access(settings: ModelSettings, environment: Mapping[str, str], proxy: str |
     """Read the key of an endpoint and find the proxy for its address, or raise ``ModelSettingsError``."""
     try:
         key, found = read_key(settings, environment), proxy_for(url, proxy)
-        tls_context(url, found)  # A file that cannot be used is an error now, and not of each request.
     except KeyRefusedError as error:
         raise ModelSettingsError(str(error)) from None
     except ProxyRefusedError as error:
         raise ModelSettingsError(f"base_url: {error}") from error
+    try:
+        tls_context(url, found)  # A file that cannot be used is an error now, and not of each request.
+    except KeyRefusedError as error:
+        raise ModelSettingsError(f"base_url: the variable {error}") from None
     return Access(key, found)

@@ -29,8 +29,11 @@ from judges.core.model import (
 from judges.models.http import HttpEndpoint, Reply, read_fault, translated
 
 DEFAULT_THINKING_TOKENS: Final = 8192
-# How thoughts begin or end where a server leaves them in the text.
-_THOUGHTS: Final = ("<think", "</think", "[THINK]", "<thought", "</thought", "<|channel", "<unused94>")
+# How thoughts begin or end where a server leaves them, or a part of them, in the text.
+_THOUGHTS: Final = (
+    *("<think", "</think", "seed:think", "[THINK]", "[/THINK]", "<thought", "</thought", "<reasoning", "</reasoning"),
+    *("_of_thought|>", "_THINKING|>", "think\u25b7", "<|channel", "<channel|>", "<unused94>", "<unused95>"),
+)
 _SLACK_TOKENS: Final = 64
 _MIN_LIMIT: Final = 256
 _CONTEXT: Final = re.compile(r"context (?:length|window|limit|size)")
@@ -116,7 +119,11 @@ _PATIENCE_S: Final = 2.0
 _MAX_IN_ROW: Final = 3
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT: Final = re.compile(rf"['\"`]({'|'.join(_EFFORTS)})['\"`]")
-_SWITCH: Final = re.compile(r"\b(enable_thinking)\b.{0,40}\b(?:be|to) (true|false)\b")
+# Without quotation marks an effort is a value only behind such a word or sign: others say that it is too high.
+_PLAIN_EFFORT: Final = re.compile(
+    rf"(?:\b(?:to|be|use|are|of|or|and|supports?) |[=:,|/(\[] ?)({'|'.join(_EFFORTS)})\b(?![-_])"
+)
+_SWITCH: Final = re.compile(r"\b(enable_thinking)\b.{0,40}\b(?:be|to) ['\"`]?(true|false)\b")
 
 
 def without_patterns(schema: Mapping[str, object]) -> dict[str, object]:
@@ -215,12 +222,18 @@ class Options:
         """Learn from a refusal which parts the endpoint refuses or demands."""
         sent = [name for name in first.sent if name not in self._required]
         unknown = [name for name in sent if name not in self._answered]
-        doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in unknown or sent]
+        suspects = unknown or sent
+        # The bound is left out last, because an endpoint may require it.
+        has_others = not trial and any(name not in BOUNDS for name in suspects)
+        bound = [name for name in suspects if name in BOUNDS and has_others]
+        others = [name for name in suspects if name not in bound]
+        is_fault = not isinstance(first.error, BadModelRequestError)
+        culprits = [trial] if trial else others if unknown and len(others) == 1 and not is_fault else []
+        doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in others]
         # Requests that wait no longer leave them out meanwhile.
         self._doubted.update(dict.fromkeys(doubts))
-        refusal, without = first, frozenset[str]()
+        refusal, without, offered = first, frozenset[str](), frozenset(self._offered(asked))
         demands: list[Mapping[str, object]] = [{}]
-        is_fault = not isinstance(first.error, BadModelRequestError)
         while self._extra and not (is_fault and self._failed_for_faults >= _MAX_FAILED_FOR_FAULTS):
             demand = {} if trial or refusal.demand in demands else refusal.demand
             named = frozenset() if trial or demand else refusal.named - without - self._required
@@ -230,23 +243,26 @@ class Options:
             self._extra -= 1
             without |= named
             options = self._offered(asked)
-            allowed, left_out = (frozenset(), frozenset()) if is_bare else (options.keys() - without, without)
+            allowed, left_out = (frozenset(), without.intersection(bound)) if is_bare else (offered - without, without)
             answer = await self._send(asked, kind, options, allowed, without=left_out, demand=demand)
             if isinstance(answer, Reply):
                 self._demanded.setdefault("tools" in asked.body, {}).update(demand)
-                culprits = [trial] if trial else unknown if len(unknown) == 1 and not is_fault else []
-                for name in culprits if is_bare else without:
+                for name in (*left_out, *(culprits if is_bare else ())):
                     scope = kind if name in self._answered else None
                     self._refused.add((scope, name))
-                    fallbacks = [one for one, other in self._instead_of.items() if other == name and is_bare]
+                    fallbacks = [one for one, other in self._instead_of.items() if other == name not in left_out]
                     self._doubted.update(dict.fromkeys((scope, one) for one in fallbacks))
                     self._doubted.pop((scope, name), None)
                 return answer
             self._failed_for_faults += is_fault
             if not answer.may_be_ours:
                 raise answer.error
-            if is_bare:
+            if is_bare and not bound:
                 break
+            if is_bare:
+                doubts += [(None if unknown else kind, name) for name in bound]
+                self._doubted.update(dict.fromkeys(doubts))
+                culprits, bound, offered = bound, [], frozenset()
             refusal, demands = answer, [*demands, demand]
         self._doubted = {doubt: None for doubt in self._doubted if doubt not in doubts}
         raise first.error
@@ -331,7 +347,8 @@ def _demand(complaint: str, whole: Mapping[str, object]) -> Mapping[str, object]
     if "reasoning_effort" not in complaint:
         return {}
     now = whole.get("reasoning_effort")
-    allowed = [effort for effort in _EFFORTS if effort in _EFFORT.findall(complaint) and effort != now]
+    named = _EFFORT.findall(complaint) or _PLAIN_EFFORT.findall(complaint)
+    allowed = [effort for effort in _EFFORTS if effort in named and effort != now]
     if not allowed and "tools" in whole and now != "none":
         allowed = ["none"]
     rank = _EFFORTS.index(now) if now in _EFFORTS else 0

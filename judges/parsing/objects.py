@@ -6,7 +6,9 @@ that differ are no answer, nor is one that the text behind it withdraws.
 """
 
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
@@ -30,6 +32,7 @@ _SYNONYMS: Final = (("score", "rating", "grade"), ("result", "verdict", "judgeme
 # Maximum number of objects to repair in one answer: thousands would block every other evaluation.
 _MAX_BROKEN: Final = 100
 _MAX_DEPTH: Final = 5
+_MAX_DIGITS: Final = 300
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 # Keys of wrappers that hold an answer as JSON in a string: those of tool calls, and others that stand alone.
 _TEXT_WRAPPERS: Final = ("arguments", "parameters")
@@ -461,15 +464,19 @@ def object_at(text: str, start: int) -> Found:
         return Found(None, start, closed.end() if closed else len(text), is_whole=False)
 
 
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
-
-
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice")
+        counts = Counter(key for key, _ in pairs)
+        found |= {key: math.nan for key, count in counts.items() if count > 1}
     return found
 
 
-DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant, object_pairs_hook=_each_once)
+# NaN stands for a value that is none, as Infinity or the values of a key that stands twice: all readers refuse it, and
+# under a key that is not read it does not matter. Python refuses integers of more than 4,300 digits.
+DECODER: Final = json.JSONDecoder(
+    strict=False,
+    parse_constant=lambda _: math.nan,
+    parse_int=lambda digits: (float if len(digits) > _MAX_DIGITS else int)(digits),
+    object_pairs_hook=_each_once,
+)

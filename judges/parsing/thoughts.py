@@ -7,13 +7,17 @@ from typing import Final
 _NAMES: Final = "(?:seed:)?think|thinking|thoughts?|reasoning"
 # Marks of single families of models, each with its end.
 _OPENING: Final = re.compile(
-    rf"(?i)\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>"
-    r"|<\|channel>\s*thought|<unused94>\s*thought)"
+    rf"\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>"
+    r"|<\|channel>\s*thought|<unused94>(?:\s*thought\b)?)",
+    re.IGNORECASE,
 )
 _CLOSING: Final = re.compile(
     rf"(?i)<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>"
     r"|<channel\|>|<unused95>"
 )
+_MAX_CHARS_BESIDE: Final = 100_000  # It is read in the event loop.
+# What a server leaves of thoughts that it moved elsewhere: Gemma's name of their channel, or the opening mark alone.
+_LEFT: Final = re.compile(rf"\s*thought[ \t]*(?:\n|\Z)|{_OPENING.pattern}\s*\Z", re.IGNORECASE)
 _BRACKETED: Final = re.compile(r"\[/?THINK\]", re.IGNORECASE)
 _OBJECT: Final = re.compile(r"\{(?=\s*[\"}])")
 _DECODER: Final = JSONDecoder(strict=False)
@@ -51,6 +55,18 @@ def answer_of(text: str) -> str | None:
     text = _without_marks(text)
     text = text[_end_of_thoughts(text) :]
     return None if _OPENING.match(text) is not None else text
+
+
+def beside_thoughts(text: str) -> str:
+    """Return the answer in a text whose thoughts, or a part of them, the server moved elsewhere.
+
+    A text of thoughts without an end, or of more than 100,000 characters, is returned as it is.
+    """
+    if len(text) > _MAX_CHARS_BESIDE:
+        return text
+    left = _LEFT.match(text)
+    answer = answer_of(text[left.end() :] if left is not None else text)
+    return text if answer is None else answer
 
 
 def _without_marks(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from judges.core.judge import Metric
 from judges.core.prompt import texts_of
+from judges.core.sessions import turns
 from judges.python.api import CodeError, CodeJudge, Result, Score, judge
-from judges.sessions import turns
 
 __all__ = ["CodeError", "CodeJudge", "Metric", "Result", "Score", "judge", "texts_of", "turns"]

@@ -41,7 +41,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, overload
 import msgspec
 from msgspec import Struct
 
-from judges import sessions
+from judges.core import sessions
 from judges.core.judge import RULE, AnyOf, Metric, Needs, Unit, is_name
 from tracejudge import Trace
 

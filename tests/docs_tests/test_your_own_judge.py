@@ -13,7 +13,7 @@ from pages import Command, File, matches, mistakes, read_page, run, table, write
 from support.cases import each_case
 
 from judges.agent.tool_use import MAX_CALLS
-from judges.agreement.combine import Combine
+from judges.core.combine import Combine
 from judges.core.exploration import Limits
 from judges.core.judge import Answered
 from judges.core.prompt import Prompt

@@ -334,6 +334,14 @@ FORM: Mapping[str, Case] = {
     ),
     "blanks around a key": Case(_each_key(lambda family, key: plain(family).replace(f'"{key}"', f'" {key} "')), READ),
     "a key twice, in two forms": Case(lambda family: [family.text(**{family.verdict_key.upper(): "x"})], ASKED),
+    "a key that nobody reads, with no value of JSON or twice": Case(
+        lambda family: [
+            start + family.text(confidence="@").replace('"@"', value)
+            for value in ("NaN", "-Infinity", "1e999", "9" * 5_000, '[{"a": NaN}]', '1, "confidence": 2')
+            for start in ("", "Here:\n\n")
+        ],
+        READ,
+    ),
     "null for the reasons": Case(_in_text(None), READ),
     "null for a label": Case(lambda family: [family.text(**{family.verdict_key: None})], ASKED),
     "a number for a text": Case(_of_type(str, 7), ASKED),
@@ -351,7 +359,9 @@ FORM: Mapping[str, Case] = {
     "numbers in a list of texts or objects": Case(_of_type(list, [1, 2]), ASKED),
     "NaN or Infinity for the verdict": Case(
         lambda family: [
-            family.text(**{family.verdict_key: "@"}).replace('"@"', word) for word in ("NaN", "Infinity", "-Infinity")
+            start + family.text(**{family.verdict_key: "@"}).replace('"@"', word)
+            for word in ("NaN", "Infinity", "-Infinity")
+            for start in ("", "Here:\n\n")
         ],
         ASKED,
     ),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,7 +84,9 @@ def says(yes: Callable[[str], bool]) -> Callable[[Call], Any]:
 def test_a_verdict_has_no_truth_value_and_is_a_dict_for_json() -> None:
     verdict = groundedness(**ROW, model="lexical")
     rows = evaluate_all([ROW], [groundedness, safety], "lexical")
-    for value in (verdict, evaluate([ROW], groundedness, "lexical"), rows, rows[0], evaluate([], safety, "lexical")):
+    verdicts, none, score = evaluate([ROW], groundedness, "lexical"), evaluate([], safety, "lexical"), verdict.metrics
+    parts = verdicts[:1], verdicts + verdicts, verdicts.copy(), rows[:0], rows[0].copy(), rows[0] | {"again": verdict}
+    for value in (verdict, verdicts, rows, rows[0], none, score["groundedness"], *parts):
         with pytest.raises(TypeError, match=r"use its attribute \.passed"):
             bool(value)
     plain = verdict.to_dict()
@@ -327,6 +330,7 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     evaluate_any: Any = evaluate
     call_any: Any = groundedness
+    make_twice: Any = partial(make_judge, "a", "Is {{ outputs }}?")
     pd = pytest.importorskip("pandas")
     odd = pd.DataFrame({"inputs": ["Who?"], "when": [object()]})
     cases: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -361,9 +365,30 @@ def test_mistakes_name_the_fix(monkeypatch: pytest.MonkeyPatch, endpoint: ChatEn
         (lambda: evaluate([{"response": "x", "contexts": [3]}], safety, "lexical"), ValueError, "`contexts[0]`"),
         (lambda: safety(**ROW, expectations={"guidelines": 3}), ValueError, "`expectations.guidelines`"),
         (lambda: make_judge("a b", "Is {{ outputs }}?"), ValueError, "name: a judge cannot be called a b"),
-        (lambda: make_judge("a", "Is {{ outputs }}?", feedback_value_type=set), ValueError, "feedback_value_type: "),
+        (
+            lambda: make_judge("a", "Is {{ outputs }}?", feedback_value_type=set),
+            ValueError,
+            "feedback_value_type: must be bool, dict, float, int, list, str or a Literal of labels",
+        ),
+        (
+            lambda: make_twice(result="text", feedback_value_type=bool),
+            ValueError,
+            "feedback_value_type: means the same",
+        ),
+        (lambda: make_twice(description="x", asks="y"), ValueError, "as asks, which is given too; remove one of them"),
         (lambda: make_judge("a", "Is {{ outputs }}?", pass_=["x"]), ValueError, "pass_: "),
         (lambda: make_judge("a", "{{ outputs }}?", inference_params={"top_p": 1}), ValueError, "inference_params: "),
+        (
+            lambda: make_judge("a", "{{ outputs }}?", inference_params={"temperature": "hot"}),
+            ValueError,
+            "inference_params.temperature: must be a number",
+        ),
+        (
+            lambda: make_judge("a", "{{ outputs }}?", temperature=0, inference_params={"temperature": 1}),
+            ValueError,
+            "inference_params.temperature: means the same as temperature",
+        ),
+        (lambda: make_judge("a", "{{ outputs }}?", description=""), ValueError, "description: must be one line"),
         (lambda: judges.correctness.configured(pass_at=3), ValueError, "has no settings; remove pass_at"),
         (lambda: make_judge("tone", "Is it polite?"), ValueError, "instructions: names no variable"),
         (

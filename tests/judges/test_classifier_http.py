@@ -87,7 +87,7 @@ def _predictions(values: list[object], labels: tuple[str, str] = ("entailment", 
     return web.json_response(found, headers={"x-compute-tokens": str(10 * len(values))})
 
 
-def _classes(values: list[float], **changes: object) -> web.Response:
+def _classes(values: list[float], tokens: object = None, **changes: object) -> web.Response:
     # Neither order of the list nor of the classes is that of the labels by chance.
     data = [
         {
@@ -99,7 +99,7 @@ def _classes(values: list[float], **changes: object) -> web.Response:
         }
         for index, value in enumerate(values)
     ]
-    usage = {"prompt_tokens": 10 * len(values), "total_tokens": 10 * len(values), "completion_tokens": 0}
+    usage = {"prompt_tokens": tokens or 10 * len(values), "total_tokens": 10 * len(values), "completion_tokens": 0}
     return web.json_response(
         {"id": "classify-1", "object": "list", "created": 1, "model": "tiny-1", "data": data[::-1], "usage": usage}
     )
@@ -157,6 +157,15 @@ class TestForms:
             response = client.ask(asked(*((f"{number}", "c") for number in range(20))))
             assert [len(batch) for batch in server.batches] == [20, 8, 8, 4]
             assert len(response.decisions) == 20
+
+    def test_an_odd_count_of_any_request_is_named(self, tmp_path: Path) -> None:
+        with Server() as server:
+            client = Client(build(settings(server, tmp_path, TEXT, "/classify"), KEY))
+            server.answer = lambda inputs: _classes([0.2 for _ in inputs], tokens="1,200")
+            response = client.ask(asked(*((f"{number}", "c") for number in range(40))))
+            first, *others = map(len, server.batches)
+            assert others
+            assert (response.input_tokens, response.invalid) == (10 * sum(others), ("usage",)), first
 
     def test_one_time_limit_holds_for_all_requests_of_a_call(self, tmp_path: Path) -> None:
         with Server() as server:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import each_case
 
-from judges.agreement.combine import Combine, combine, metrics_of
+from judges.core.combine import Combine, combine, metrics_of
 from judges.core.judge import Metric
 from judges.core.verdict import Assessment, Reason, Score
 

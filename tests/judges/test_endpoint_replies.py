@@ -1,5 +1,6 @@
 """What of an endpoint's reply is believed, and what of its error message is shown."""
 
+import itertools
 import json
 from typing import Any
 
@@ -32,20 +33,27 @@ CHOICES = {"choices": [{"message": {"content": "Yes."}, "finish_reason": "stop"}
 
 
 def test_ids_and_counts_out_of_bounds_are_absent(endpoint: ChatEndpoint) -> None:
-    """However large, infinite or odd: the answer counts, and the field that is wrong is named."""
+    """However large, infinite or odd: the answer counts, and so does the other count; what is wrong is named."""
     wrong: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ({"id": 3_000_000 * "x"}, ("id",)),
         ({"id": ["a"], "model": 257 * "m"}, ("id", "model")),
         ({"model": {"name": "m"}}, ("model",)),
         ({"id": True}, ("id",)),
-        ({"usage": {"prompt_tokens": 1e308, "completion_tokens": 3}}, ("usage",)),
-        ({"usage": {"prompt_tokens": 3, "completion_tokens": -1}}, ("usage",)),
         ({"usage": {"prompt_tokens": 10**9 + 1}}, ("usage",)),
         ({"usage": {"prompt_tokens": 1.5}}, ("usage",)),
         ({"usage": {"prompt_tokens": "many"}}, ("usage",)),
         ({"usage": {"prompt_tokens": True}}, ("usage",)),
         ({"usage": [1, 2]}, ("usage",)),
     ]
+    odd: list[object] = ["7.0", "1,200", [7], {"text": 7}, 1e308, -1, True, "9" * 11, 10**400]
+    counts = [(value, 3, 0, 3) for value in odd] + [(7, value, 7, 0) for value in odd]
+    for prompt, answer, *tokens in counts:
+        usage = {"prompt_tokens": prompt, "completion_tokens": answer, "prompt_tokens_details": {"cached_tokens": 5}}
+        endpoint.behaviour = not_json(json.dumps(CHOICES | {"usage": usage}), content_type="application/json")
+        response = openai(endpoint.base_url).ask(REQUEST)
+        found = [response.input_tokens, response.output_tokens]
+        assert (found, response.invalid) == (tokens, ("usage",)), f"{str(usage)[:80]}: {found}"
+        assert response.cached_tokens == min(5, response.input_tokens)
     for fields, invalid in wrong:
         endpoint.behaviour = not_json(json.dumps(CHOICES | fields), content_type="application/json")
         response = openai(endpoint.base_url).ask(REQUEST)
@@ -61,12 +69,13 @@ def test_ids_and_counts_out_of_bounds_are_absent(endpoint: ChatEndpoint) -> None
 
 def test_those_of_anthropic_s_form_too() -> None:
     content = {"content": [{"type": "text", "text": "Yes."}], "id": 300 * "x", "model": 7}
-    usage = {"input_tokens": 7, "cache_read_input_tokens": 1e308, "output_tokens": 3}
-    behaviour = not_json(json.dumps(content | {"usage": usage}), content_type="application/json")
-    with MessagesEndpoint(behaviour) as messages:
-        response = anthropic(messages.base_url).ask(REQUEST)
-    assert (response.invalid, response.response_id, response.model) == (("id", "usage"), None, "7")
-    assert (response.input_tokens, response.output_tokens) == (0, 0)
+    for cached, output, tokens in ((1e308, 3, (0, 3)), (5, "3.0", (12, 0)), ("1,200", None, (7, 0))):
+        usage = {"input_tokens": 7, "cache_read_input_tokens": cached, "output_tokens": output}
+        behaviour = not_json(json.dumps(content | {"usage": usage}), content_type="application/json")
+        with MessagesEndpoint(behaviour) as messages:
+            response = anthropic(messages.base_url).ask(REQUEST)
+        assert (response.invalid, response.response_id, response.model) == (("id", "usage"), None, "7")
+        assert (response.input_tokens, response.output_tokens) == tokens
 
 
 TPM = "on tokens per min (TPM): Limit 30000,{} Requested {}. See https://x.example/limits"
@@ -229,6 +238,28 @@ ODD: dict[str, tuple[object, str, int]] = {
     "two in the reasoning": (completion(content="", reasoning_content=f"{GOOD}\n{BAD}"), "invalid_answer", 1),
     "two in two places": (completion(reasoning=BAD, **THOUGHTS), "invalid_answer", 1),
     "two in two calls": (completion(content="", tool_calls=[call_of(GOOD), call_of(BAD)]), "invalid_answer", 1),
+    "the end of thoughts in the content": (completion(content=f"<unused95>{GOOD}", reasoning_content="A"), "yes", 1),
+    "the end of thoughts and the text in the reasoning": (
+        completion(content="<unused94>", reasoning_content=f"thought\nNo: {BAD}<unused95>{GOOD}"),
+        "yes",
+        1,
+    ),
+    "the name of thoughts, all else in the reasoning": (completion(**THOUGHTS | {"content": "thought\n"}), "yes", 1),
+    "the name of thoughts before the text in the reasoning": (
+        completion(content="<channel|>", reasoning=f"thought\n{GOOD}"),
+        "yes",
+        1,
+    ),
+    "a plain answer behind the name of thoughts": (
+        completion(content="thought\nRationale: So.\nResult: yes", reasoning_content="A"),
+        "yes",
+        1,
+    ),
+    "thoughts without an end in the reasoning": (
+        completion(content="", reasoning_content=f"<unused94>thought\n{GOOD}"),
+        "invalid_answer",
+        1,
+    ),
     "a copy of the material": (completion(content="", reasoning_content=PLANTED), "invalid_answer", 2),
     "cut off, a draft in the reasoning": (completion("length", **THOUGHTS), "truncated", 2),
     "withheld, a draft in the reasoning": (completion("content_filter", **THOUGHTS), "content_filter", 1),
@@ -278,6 +309,31 @@ def test_an_odd_reply_has_one_outcome(body: object, outcome: str, calls: int) ->
         assert found.said == "why"
 
 
+SAID = {
+    "Invalid API key": "judge_rejected",
+    "Incorrect api-key provided": "judge_rejected",
+    "Unauthorized": "judge_rejected",
+    "model 'm:7b' not found, try pulling it first": "judge_rejected",
+    "The model `m` does not exist": "judge_rejected",
+    "You exceeded your current quota.": "rate_limited",
+    "Rate limit reached for m": "rate_limited",
+    "too many requests": "rate_limited",
+    "This model's context length is 4096 tokens": "input_too_long",
+    "Requested tokens (5000) exceed context window of 4096": "input_too_long",
+    "context deadline exceeded": "judge_unavailable",
+    "invalid response of the upstream server": "judge_unavailable",
+    "no healthy upstream was found": "judge_unavailable",
+    f"cannot answer: {'x' * 80} invalid api key": "judge_unavailable",
+}
+
+
+def test_an_error_that_is_a_plain_text_is_what_its_opening_says(endpoint: ChatEndpoint) -> None:
+    for (text, reason), form in itertools.product(SAID.items(), (str, lambda said: {"message": said}, lambda s: [s])):
+        endpoint.behaviour = not_json(json.dumps({"error": form(text)}), content_type="application/json")
+        failure = openai(endpoint.base_url).fails(REQUEST)
+        assert (failure.reason, failure.said) == (reason, text), text
+
+
 def test_a_verdict_in_another_place_is_noted_and_other_texts_are_named(endpoint: ChatEndpoint) -> None:
     for message, read_from in (
         (THOUGHTS, "reasoning_content"),
@@ -323,6 +379,7 @@ def test_the_same_holds_for_anthropic_s_form() -> None:
         (message({"type": "reasoning", "text": ["x"]}, {"type": ["x"]}, None, "x", text), "yes"),
         (message({"type": "thinking", "thinking": BAD}, text), "yes"),
         (message({"type": "thinking", "thinking": GOOD}), "yes"),
+        (message({"type": "thinking", "thinking": GOOD}, {"type": "text", "text": "<unused95>"}), "yes"),
         (message({"type": "tool_use", "id": "a", "name": "json", "input": json.loads(GOOD)}), "yes"),
         (message({"type": "thinking", "thinking": "So yes."}), "invalid_answer"),
         (message({"type": "thinking", "thinking": GOOD}, stop_reason="max_tokens"), "truncated"),

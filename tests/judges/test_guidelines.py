@@ -136,6 +136,8 @@ class TestPrompt:
         trace = msgspec.structs.replace(LONG, context=["Two years.", "Devices come with paper. " * 1000])
         found = asyncio.run(evaluate(JUDGE.configured({"score_cut": True}), trace, model))
         assert (found.outcome, found.details["left_out"]) == ("scored", {"messages": 4, "context": 1})
+        given = [JUDGE, *(JUDGE.configured({"score_cut": value}) for value in (True, False))]
+        assert [judge.scores_cut for judge in given] == [False, True, False]
 
 
 OBEYED = {

@@ -195,9 +195,9 @@ SENT = {"response_format", "max_tokens", "max_completion_tokens", "temperature"}
 SUBSETS = [set(names) for size in range(5) for names in itertools.combinations(sorted(SENT), size)]
 
 
-def refusing(fields: set[str], reply: Reply) -> Behaviour:
-    """Refuse requests with any of these fields, always by the same reply."""
-    return lambda call: reply if fields & call.body.keys() else yes_no()
+def refusing(fields: set[str], reply: Reply, required: set[str] | None = None) -> Behaviour:
+    """Refuse requests with any of these fields, or without one that is required, always by the same reply."""
+    return lambda call: reply if fields & call.body.keys() or (required or set()) - call.body.keys() else yes_no()
 
 
 class TestOptionsOfTheEndpoint:
@@ -208,11 +208,14 @@ class TestOptionsOfTheEndpoint:
             "a fault": failing(500, "guided decoding backend not found"),
             "nothing": not_json("", status=422),
         }
-        for (said_, reply), refused in itertools.product(replies.items(), SUBSETS):
-            with ChatEndpoint(slow(0.01, refusing(refused, reply))) as server:
+        for (said_, reply), refused, required in itertools.product(replies.items(), SUBSETS, (set(), {"max_tokens"})):
+            if refused & required:
+                continue
+            case = said_, refused, required
+            with ChatEndpoint(slow(0.01, refusing(refused, reply, required))) as server:
                 one = client(server.base_url)
-                assert len(one.ask_often(64, BOUNDED)) == 64, (said_, refused)
-                assert len(server.calls) <= 64 + 4, (said_, refused, len(server.calls))
+                assert len(one.ask_often(64, BOUNDED)) == 64, case
+                assert len(server.calls) <= 64 + 4, (case, len(server.calls))
                 server.forget()
                 one.ask(BOUNDED)
                 (last,) = server.calls
@@ -220,7 +223,7 @@ class TestOptionsOfTheEndpoint:
                 kept = usual - refused
                 if "max_tokens" in refused and "max_completion_tokens" not in refused and len(refused) < 3:
                     kept.add("max_completion_tokens")
-                assert last.body.keys() & SENT == kept, (said_, refused)
+                assert last.body.keys() & SENT == kept, case
 
     @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
     @pytest.mark.parametrize("field", ["response_format", "temperature"])
@@ -237,6 +240,16 @@ class TestOptionsOfTheEndpoint:
         one = client(endpoint.base_url)
         assert [one.ask().finish_reason for _ in range(3)] == ["stop"] * 3
         assert [call.status for call in endpoint.calls] == [422, 400, 200, 200, 200]
+
+    def test_that_are_named_may_be_required_by_another_name(self, endpoint: ChatEndpoint) -> None:
+        """The bound has a new name, structured output is refused in words of nobody, and some bound is required."""
+        unnamed = refusing({"response_format"}, failing(400, MESSAGES["in words of nobody"]), {"max_completion_tokens"})
+        renamed = failing(400, "Use 'max_completion_tokens' instead of 'max_tokens'.", param="max_tokens")
+        endpoint.behaviour = lambda call: renamed if "max_tokens" in call.body else unnamed(call)
+        one = client(endpoint.base_url)
+        assert [one.ask(BOUNDED).finish_reason for _ in range(3)] == ["stop"] * 3
+        assert [call.status for call in endpoint.calls] == [400, 400, 200, 400, 200, 200]
+        assert endpoint.calls[-1].body.keys() & SENT == {"max_completion_tokens", "temperature"}
 
     def test_that_one_judge_alone_is_refused_with_stay_with_the_others(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = lambda call: (
@@ -319,6 +332,10 @@ class TestOptionsOfTheEndpoint:
                 "xhigh",
                 "high",
             ),
+            ("Use /v1/responses or set reasoning_effort to none.", None, "none"),
+            ("Set reasoning_effort=none for tools.", "high", "none"),
+            ("reasoning_effort does not support none; supported values are low, medium and high", "none", "low"),
+            ("reasoning_effort must be one of [minimal|low|max]: this one is too high.", "xhigh", "max"),
         ]
         for message, effort, wanted in cases:
             endpoint.forget()

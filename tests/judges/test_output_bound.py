@@ -42,11 +42,23 @@ class TestThinking:
             thinks(reasoning="Hm."),
             thinks(content=[{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}]),
             answers("<think>Hm.</think>Yes."),
+            answers("thought\nHm.<unused95>Yes."),
+            answers("<|START_THINKING|>Hm.<|END_THINKING|>Yes."),
             answers("<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Yes."),
             answers("Yes.", usage=Usage(100, 500)),
             answers("", finish_reason="length"),
         ],
-        ids=["reasoning_content", "reasoning", "parts", "in the text", "harmony", "hidden, but counted", "all of it"],
+        ids=[
+            "reasoning_content",
+            "reasoning",
+            "parts",
+            "in the text",
+            "Gemma",
+            "another family",
+            "harmony",
+            "hidden, but counted",
+            "all of it",
+        ],
     )
     def test_once_seen_keeps_its_allowance(self, endpoint: ChatEndpoint, reply: Behaviour) -> None:
         endpoint.behaviour = sequence(answers("Yes."), reply, answers("Yes."), answers("Yes."))

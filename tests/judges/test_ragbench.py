@@ -7,7 +7,7 @@ from support_answers import answer, figures, of_response, scored, trace
 
 from judges.catalog.ragbench import JUDGE
 from judges.core.prompt import Block, render
-from judges.request import truncate_to_context
+from judges.requests.request import truncate_to_context
 from tracejudge import Document, Trace
 
 TRACE = trace(["One is here. Two is here.", "Three is here."], "First it says. Then it says.")

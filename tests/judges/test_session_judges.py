@@ -9,11 +9,11 @@ from judges.code import CodeError
 from judges.code import judge as judge_in_python
 from judges.core.judge import AnyOf
 from judges.core.prompt import Block, render
+from judges.core.sessions import in_order, join, part, transcript, turns
 from judges.custom import DefinitionError, define
 from judges.python.importing import Loaded
 from judges.python.runner import make as make_in_python
 from judges.registry import catalogue
-from judges.sessions import in_order, join, part, transcript, turns
 from tracejudge import Document, Message, Trace
 
 JUDGES = ("conversation_completeness", "knowledge_retention", "user_frustration")

@@ -5,7 +5,7 @@ import time
 import pytest
 from support.cases import each_case
 
-from judges.parsing.thoughts import answer_of
+from judges.parsing.thoughts import answer_of, beside_thoughts
 
 FINAL = "<|start|>assistant<|channel|>final<|message|>"
 ANALYSIS = "<|channel|>analysis<|message|>"
@@ -26,6 +26,8 @@ ANSWERS: dict[str, tuple[str, str | None]] = {
     "no end of a thought of Gemma 4": ("<|channel>thought\nA", None),
     "marks of MedGemma": ("<unused94>thought\nA<unused95>B", "B"),
     "no end of a thought of MedGemma": ("<unused94>thought\nA", None),
+    "the end of a thought of MedGemma alone": ("thought\nA\n<unused95>B", "B"),
+    "a thought of MedGemma without its name": ("<unused94>A", None),
     "a mark of Gemma 4 quoted in the answer": ('{"rationale": "It says <channel|>yes."}',) * 2,
     "no end of a mark of one family": ("<|begin_of_thought|>A", None),
     "the opening mark missing": ("A.\n</think>\nB", "\nB"),
@@ -64,6 +66,27 @@ ANSWERS: dict[str, tuple[str, str | None]] = {
 @each_case(("text", "answer"), ANSWERS.values(), ids=ANSWERS)
 def test_the_answer_stands_behind_the_thoughts(text: str, answer: str | None) -> None:
     assert answer_of(text) == answer
+
+
+BESIDE: dict[str, tuple[str, str]] = {
+    "the answer": ("B", "B"),
+    "the end": ("\n<unused95>B", "B"),
+    "the end of Gemma 4": ("A<channel|>B<turn|>", "B"),
+    "the end alone": ("<unused95>", ""),
+    "the beginning alone": ("<unused94>thought\n", ""),
+    "the beginning of Gemma 4 alone": ("<|channel>thought", ""),
+    "another beginning alone": ("<think>\n", ""),
+    "the name alone": ("thought", ""),
+    "the name": ("thought\nB", "B"),
+    "the name and the end": ("thought\nA<unused95>B", "B"),
+    "a text that begins so": ("thoughts B", "thoughts B"),
+    "thoughts without an end": ("<unused94>thought\nA", "<unused94>thought\nA"),
+}
+
+
+@each_case(("text", "answer"), BESIDE.values(), ids=BESIDE)
+def test_a_server_that_moved_thoughts_leaves_parts_of_them(text: str, answer: str) -> None:
+    assert beside_thoughts(text) == answer
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from judges.core.judge import Judge
 from judges.core.prompt import Block, Prompt, conversation, documents, render
 from judges.registry import catalogue
-from judges.request import truncate_to_context
+from judges.requests.request import truncate_to_context
 from tracejudge import Document, Message, Trace
 
 GROUNDEDNESS = catalogue()["groundedness"]

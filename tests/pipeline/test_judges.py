@@ -4,7 +4,7 @@ import msgspec
 from support.pipeline import Pipeline
 
 import tracejudge
-from judges.agreement.combine import JOINT
+from judges.core.combine import JOINT
 from judges.registry import catalogue, configured
 
 TRACE = tracejudge.Trace(

@@ -72,6 +72,7 @@ def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:
         (ModelUnavailableError("away"), (37, 0, 0)),
         (ChatResponse(YES), (37, 100, 1)),
         (ModelTimeoutError("late"), (37, 200, 2)),
+        (ChatResponse(YES, output_tokens=7, invalid=("usage",)), (37, 300, 3)),
     )
 
     async def run() -> None:

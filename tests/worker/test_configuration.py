@@ -458,7 +458,7 @@ def test_what_is_right_is_not_refused(text: str) -> None:
 
 # --- mistakes ---
 
-KNOWN = ", ".join(sorted(KEYS))
+KNOWN = ", ".join([*KEYS][:30]) + ", …"
 HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
 URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 NO_HOST = (
@@ -488,7 +488,7 @@ def in_rule(line: str, message: str) -> Mistake:
     return in_file(f"{RULE}{line}\n", f"rules[0]{message}")
 
 
-OF_PHOENIX = ", ".join(sorted(PhoenixSettings.__struct_fields__))
+OF_PHOENIX = ", ".join(PhoenixSettings.__struct_fields__)
 
 
 def in_receiver(text: str, message: str) -> Mistake:

@@ -14,7 +14,7 @@ from judges.core.model import ChatRequest, ModelSettings, Price
 from judges.core.prompt import Message
 from judges.core.verdict import Call
 from judges.registry import configured
-from judges.request import BYTES_PER_TOKEN
+from judges.requests.request import BYTES_PER_TOKEN
 from worker.config.graders import Graders
 from worker.config.settings import Cascade, Rule, Settings
 from worker.judging.reservations import most_tokens

@@ -7,9 +7,9 @@ from replay_parts import Replays
 from session_parts import COMPLETE, Sessions, evaluations, said
 from stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, samples, settings_of
 
+from judges.core.sessions import transcript
 from judges.core.verdict import session_evaluation_id
 from judges.registry import catalogue
-from judges.sessions import transcript
 from tracejudge import Message
 from worker.config.settings import Rule, Where
 from worker.ingest.conversations import session_id_of

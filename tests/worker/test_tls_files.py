@@ -13,8 +13,8 @@ from support.cases import each_case
 from judges.core.model import ModelSettings
 from judges.models.registry import ModelSettingsError, build
 from worker.cli.doctor.http_endpoints import endpoint
-from worker.config.loading import build as build_settings
-from worker.config.loading import load, read
+from worker.cli.lint import lint
+from worker.config.loading import load
 from worker.config.settings import SettingsError
 from worker.export.receiver_client import Destination, ReceiverClient
 from worker.telemetry.finding import cause_of
@@ -66,11 +66,15 @@ USES: dict[str, tuple[str, Callable[[str], object]]] = {
     "a broker's": ("ssl_ca_certs", by_broker("ssl_ca_certs")),
     "a broker's in short": ("keyfile", by_broker("keyfile")),
     "a Redis broker's": ("ssl_ca_certs", by_broker("ssl_ca_certs", "rediss")),
+    "a scheme in upper case": (
+        "ssl_ca_certs",
+        lambda path: load({}, None, {"redis_url": f"REDISS://h?ssl_ca_certs={path}"}),
+    ),
     "Redis without options": (
         "SSL_CERT_FILE",
         lambda path: load({"SSL_CERT_FILE": path}, None, {"redis_url": "rediss://host"}, needs_rules=False),
     ),
-    "a model": ("SSL_CERT_FILE", by_variable("SSL_CERT_FILE", lambda: build(MODEL, {}))),
+    "a model": ("base_url: the variable SSL_CERT_FILE", by_variable("SSL_CERT_FILE", lambda: build(MODEL, {}))),
     "a receiver": ("SSL_CERT_FILE", by_variable("SSL_CERT_FILE", receiver)),
 }
 
@@ -96,9 +100,39 @@ def test_files_that_nothing_uses_are_no_matter(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     build(ModelSettings(base_url="http://127.0.0.1:1/v1", model="m"), {})
     load({"SSL_CERT_FILE": "/nowhere/ca.pem"}, None, needs_rules=False)
-    # `tracejudge lint` runs where the files need not be.
-    named = {"TRACEJUDGE_REDIS_URL": "rediss://host?ssl_ca_certs=/nowhere/ca.pem"}
-    build_settings(read(named), needs_rules=False)
+    assert not [one for one in lint({"SSL_CERT_FILE": "/nowhere/ca.pem"}) if one.severity == "error"]
+
+
+LINTED = """\
+shards = ["REDISS://:secret@host?ssl_ca_certs=/nowhere/a", "redis://host"]
+broker_url = "amqps://host?ssl_ca_certs=/nowhere/b"
+metrics_tls_cert = "/nowhere/c"
+metrics_tls_key = "/nowhere/d"
+[models.default]
+base_url = "https://host/v1"
+model = "m"
+[receivers.x]
+kind = "webhook"
+url = "https://host"
+ca_file = "/nowhere/e"
+client_cert = "/nowhere/f"
+client_key = "/nowhere/g"
+"""
+
+
+def test_lint_reports_each_file_that_stops_a_start(tmp_path: Path) -> None:
+    path = tmp_path / "linted.toml"
+    path.write_text(LINTED, encoding="utf-8")
+    variables = {"SSL_CERT_FILE": "/nowhere/h"}
+    found = lint(variables, str(path))
+    assert {(one.key or one.place, one.line) for one in found} == {
+        ("shards", 1), ("broker_url", 2), ("metrics_tls_cert", 3), ("receivers.x.ca_file", 11),
+        ("receivers.x.client_cert", 12), ("SSL_CERT_FILE", None),
+    }  # fmt: skip
+    assert {(one.code, one.fix) for one in found} == {("TJ001", "name a readable PEM file")}
+    assert all("cannot be used (No such file" in one.what and "secret" not in one.what for one in found)
+    with pytest.raises(SettingsError, match=r": shards: rediss://host: ssl_ca_certs: the file /nowhere/a cannot be"):
+        load(variables, str(path))
 
 
 def test_the_doctor_names_them_too(monkeypatch: pytest.MonkeyPatch) -> None:

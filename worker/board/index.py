@@ -17,8 +17,8 @@ from worker.lookup import VerdictOutcome, outcome_of
 from worker.monitor.series import VERSION_DIGITS
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.sampling import position
-from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, scan_stream
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.board")
 _READ_COUNT: Final = 500
@@ -101,7 +101,7 @@ class IndexedVerdict(NamedTuple):
             verdict.origin,
             outcome_of(entry),
             verdict.reason or "",
-            score.metric if score else verdict.metrics[0] if verdict.metrics else verdict.judge,
+            score.metric if score is not None else verdict.metrics[0] if verdict.metrics else verdict.judge,
             None if score is None else score.value,
             None if score is None or score.passed is None else int(score.passed),
             None if score is None else score.probability,

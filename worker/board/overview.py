@@ -15,9 +15,9 @@ from worker.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, ut
 from worker.report.figures import Evidence, Period, Point, Report, Row, Scope, Sources, make_report, oldest_bucket
 from worker.report.html import chart
 from worker.report.sources import read_sums
-from worker.service import ServiceThread
 from worker.storage.client import Store, groups_of
 from worker.telemetry.backlog import measure
+from worker.telemetry.service import ServiceThread
 
 _EVERY_S: Final = 15.0
 _DAYS: Final = 7

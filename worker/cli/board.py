@@ -9,8 +9,8 @@ import msgspec
 from worker.cli.options import REDIS, note, note_unknown_variables
 from worker.config.loading import config_path, load, redis_fix
 from worker.config.settings import SettingsError
-from worker.service import OUTAGE
 from worker.telemetry import logs
+from worker.telemetry.service import OUTAGE
 
 _NEEDED = ("starlette", "uvicorn", "jinja2")
 

@@ -20,10 +20,10 @@ from judges.core.judge import Judge, Metric
 from judges.core.model import ModelSettings
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
+from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.cli.labels import Defaults, LineError, LineReader, ReadLabel
 from worker.cli.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
-from worker.config.errors import nearest
 from worker.config.graders import judge_for
 from worker.config.loading import load
 from worker.config.settings import JudgeCalibration, Settings, SettingsError

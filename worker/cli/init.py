@@ -11,11 +11,11 @@ from typing import Final
 
 import click
 
+from judges.custom.definition import nearest
 from judges.models.registry import PROVIDERS, known_model, known_models
 from judges.registry import catalogue
 from worker.cli.lint import LintFinding, lint
 from worker.cli.options import note
-from worker.config.errors import nearest
 from worker.config.loading import CONFIG_NAME
 
 _ADDRESSES: Final = {"openai": "https://api.openai.com/v1"}
@@ -196,12 +196,12 @@ def _numbers(option: str, text: str, count: int, fix: str) -> list[float]:
 
 
 def _checked(text: str, name: str) -> list[LintFinding]:
-    """Lint the text by itself, without variables that would win over it; return the warnings.
+    """Lint the text by itself, without variables that would win over it or are wrong themselves; return the warnings.
 
     Raises:
         UsageError: A worker would not start with it.
     """
-    ours = {key: value for key, value in os.environ.items() if not key.startswith("TRACEJUDGE_")}
+    ours = {key: value for key, value in os.environ.items() if not key.startswith(("TRACEJUDGE_", "SSL_CERT_FILE"))}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / name
         file.write_text(text, encoding="utf-8")

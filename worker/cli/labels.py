@@ -15,6 +15,7 @@ from rich.table import Table
 from judges.agreement.labelled import is_known_label, says_yes, scale_of
 from judges.core.judge import Judge, Metric
 from judges.core.verdict import Verdict
+from judges.custom.definition import nearest
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
 from judges.registry import configured
@@ -35,7 +36,6 @@ from worker.cli.options import (
     print_json,
     print_table,
 )
-from worker.config.errors import nearest
 from worker.lookup import keep_traces
 from worker.monitor.answers import read_answers
 from worker.monitor.label_store import (

@@ -18,7 +18,7 @@ from judges.custom.definition import MAX_BYTES
 from worker.cli.doctor import budgets, canary
 from worker.cli.doctor.judge_models import calibrations
 from worker.cli.options import CONFIG, JSON, NOTES, amount, print_json
-from worker.config.checks import models_of_judge
+from worker.config.checks import check_files, models_of_judge
 from worker.config.loading import Given, build, named_variables, read, unconfigured, unknown_variables
 from worker.config.settings import Rule, Settings, SettingsError
 
@@ -40,9 +40,9 @@ class Code(NamedTuple):
 
 
 CODES: Final = (
-    Code("TJ001", "unreadable-file", "error", "A file cannot be read, or is no TOML.",
+    Code("TJ001", "unreadable-file", "error", "A file cannot be read, or is no TOML or PEM.",
         "check its path, its permissions and its syntax",
-        r"cannot be read|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
+        r"cannot be read|the file .* cannot be used|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
     Code("TJ002", "unknown-key", "error", "No setting has this name.",
         "take it out, or name a key of docs/reference/configuration.md", r"unknown (key|kind)"),
     Code("TJ003", "missing-key", "error", "A needed key is absent or empty.", "set it", r": is (missing|empty)"),
@@ -139,7 +139,7 @@ def lint(environment: Mapping[str, str], config: str | None = None) -> list[Lint
             found.append(_finding(_code_of(str(error)), text, place=place))
             if variables.pop(place, None) is None:
                 return found
-    copy = _Copy(given)
+    copy = _Copy(given, variables)
     settings = copy.mistakes(found)
     if settings is not None:
         left_out = _OF_WHOLE if found else frozenset()
@@ -154,8 +154,9 @@ def lint(environment: Mapping[str, str], config: str | None = None) -> list[Lint
 class _Copy:
     """A configuration from which mistakes are taken out one by one, until the rest is right."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: Given, environment: Mapping[str, str]) -> None:
         self._given = given
+        self._environment = environment
         # Rows of tables keep their number in the file when an earlier one is taken out.
         self._numbers = {key: list(range(len(rows))) for key, rows in given.values.items() if isinstance(rows, list)}
         self._reported: set[Key] = set()
@@ -164,19 +165,24 @@ class _Copy:
     def mistakes(self, found: list[LintFinding]) -> Settings | None:
         """Add the findings; return the settings without the mistakes, None where they cannot be taken out."""
         for _ in range(_MAX_FINDINGS):
+            settings = None
             try:
-                return build(self._given)
+                settings = build(self._given)
+                check_files(settings, self._given.origin, self._environment, of_worker=True)
             except SettingsError as error:
                 place, key, text = self._located(str(error))
                 shown = key
                 if len(key) > 1 and isinstance(key[1], int):
                     shown = (key[0], self._numbers[str(key[0])][key[1]], *key[2:])
-                # An error that only misses a table that was taken out is not one of the file.
-                follows = "there is no " in text and any(name in text for name in self._gone)
+                # An error that only misses what was taken out is not one of the file.
+                follows = re.search("there is no |go(es)? (together|with)", text) and any(
+                    name in text for name in self._gone
+                )
                 if shown not in self._reported and not follows:
                     found.append(_finding(_code_of(str(error)), text, place=place, key=shown))
-                if not key or not self._take_out(key, text, shown):
-                    return None
+                if key and self._take_out(key, text, shown):
+                    continue
+            return settings
         return None
 
     def _located(self, text: str) -> tuple[str, Key, str]:

@@ -17,20 +17,21 @@ from rich.markup import escape
 from rich.table import Table
 
 import tracejudge
-from judges.agreement.combine import Combine
+from judges.core.combine import Combine
 from judges.core.judge import Judge
 from judges.core.prompt import neutralise
+from judges.custom.definition import nearest
 from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured, read_judge, shown
-from judges.rows import NOT_UTF8, as_trace, csv_rows, is_csv, text_lines
-from worker.config.errors import nearest
+from judges.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from worker.config.judge_files import checked, file_of
 from worker.config.loading import config_path, load, place_of, redis_fix, unknown_variables
 from worker.config.settings import Settings, SettingsError
 from worker.lookup import TraceNotFoundError
 from worker.replay import parse_time
+from worker.selection.lenient import NoTraceError, value_of
 from worker.storage.client import Store, StoreError, address, make_stores
 from worker.storage.keys import Keys
 
@@ -306,11 +307,12 @@ def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
+        if fault := encoding_fault(text):
+            yield Line(number, None, fault)
+            continue
         try:
-            row = msgspec.json.decode(text)
-        except UnicodeEncodeError:
-            yield Line(number, None, NOT_UTF8)
-        except (msgspec.DecodeError, RecursionError):
+            row = value_of(text.encode())
+        except NoTraceError:
             yield Line(number, None, "is not JSON")
         else:
             yield _converted(number, as_trace(row) if rows and isinstance(row, dict) else row)

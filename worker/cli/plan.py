@@ -6,9 +6,9 @@ import click
 from msgspec import structs
 from rich.table import Table
 
+from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.cli.options import JSON, OUT, REDIS, connect, note, print_json, print_table
-from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.settings import Settings
 from worker.monitor.series import DAY_S

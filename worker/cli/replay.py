@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.cli.options import (
     JSON,
@@ -26,7 +27,6 @@ from worker.cli.options import (
     with_retries,
 )
 from worker.cli.plan import work_table
-from worker.config.errors import nearest
 from worker.config.graders import Graders
 from worker.config.loading import load
 from worker.config.settings import MIB, Settings

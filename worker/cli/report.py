@@ -8,8 +8,8 @@ from typing import Final
 import click
 import msgspec
 
+from judges.custom.definition import nearest
 from worker.cli.options import REDIS, connect
-from worker.config.errors import nearest
 from worker.config.settings import Segment
 from worker.replay import parse_time
 from worker.report.archive import AbsentArchiveError, ArchiveError

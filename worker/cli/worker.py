@@ -6,9 +6,9 @@ import sys
 
 import click
 
+from judges.custom.definition import nearest
 from tracejudge_worker import replaced_files
 from worker.cli.options import REDIS
-from worker.config.errors import nearest
 from worker.config.loading import config_path, load
 from worker.config.settings import SettingsError
 from worker.telemetry import logs

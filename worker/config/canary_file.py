@@ -16,10 +16,9 @@ from msgspec import Struct
 
 from judges.core.judge import Judge
 from judges.core.verdict import Verdict
-from judges.custom.definition import read_text
+from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
-from worker.config.errors import nearest
 from worker.config.settings import Settings, SettingsError
 
 CANARY_SERVICE: Final = "tracejudge-canary"

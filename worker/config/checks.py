@@ -7,25 +7,26 @@ import ipaddress
 import math
 import re
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Final, NamedTuple, get_args, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES
 
-from judges.agreement.combine import Combine, is_disagreement, metrics_of
+from judges.core.combine import Combine, is_disagreement, metrics_of
 from judges.core.judge import Judge
 from judges.core.model import DECIDING
+from judges.custom.definition import nearest
 from judges.custom.installed import installed
 from judges.custom.variables import has_value
 from judges.models.credentials import NO_PROXY, ProxyRefusedError, check_pem, proxy_for
 from judges.models.http import is_endpoint
-from judges.models.registry import ModelSettingsError, check
+from judges.models.registry import ModelSettingsError, check, find
 from judges.registry import catalogue, configured
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
-from worker.config.errors import nearest, with_rule_name
+from worker.config.errors import with_rule_name
 from worker.config.graders import CODE, is_reserved, judge_for
 from worker.config.receivers import HttpUrl, OtlpSettings
 from worker.config.redaction import pattern_fault
@@ -39,6 +40,7 @@ _MAX_MODELS: Final = 9
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HINTS: Final = get_type_hints(Settings, include_extras=True)
 _HTTP_URLS: Final = tuple(key for key, kind in _HINTS.items() if HttpUrl in get_args(kind))
+_PEM_FILES: Final = ("metrics_tls_cert", "metrics_tls_key", "ca_file", "client_cert", "client_key")
 _WAYS: Final = ", ".join(get_args(Combine))
 # Schemes that the worker translates for kombu.
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
@@ -119,15 +121,29 @@ def _check_servers(settings: Settings, origin: Mapping[str, str]) -> None:
             raise SettingsError(f"{here}: there is no shard {number}; the last one is {last}")
 
 
-def with_files(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Open the files that are named for TLS with Redis and the broker, and return the settings."""
-    for url in (*settings.redis_urls, *each(settings.broker_url or "")):
-        for name, path in parse_qsl(urlsplit(url).query):
+def check_files(
+    settings: Settings, origin: Mapping[str, str], environment: Mapping[str, str], *, of_worker: bool = False
+) -> None:
+    """Open the files for TLS with Redis and the broker, and also all others that a worker opens at its start."""
+    keys = dict.fromkeys(settings.redis_urls, "shards" if settings.shards else "redis_url")
+    keys |= dict.fromkeys(each(settings.broker_url or ""), "broker_url")
+    needs_authorities = False
+    for url, key in keys.items():
+        parts = urlsplit(url)
+        for name, path in parse_qsl(parts.query):
             if name.removeprefix("ssl_") in {"ca_certs", "certfile", "keyfile"}:
-                check_pem(f"{mask_url(url)}: {name}", path, SettingsError)
-        if url.startswith(("rediss", "amqps")) and "ca_certs" not in url:
-            check_pem("SSL_CERT_FILE", environment.get("SSL_CERT_FILE"), SettingsError)
-    return settings
+                check_pem(f"{origin[key]}: {key}: {mask_url(url)}: {name}", path, SettingsError)
+        needs_authorities |= parts.scheme.startswith(("rediss", "amqps")) and "ca_certs" not in parts.query
+    if of_worker:
+        owners = {"": settings, **{f"receivers.{name}.": one for name, one in settings.all_receivers.items()}}
+        for owner, name in product(owners, _PEM_FILES):
+            place = origin.get((owner or name).partition(".")[0])
+            check_pem(f"{place}: {owner}{name}", getattr(owners[owner], name, None), SettingsError)
+        called = [model.base_url or find(model).default_url for model in settings.models.values()]
+        called += [getattr(one, "url", None) or "" for one in settings.all_receivers.values()]
+        needs_authorities |= any(urlsplit(url).scheme == "https" for url in called)
+    if needs_authorities:
+        check_pem("SSL_CERT_FILE", environment.get("SSL_CERT_FILE"), SettingsError)
 
 
 def _check_receivers(settings: Settings, origin: Mapping[str, str]) -> None:

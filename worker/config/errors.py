@@ -1,13 +1,11 @@
 """Error texts of the configuration: where a value is wrong and what belongs there, never the value."""
 
-import difflib
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
-from judges.custom.definition import MISSING, PATH, UNKNOWN, expected, fields_of, type_at
+from judges.custom.definition import MISSING, PATH, UNKNOWN, expected, fields_of, nearest, type_at
 from worker.config.settings import SettingsError
 
 
@@ -29,12 +27,3 @@ def describe_error(place: str, kind: Any, error: msgspec.ValidationError) -> str
 def with_rule_name(error: SettingsError, name: object, count: int) -> SettingsError:
     """Add the name of a rule to an error that has its index; a rule that is the only one needs none."""
     return SettingsError(f"{error} (rule {name!r})") if count > 1 else error
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that is closest, or list all."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return f"; known are {', '.join(names)}" if names else ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, get_args
 
-from judges.agreement.combine import JOINT, PARTS, Combine
+from judges.core.combine import JOINT, PARTS, Combine
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from worker.config.settings import Rule, Settings

@@ -12,11 +12,11 @@ import msgspec
 
 from judges.core.judge import Judge
 from judges.custom import is_definition, nearly_kind
-from judges.custom.definition import unread
+from judges.custom.definition import nearest, unread
 from judges.custom.installed import installed
 from judges.registry import JudgeTable, Place, catalogue, complete, is_toml, make_defined, read_judge, shown
 from worker.config.checks import clashes
-from worker.config.errors import describe_error, nearest
+from worker.config.errors import describe_error
 from worker.config.settings import SettingsError
 
 log = logging.getLogger("tracejudge.config")

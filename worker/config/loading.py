@@ -13,7 +13,7 @@ import msgspec
 
 from judges.core.model import ModelSettings
 from judges.custom import DefinitionError
-from judges.custom.definition import read_toml
+from judges.custom.definition import nearest, read_toml
 from judges.custom.installed import installed
 from judges.registry import CatalogueError, catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
@@ -22,8 +22,8 @@ from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
 from worker.config import judge_files
 from worker.config.canary_file import Canary
-from worker.config.checks import check_settings, with_files
-from worker.config.errors import describe_error, nearest, with_rule_name
+from worker.config.checks import check_files, check_settings
+from worker.config.errors import describe_error, with_rule_name
 from worker.config.objectives import FILE_NAME, read_objectives
 from worker.config.receivers import KINDS
 from worker.config.settings import Budget, Cascade, JudgeCalibration, Rule, Seconds, Settings, SettingsError, Size
@@ -74,7 +74,9 @@ def load(
         if value is not None:
             # `--shards` of the worker chooses, as `served_shards` does.
             given.values[key], given.origin[key] = value, f"--{key.removeprefix('served_').replace('_', '-')}"
-    return with_files(build(given, needs_rules=needs_rules), environment)
+    settings = build(given, needs_rules=needs_rules)
+    check_files(settings, given.origin, environment)
+    return settings
 
 
 class Given(NamedTuple):
@@ -107,7 +109,7 @@ def build(given: Given, *, needs_rules: bool = True) -> Settings:
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
-    raw, origin, path = given
+    raw, origin, path = dict(given.values), dict(given.origin), given.path
     _choose_servers(raw, origin)
     settings = _with_objectives(_with_judges(_convert(raw, origin), origin, path), origin, path)
     if settings.canary_file is not None and path and origin["canary_file"] == path:

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from judges.agreement.combine import Combine
+from judges.core.combine import Combine
 from judges.core.decision import Calibration
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings

@@ -20,9 +20,9 @@ from worker.dead_letters.store import DeadLetterStore, FoundDeadLetter, Retry
 from worker.queue.ledger import DeadLetter, Ledger
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Sampler
-from worker.service import ServiceThread
 from worker.storage.client import CHUNK_BYTES, Store, redis_now_ms
 from worker.telemetry.backlog import SHARE_OF_WAITING
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.judging")
 MIN_PACE: Final = 20

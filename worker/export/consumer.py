@@ -17,10 +17,10 @@ from redis.exceptions import ResponseError
 
 from worker.config.settings import Settings
 from worker.queue.ledger import OUTBOX_VERSION, OutboxEntry, read_outbox_entry
-from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, leave
 from worker.telemetry.finding import Check
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.export")
 _BLOCK_MS: Final = 1000

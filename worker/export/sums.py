@@ -51,10 +51,10 @@ from worker.monitor.series import (
 )
 from worker.monitor.watch import QualityWatch
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError, entry_position
 from worker.storage.keys import MONITOR_GROUP, Keys
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.monitor")
 _LOCK_MS: Final = 10_000

@@ -25,9 +25,9 @@ from worker.gateway.admission import Loss, Losses, RefusedError, full
 from worker.gateway.intake import Encoder
 from worker.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.gateway.publishing import away
-from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.telemetry.logs import where
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000

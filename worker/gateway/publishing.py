@@ -23,10 +23,10 @@ from tracejudge.settings import Settings as SdkSettings
 from tracejudge.sharding import shard_of
 from worker.config.settings import MIB, Settings
 from worker.gateway.admission import RefusedError, full
-from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError, StoreFullError
 from worker.telemetry.backlog import Caps, measure
 from worker.telemetry.metrics import GatewayMetrics
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.gateway")
 

@@ -25,12 +25,12 @@ from worker.gateway.gathering import Gatherers, Joiner
 from worker.gateway.intake import Encoder, sdk_settings
 from worker.gateway.publishing import Capacity, Publisher, Streams
 from worker.selection.unusable import UnusableInput
-from worker.service import ServiceThread
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
 from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
 from worker.telemetry.metrics import GatewayMetrics
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0

@@ -18,12 +18,12 @@ from worker.queue.notify import Notifier
 from worker.selection.rates import RateFactors
 from worker.selection.stream_entry import InvalidEntry, TraceEntry, read_entry
 from worker.selection.unusable import UnusableInput
-from worker.service import ServiceThread
 from worker.storage.client import Entry, Store, StoreError, leave
 from worker.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader
 from worker.storage.keys import INGEST_GROUP
 from worker.telemetry.backlog import Backpressure, Bounds
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 

@@ -18,8 +18,8 @@ import structlog
 from msgspec import Struct
 
 from judges.core.judge import Judge
+from judges.core.sessions import in_order, join, part
 from judges.core.verdict import Origin, joined_parts, session_parts
-from judges.sessions import in_order, join, part
 from tracejudge import Trace
 from worker.config.graders import Graders
 from worker.config.settings import Settings
@@ -28,11 +28,11 @@ from worker.queue.notify import Notifier
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Choice, Chosen, EvaluationFactory, not_shed, publication_parts
 from worker.selection.stream_entry import TraceEntry
-from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.storage.keys import Keys
 from worker.telemetry.backlog import Backpressure
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 _LOOK_EVERY_S: Final = 1.0

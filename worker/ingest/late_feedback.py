@@ -32,10 +32,10 @@ from worker.queue.pending_feedback import FeedbackMember, PendingFeedback
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Chosen
 from worker.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
-from worker.service import ServiceThread
 from worker.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
 from worker.telemetry.backlog import Backpressure
 from worker.telemetry.metrics import Metrics
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 

@@ -29,10 +29,10 @@ from worker.judging.fetching import BatchFetcher, HeldLeases, LeasedBatch, Limit
 from worker.queue.leases import RENEW_S, Leases
 from worker.queue.ledger import Ledger
 from worker.queue.notify import Notifier
-from worker.service import EventLoopThread, LoopEndedError, ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.telemetry.health import Pulse
 from worker.telemetry.heartbeat import Heartbeat
+from worker.telemetry.service import EventLoopThread, LoopEndedError, ServiceThread
 
 log = structlog.get_logger("tracejudge.judging")
 # Batches leased by one script call.

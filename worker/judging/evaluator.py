@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from judges.agreement.combine import metrics_of
+from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price, Spent
 from judges.core.verdict import Assessment, Verdict, with_said

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 
 import structlog
 
-from judges.agreement.combine import JOINT, PARTS, combine, join
+from judges.core.combine import JOINT, PARTS, combine, join
 from judges.core.judge import Judge
 from judges.core.verdict import Assessment, Reason
 from worker.config.graders import Grader

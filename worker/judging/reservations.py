@@ -26,7 +26,7 @@ from judges.core.model import (
     OverBudgetError,
 )
 from judges.core.prompt import Message
-from judges.request import BYTES_PER_TOKEN
+from judges.requests.request import BYTES_PER_TOKEN
 from tracejudge import Trace
 from worker.config.settings import NANO, Budget, Rule, Settings
 from worker.monitor.budgets import NOT_REDUCED

@@ -21,9 +21,9 @@ from kombu.transport.virtual import Channel as VirtualChannel
 from worker.config.graders import queue_label
 from worker.config.settings import Settings
 from worker.queue.batch import mark, mark_of
-from worker.service import ServiceThread
 from worker.storage.client import Store, StoreError
 from worker.telemetry.heartbeat import live_workers
+from worker.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.notify")
 TASK: Final = "tracejudge.judge"

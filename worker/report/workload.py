@@ -21,7 +21,7 @@ from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Verdict
 from judges.evaluation import prepared
-from judges.request import BYTES_PER_TOKEN, truncate_to_context
+from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.config.graders import CODE, Graders
 from worker.config.settings import Cascade, Settings
 from worker.judging.reservations import most_tokens

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import structlog
 from msgspec import structs
 
-from judges.agreement.combine import JOINT, PARTS
+from judges.core.combine import JOINT, PARTS
 from judges.core.judge import has_text
 from judges.core.verdict import Origin, joined_parts, session_parts
 from judges.parsing.retrievals import has_context

@@ -191,6 +191,9 @@ def test_the_exit_code_and_the_lines_of_json(run: Run) -> None:
 
 def test_init_writes_a_file_without_findings_and_never_over_another(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with monkeypatch.context() as wrong:
+        wrong.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+        assert run("init", "--provider", "openai", "--output", "../elsewhere.toml").code == 0
     options = (
         "--provider",
         "openai",

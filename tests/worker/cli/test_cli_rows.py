@@ -1,6 +1,7 @@
 """Rows of labelled data as traces: without ids, from CSV, in the shape of MLflow, with labels in columns."""
 
 import gc
+import io
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from cli_parts import Run, scripted, write_lines
 from support.cases import each_case
 
 from judges.rows import as_trace, cell
+from worker.cli.options import read_traces
 
 ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "texts": ({"inputs": "Why?", "outputs": "So."}, {"input": "Why?", "output": "So."}),
@@ -130,7 +132,9 @@ ENCODED: Mapping[str, tuple[bytes, int, str]] = {
     "carriage returns within cells": (b'question,answer\r\nWhy?,"So\rit is."\r\nHow?,No.', 2, ""),
     "UTF-16": ("question,answer\r\nWhy?,Größe\r\nHow?,No.\r\n".encode("utf-16"), 2, ""),
     "UTF-16 of the other order": (b"\xfe\xff" + "answer\rGröße\rNo.".encode("utf-16-be"), 2, ""),
-    "UTF-16 cut off": ("answer\nSo.\nNo.".encode("utf-16")[:-1], 1, "is not UTF-8"),
+    "UTF-16 cut off": ("answer\nSo.\nNo.".encode("utf-16")[:-1], 1, "is not whole UTF-16; save the file as UTF-8"),
+    "UTF-32": ("answer\r\nGröße\r\nNo.\r\n".encode("utf-32"), 2, ""),
+    "UTF-32 cut off": (b"\0\0\xfe\xff" + "answer\nSo.\nNo.".encode("utf-32-be")[:-1], 1, "is not whole UTF-32; save"),
     "UTF-16 without its mark": ("answer\nSo.\n".encode("utf-16-le"), 0, "has the columns"),
     "another encoding": (
         ("answer\n" + "So.\n" * 3000 + "Größe\nNo.\n").encode("cp1252"),
@@ -161,12 +165,21 @@ def test_a_file_in_another_form_is_read_or_refused_and_never_waits(
 
 
 def test_lines_in_another_encoding_are_read_or_refused(run: Run) -> None:
-    text = '{"outputs": "Größe", "inputs": "a"}\n{"outputs": "b"}\n'
-    for content, judged in ((text.encode("utf-16"), 2), (text.encode("utf-8-sig"), 2), (text.encode("cp1252"), 1)):
+    text = '{"outputs": "Größe", "inputs": "a"}\r{"outputs": "b", "score": NaN, "tags": {"a": 1e999}}\r'
+    cases = (
+        *((text.encode(encoding), 2, "") for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32")),
+        (text.replace("\r", "\r\n").encode("utf-16"), 2, ""),
+        (text.encode("cp1252"), 1, "line 1: is not UTF-8; save the file as UTF-8"),
+        (text.encode("utf-16")[:-1], 1, "line 2: is not whole UTF-16; save the file as UTF-8"),
+        (text.encode("utf-32")[:-1], 1, "line 2: is not whole UTF-32; save the file as UTF-8"),
+    )
+    for content, judged, error in cases:
         Path("rows.jsonl").write_bytes(content)
         ended = run("evaluate", "rows.jsonl", "--judge", "safety", "--output", "-")
-        assert (len(ended.lines), ended.code) == (judged, 2 - judged), ended.err
-        assert ("line 1: is not UTF-8" in ended.err) == (judged == 1)
+        assert (len(ended.lines), ended.code) == (judged, int(bool(error))), ended.err
+        assert error in ended.err
+        (first, *_) = read_traces(io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+        assert (first.error is None) == ("line 1" not in error), error
 
 
 def test_rows_may_come_through_a_pipe(run: Run) -> None:

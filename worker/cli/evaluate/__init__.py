@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from judges.agreement.combine import Combine
+from judges.core.combine import Combine
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from worker.cli.evaluate.compare import Comparison, comparing
 from worker.cli.evaluate.offline import Offline, open_graders

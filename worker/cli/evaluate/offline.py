@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 import click
 import msgspec
 
-from judges.agreement.combine import Combine, metrics_of
-from judges.agreement.combine import combine as combined_assessment
+from judges.core.combine import Combine, metrics_of
+from judges.core.combine import combine as combined_assessment
 from judges.core.judge import Judge, has_text
 from judges.core.model import ChatModel, Price
 from judges.core.verdict import Assessment, Verdict, evaluation_id, session_evaluation_id

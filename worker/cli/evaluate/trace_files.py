@@ -16,15 +16,15 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from judges.rows import NOT_UTF8, as_trace, csv_rows, is_csv, is_utf16, text_lines
-from judges.sessions import in_order, join, part
+from judges.core.sessions import in_order, join, part
+from judges.custom.definition import nearest
+from judges.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from tracejudge import Trace
 from worker.cli.options import amount, note, read_traces
-from worker.config.errors import nearest
 from worker.config.settings import Settings
 from worker.ingest.conversations import session_id_of
 from worker.queue.batch import Session
-from worker.selection.lenient import NO_OUTPUT
+from worker.selection.lenient import NO_OUTPUT, NoTraceError, value_of
 from worker.selection.stream_entry import TraceEntry, read_entry
 
 # Lines read ahead: each may have megabytes.
@@ -32,11 +32,12 @@ _AHEAD: Final = 8
 _MAX_UNKNOWN: Final = 5
 # `tracejudge export` adds it to each trace.
 _VERDICTS: Final = "verdicts"
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_ROW: Final = msgspec.json.Decoder(dict[str, Any])
+_LINE_ENDS: Final = (b"\n", b"\r")
 
 
 class Line(NamedTuple):
-    """A line that is not empty, without its line break, and the offset of its end in the file."""
+    """A line that is not empty, without its line break, and the bytes of the file to its end."""
 
     number: int
     payload: bytes
@@ -102,10 +103,9 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     """
     if len(line.payload) > max_bytes:
         return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
-    try:
-        text = line.payload.decode()
-    except UnicodeDecodeError:
-        return NOT_UTF8
+    text = line.payload.decode("utf-8", "surrogateescape")
+    if fault := encoding_fault(text):
+        return fault
     entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
     # A service may fail before there is an output; in a file the column has another name.
     if isinstance(entry, TraceEntry) and NO_OUTPUT not in entry.left_out:
@@ -124,8 +124,8 @@ def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
     if isinstance(entry, TraceEntry) or len(line.payload) > max_bytes:
         return entry
     try:
-        row = as_trace(msgspec.json.decode(line.payload, type=dict[str, Any]))
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        row = as_trace(value_of(line.payload.decode().encode(), _ROW.decode))
+    except (NoTraceError, UnicodeDecodeError):
         return entry
     return trace_of(line._replace(payload=msgspec.json.encode(row)), max_bytes)
 
@@ -140,18 +140,16 @@ def note_unknown_fields(counts: Mapping[str, int]) -> None:
 
 def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
     """Yield the lines that are not empty; of one longer than ``max_bytes`` only as much as shows that it is."""
-    most, end, number = max_bytes + 2, 0, 0
-    if is_utf16(source):
-        source = io.BytesIO("".join(text_lines(source)).encode("utf-8", "surrogatepass"))
-    while first := source.readline(most):
+    most, end, number, part = max_bytes + 2, 0, 0, b""
+    parts = (text.encode("utf-8", "surrogateescape") for text in text_lines(source, most))
+    for first in parts:
+        if first == b"\n" and part.endswith(b"\r"):
+            continue  # one line end, divided where the line became too long
         number, end, part = number + 1, end + len(first), first
-        while part and not part.endswith(b"\n"):
-            part = source.readline(most)
+        while part and not part.endswith(_LINE_ENDS):
+            part = next(parts, b"")
             end += len(part)
-        is_whole = len(first) < most or first.endswith(b"\n")
-        if number == 1:
-            first = first.removeprefix(_BYTE_ORDER_MARK)
-        payload = first.strip() if is_whole else first
+        payload = first.strip() if len(first.rstrip(b"\r\n")) < most else first[:most]
         if payload:
             yield Line(number, payload, end)
 

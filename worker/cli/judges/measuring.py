@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
-from judges.agreement.combine import combine, metrics_of
 from judges.agreement.labelled import (
     Grades,
     Judged,
@@ -23,6 +22,7 @@ from judges.agreement.labelled import (
     scale_of,
     shares,
 )
+from judges.core.combine import combine, metrics_of
 from judges.core.judge import Judge, Metric
 from judges.core.model import Price
 from judges.core.verdict import Assessment, Call

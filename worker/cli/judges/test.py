@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, TextIO
 import click
 import msgspec
 
-from judges.agreement.combine import Combine
 from judges.agreement.labelled import Labelled, agreement
+from judges.core.combine import Combine
 from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes

@@ -16,6 +16,7 @@ from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, 
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import Call, Reason, Refusals
 from judges.parsing.answer import AnswerError, CopiedAnswerError, IncompleteAnswerError
+from judges.parsing.thoughts import beside_thoughts
 from tracejudge import Trace
 
 P = ParamSpec("P")
@@ -167,7 +168,8 @@ class JudgeCall(NamedTuple):
         if response.text.strip() or not response.elsewhere:
             return response
         verdicts = dict[str, str]()
-        for place, text in response.elsewhere:
+        for place, said in response.elsewhere:
+            text = beside_thoughts(said)
             # Nothing but JSON: thoughts may hold a draft.
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
                 if all(isinstance(value, dict | list) for value in _LINES.decode_lines(text)):
