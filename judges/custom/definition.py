@@ -326,58 +326,51 @@ RESULT_EXAMPLES: Final[Mapping[str, str]] = {
     "pass": 'result = { labels = ["good", "poor"], pass = ["good"] }',
 }
 """The keys of a result, each with an example."""
-_IN_RESULT: Final = {key: f"belongs in result, as {example}" for key, example in RESULT_EXAMPLES.items()}
 _NUMBERED: Final = RESULT_EXAMPLES["labels"]
-_VALUES: Final = {"values": f"goes with custom_prompt; numbers of labels belong in result, as {_NUMBERED}"}
-_ANSWER: Final = dict.fromkeys(
-    ("as", "form", "result_key", "rationale_key", "reasoning", "pass_share"),
-    'belongs in answer, as answer = { as = "graded", pass_at = 4 }',
-)
-_NO_ANSWER: Final = dict.fromkeys(("answer", *_ANSWER), "goes with template; take it out")
-_LIMITS: Final = dict.fromkeys(
-    ("max_rounds", "max_tokens", "max_usd"), "goes with instructions that name {{ trace }}; take it out"
-)
-_PROCESS: Final = dict.fromkeys(
-    ("time_limit_s", "processes", "memory_mib", "environment"), "goes with code; take it out"
-)
-_COMBINE: Final = {"combine": "belongs in a rule or after --model, not in a judge; take it out"}
-_MODEL: Final = {
-    **_COMBINE,
-    **dict.fromkeys(("model", "temperature", "examples"), "goes with a judge that asks a model; take it out"),
+_IN_CODE: Final = ("time_limit_s", "processes", "memory_mib", "environment")
+_LIMITS: Final = ("max_rounds", "max_tokens", "max_usd")
+# Where a key belongs that is unknown in a judge that asks a model.
+_HOMES: Final[Mapping[str, str]] = {
+    **{key: f"belongs in result, as {example}" for key, example in RESULT_EXAMPLES.items()},
+    "values": f"goes with custom_prompt; numbers of labels belong in result, as {_NUMBERED}",
+    **dict.fromkeys(
+        ("as", "form", "result_key", "rationale_key", "reasoning", "pass_share"),
+        'belongs in the answer of a template, as answer = { as = "graded", pass_at = 4 }',
+    ),
+    "answer": "goes with template; take it out",
+    "examples": "goes with instructions or custom_prompt; write the examples into the template",
+    **dict.fromkeys(_LIMITS, "goes with instructions that name {{ trace }}; take it out"),
+    **dict.fromkeys(_IN_CODE, "goes with code; take it out"),
+    "combine": "belongs in a rule or after --model, not in a judge; take it out",
 }
-_EXAMPLES: Final = {"examples": "goes with instructions or custom_prompt; write the examples into the template"}
-_NUMBERS: Final = "a prompt has choices; write the criterion as instructions"
-_ABOVE: Final = "belongs next to answer, not in it; write it above [answer]"
-_BESIDE_RESULT: Final = "belongs next to result, not in it; write it in a line of its own"
 # Where a key belongs that is unknown at its place: by the kind of the judge, or by the path of a table in it.
 _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
-    "instructions": {**_IN_RESULT, **_VALUES, **_NO_ANSWER, **_PROCESS, **_COMBINE},
+    "instructions": _HOMES,
     "custom_prompt": {
-        "result": "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
-        "labels": "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
-        **dict.fromkeys(("integer", "number"), f"goes with result; {_NUMBERS}"),
+        **_HOMES,
+        **dict.fromkeys(
+            ("result", *RESULT_EXAMPLES),
+            "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
+        ),
         "pass_at": 'goes with numbers; name the choices that pass, as pass = ["good"]',
-        "direction": f"goes with numbers; {_NUMBERS}",
-        **_NO_ANSWER,
-        **_LIMITS,
-        **_PROCESS,
-        **_COMBINE,
     },
-    "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_COMBINE, **_EXAMPLES},
+    "template": _HOMES,
     "code": {
+        **_HOMES,
+        **dict.fromkeys(("model", "temperature", "examples"), "goes with a judge that asks a model; take it out"),
         **dict.fromkeys(("result", "values", *RESULT_EXAMPLES), "does not go with code, which gives scores itself"),
         **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "belongs in the code, as @judge(pass_at=0.5)"),
         "unit": 'belongs in the code, as @judge(unit="session")',
-        **_NO_ANSWER,
-        **_LIMITS,
-        **_MODEL,
     },
-    "answer": dict.fromkeys(("asks", "result", "integer", "number", "direction", "pass", "template", "values"), _ABOVE),
+    "answer": dict.fromkeys(
+        ("asks", "result", "integer", "number", "direction", "pass", "template", "values"),
+        "belongs next to answer, not in it; write it above [answer]",
+    ),
     "result": {
         "pass_at": "goes with integer or number; with labels it is pass",
         "direction": "goes with integer or number; order labels by their numbers",
         "pass": "goes with labels; with integer or number it is pass_at",
         "values": f"numbers stand with the labels, as {_NUMBERED}",
-        **dict.fromkeys(("asks", *_LIMITS), _BESIDE_RESULT),
+        **dict.fromkeys(("asks", *_LIMITS), "belongs next to result, not in it; write it in a line of its own"),
     },
 }

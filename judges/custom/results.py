@@ -20,7 +20,7 @@ from judges.custom.free_form import FREE_FORMS, FreeForm, ObjectFields, checked_
 from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import typed_questions, yes_no
-from judges.parsing.answer import reasons_field
+from judges.parsing.answer import object_schema, reasons_field
 from judges.parsing.objects import read_object
 from tracejudge import Trace
 
@@ -76,7 +76,7 @@ class Result:
             return {}
         rationale = {} if self.keys.rationale is None else {self.keys.rationale: {"type": "string"}}
         properties = {**rationale, self.keys.result: self.scale.schema}
-        return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+        return object_schema(properties)
 
     @property
     def form(self) -> str:

@@ -402,7 +402,7 @@ MISPLACED: Mapping[tuple[str, str], str] = {
     ("instructions", "processes"): "goes with code; take it out",
     ("instructions", "combine"): "belongs in a rule or after --model, not in a judge; take it out",
     ("custom_prompt", "labels"): (
-        "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
+        "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
     ),
     ("custom_prompt", "pass_at"): 'goes with numbers; name the choices that pass, as pass = ["good"]',
     ("custom_prompt", "max_rounds"): "goes with instructions that name {{ trace }}; take it out",
@@ -410,7 +410,7 @@ MISPLACED: Mapping[tuple[str, str], str] = {
         "goes with custom_prompt; numbers of labels belong in result, as result = { labels = { good = 1, poor = 0 } }"
     ),
     ("template", "pass_at"): "belongs in result, as result = { integer = [1, 5], pass_at = 4 }",
-    ("template", "as"): 'belongs in answer, as answer = { as = "graded", pass_at = 4 }',
+    ("template", "as"): 'belongs in the answer of a template, as answer = { as = "graded", pass_at = 4 }',
     ("code", "result"): "does not go with code, which gives scores itself",
     ("code", "pass_at"): "belongs in the code, as @judge(pass_at=0.5)",
     ("code", "answer"): "goes with template; take it out",
