@@ -20,7 +20,7 @@ from judges.custom.definition import DefinitionError, ModelName, Temperature, ch
 from judges.custom.examples import examples_part
 from judges.custom.guidance import guidance_part
 from judges.custom.results import SCORING, Result, checked_result
-from judges.custom.variables import TRACE, blocks, check_unit, cuts, find, guess, meanings, needed, prepared
+from judges.custom.variables import TRACE, blocks, cuts, find, guess, meanings, needed, prepared
 
 
 class InWords(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,6 +95,12 @@ def make_judge(
         unit=definition.unit,
         decision_form=form,
     )
+
+
+def guidance_and_examples(definition: InWords, variables: Sequence[str], result: Result) -> str:
+    """Build the sections with the guidance and the examples of a definition; empty without any."""
+    sections = (guidance_part(definition.guidance), examples_part(definition.examples, variables, result))
+    return "\n\n".join(filter(None, sections))
 
 
 # More than any fixed part with the tools takes.
@@ -174,13 +180,11 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     """Make a judge from its table, or raise ``DefinitionError``."""
     definition = convert(table, Definition)
     text = text_of(definition.instructions, _KEY)
-    variables = find(text, _KEY)
-    check_unit(variables, _KEY, definition.unit)
+    variables = find(text, _KEY, definition.unit)
     result = checked_result(definition.result)
     given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
     limits = limits_of(given, reads_trace=TRACE in variables)
-    shown = (guidance_part(definition.guidance), examples_part(definition.examples, variables, result))
-    examples = "\n\n".join(filter(None, shown))
+    examples = guidance_and_examples(definition, variables, result)
     settings: Settings
     if limits is None:
         role = SESSION_ROLE if definition.unit == "session" else ROLE

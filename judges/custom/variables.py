@@ -106,12 +106,13 @@ def _variable(name: str) -> Variable:
     return Variable(meaning, name, lambda name, trace: (Block(name, str(field_of(trace, name) or "")),))
 
 
-def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
+def find(text: str, key: str, unit: Unit, *, but: Sequence[str] = ()) -> tuple[str, ...]:
     """Find the variables that a text uses, in the order of their first use.
 
     Args:
         text: The text.
         key: The key of the definition that contains it.
+        unit: What is judged; a text about conversations names the conversation, and nothing that is about one answer.
         but: Variables that are not allowed there.
 
     Raises:
@@ -139,19 +140,14 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
     if "conversation" in found and beside:
         fix = "holds the messages, the request and the answer"
         raise DefinitionError(key, f"{{{{ conversation }}}} {fix}; take out {{{{ {beside[0]} }}}}")
+    if unit == "session":
+        fix = 'with unit = "session" the text names {{ conversation }}'
+        of_answer = [name for name in found if name != "conversation" and not name.startswith("tags.")]
+        if of_answer:
+            raise DefinitionError(key, f"{{{{ {of_answer[0]} }}}} is about one answer; {fix}")
+        if "conversation" not in found:
+            raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
     return found
-
-
-def check_unit(names: Sequence[str], key: str, unit: Unit) -> None:
-    """Check that a text about conversations names the conversation, and nothing that is about one answer."""
-    if unit == "trace":
-        return
-    fix = 'with unit = "session" the text names {{ conversation }}'
-    for name in names:
-        if name != "conversation" and not name.startswith("tags."):
-            raise DefinitionError(key, f"{{{{ {name} }}}} is about one answer; {fix}")
-    if "conversation" not in names:
-        raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
 
 
 def needed(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> Needs:
