@@ -13,11 +13,12 @@ from worker.board.access import Access
 from worker.board.index import VerdictIndex
 from worker.board.overview import OverviewThread
 from worker.board.pages import Board
+from worker.config.serving import Listen, Tls
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
+from worker.telemetry.http_server import HttpAuth, HttpServer
 from worker.telemetry.metrics import BoardMetrics
 
 log = structlog.get_logger("tracejudge.board")
@@ -50,12 +51,12 @@ class BoardServer:
         self._readiness = Readiness()
         for thread in self._threads:
             self._readiness.watch(thread.name, thread.role, thread)
-        auth, tls = HttpAuth.of(settings, environment), tls_context(settings)
+        auth, tls = HttpAuth.of(settings, environment), Tls.of(settings, "metrics_tls_").context()
         self._pages = HttpServer(metrics.registry, self._readiness, auth, tls)
-        server_tls("board.tls_cert", board.tls_cert, board.tls_key)
-        self._listener = listen(board.host, board.port, "board.port", _BACKLOG)
-        host = f"[{board.host}]" if ":" in board.host else board.host
-        self.url = f"{'https' if board.tls_cert else 'http'}://{host}:{self._listener.getsockname()[1]}"
+        is_tls = Tls.of(board, "board.tls_").context() is not None
+        listen = Listen.of(board, "board.")
+        self._listener = listen.open(_BACKLOG)
+        self.url = listen.url(self._listener, is_tls=is_tls)
         config = uvicorn.Config(
             Board(self._store, settings, access, index, overview).app(metrics),
             ws="none",
@@ -73,7 +74,7 @@ class BoardServer:
         self._server = _Server(config, self._readiness)
         if board.metrics_port is not None:
             try:
-                page = self._pages.start(settings.metrics_host, board.metrics_port, "board.metrics_port")
+                page = self._pages.start(Listen("board.metrics_", settings.metrics_host, board.metrics_port))
             except SettingsError:
                 self._listener.close()
                 raise

@@ -16,7 +16,7 @@ from judges.models.registry import PROVIDERS, known_model, known_models
 from judges.registry import catalogue
 from worker.cli.lint import LintFinding, lint
 from worker.cli.options import note
-from worker.config.loading import CONFIG_NAME
+from worker.config.reading import CONFIG_NAME
 
 _ADDRESSES: Final = {"openai": "https://api.openai.com/v1"}
 _USUAL: Final = {one["provider"]: name for name, one in known_models().items() if "usual" in one}

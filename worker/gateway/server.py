@@ -18,6 +18,7 @@ from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracejudge.redis_url import parse_redis_url
+from worker.config.serving import Listen, Tls
 from worker.config.settings import Settings
 from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
@@ -28,7 +29,7 @@ from worker.selection.unusable import UnusableInput
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer, listen, server_tls, tls_context
+from worker.telemetry.http_server import HttpAuth, HttpServer
 from worker.telemetry.metrics import GatewayMetrics
 from worker.telemetry.service import ServiceThread
 
@@ -169,9 +170,8 @@ class GatewayServer:
         for threads in (publishers, capacities, joiners):
             for shard, thread in enumerate(threads):
                 self._readiness.watch(thread.name, "intake", thread, shard)
-        self._pages = HttpServer(
-            self._metrics.registry, self._readiness, HttpAuth.of(settings, environment), tls_context(settings)
-        )
+        auth, tls = HttpAuth.of(settings, environment), Tls.of(settings, "metrics_tls_").context()
+        self._pages = HttpServer(self._metrics.registry, self._readiness, auth, tls)
         self._executor = _DaemonPool(_THREADS)
         bodies = Bodies(settings.gateway.max_body_bytes)
         own = threading.local()
@@ -213,18 +213,17 @@ class GatewayServer:
         if soft != resource.RLIM_INFINITY and soft < most:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        listener = listen(gateway.host, gateway.port, "gateway.port", _BACKLOG)
-        server_tls("gateway.tls_cert", gateway.tls_cert, gateway.tls_key)
+        listen, tls = Listen.of(gateway, "gateway."), Tls.of(gateway, "gateway.tls_").context()
+        listener = listen.open(_BACKLOG)
         server = self._server()
-        page = self._pages.start(self._settings.metrics_host, gateway.metrics_port, "gateway.metrics_port")
+        page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         for thread in self._threads:
             thread.start()
-        scheme = "https" if gateway.tls_cert else "http"
-        server.addresses = {"intake": f"{scheme}://{gateway.host}:{listener.getsockname()[1]}", "metrics": page}
+        server.addresses = {"intake": listen.url(listener, is_tls=tls is not None), "metrics": page}
         try:
             server.run(sockets=[listener])
         finally:

@@ -251,7 +251,7 @@ WRONG_ANSWERS = {
     ("--rate", "5%"): "--rate: must be a number from 0 to 1; write 5 % as 0.05",
     ("--provider", "opneai"): "there is no provider 'opneai'; did you mean openai?",
     ("--judges", "safty"): "there is no judge 'safty'; did you mean safety?",
-    ("--model", "m", "--api-key-env", "sk-abc"): "never the key",
+    ("--model", "m", "--api-key-env", "sk-abc"): "never the secret",
     ("--redis-url", "redis://h/x"): "the path of redis_url must be a database number",
     ("--model", "m", "--price", "1"): "--price: write two numbers, as 0.10,0.50",
     ("--usd-per-day", "0"): "budgets.all",

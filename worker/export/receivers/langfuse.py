@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from judges.core.verdict import W3C_SPAN_ID, Verdict
 from worker.config.receivers import HttpReceiver
+from worker.config.serving import Secret
 from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
 from worker.export.receiver_delivery import (
@@ -27,7 +28,6 @@ from worker.export.receiver_delivery import (
     name_of,
 )
 from worker.storage.client import Store
-from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
 _PATH: Final = "/api/public/ingestion"
@@ -88,8 +88,8 @@ class LangfuseExporter(HttpExporter):
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return basic authentication by the public and the secret key."""
-        public = read_secret(f"receivers.{name}.public_key", getattr(options, "public_key_env", None), None, os.environ)
-        secret = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        public = Secret.of(options, f"receivers.{name}.public_key_").read(os.environ)
+        secret = Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
         if public is None or secret is None:
             return {}
         return {"authorization": f"Basic {b64encode(f'{public}:{secret}'.encode()).decode('ascii')}"}

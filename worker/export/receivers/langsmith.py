@@ -13,11 +13,11 @@ import msgspec
 
 from judges.core.verdict import Verdict
 from worker.config.receivers import HttpReceiver, LangsmithSettings
+from worker.config.serving import Secret
 from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
 from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, label_of, last_scores, name_of, run_of
 from worker.storage.client import Store
-from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
 TAG: Final = LangsmithSettings.tag
@@ -64,7 +64,7 @@ class LangsmithExporter(HttpExporter):
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return the header with the key."""
-        key = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        key = Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
         return {} if key is None else {"x-api-key": key}
 
     def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:

@@ -11,11 +11,11 @@ import msgspec
 
 from judges.core.verdict import Verdict
 from worker.config.receivers import HttpReceiver, OpikSettings
+from worker.config.serving import Secret
 from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
 from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, last_scores, name_of, run_of
 from worker.storage.client import Store
-from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
 TAG: Final = OpikSettings.tag
@@ -60,7 +60,7 @@ class OpikExporter(HttpExporter):
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return the key as Opik's cloud wants it, and the workspace."""
-        key = read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        key = Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
         workspace = getattr(options, "workspace", None)
         given = {"authorization": key, "comet-workspace": workspace}
         return {header: value for header, value in given.items() if value is not None}
