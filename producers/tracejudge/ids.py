@@ -82,7 +82,7 @@ def library_tags(given: object) -> dict[str, object]:
 MAX_ID_CHARS = 128
 MAX_NAME_CHARS = 200
 _HASH_CHARS = 17
-_MAX_HASHED_CHARS = 64 * 1024
+MAX_HASHED_CHARS = 64 * 1024
 _MAX_ID_BITS = 4_096
 _W3C_BITS = 64
 
@@ -101,7 +101,7 @@ def trace_id_text(given: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
             is_otel = _W3C_BITS < number.bit_length() <= 2 * _W3C_BITS
             text = f"{number:032x}" if is_otel else str(number)
         elif kind is bytes:
-            text = given[:_MAX_HASHED_CHARS].decode("utf-8", "replace")
+            text = given[:MAX_HASHED_CHARS].decode("utf-8", "replace")
         elif kind is getattr(sys.modules.get("uuid"), "UUID", None):
             text = str(given)
         else:
@@ -114,8 +114,9 @@ def trace_id_text(given: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
 
 def plain_text(given: str) -> str:
     """Return a text as a plain string without code of a subclass, of an enormous one its beginning and end."""
-    count, half = str.__len__(given), _MAX_HASHED_CHARS // 2
-    if count <= _MAX_HASHED_CHARS:
+    # No longer than the limit: what was cut once is not cut again, which would give it another hash.
+    count, half = str.__len__(given), MAX_HASHED_CHARS // 2 - 10
+    if count <= MAX_HASHED_CHARS:
         return str.__str__(given)
     return f"{str.__getitem__(given, slice(half))}{count}{str.__getitem__(given, slice(-half, None))}"
 

@@ -14,46 +14,17 @@ from unittest.mock import AsyncMock, MagicMock, Mock, NonCallableMagicMock, Prop
 
 WAIT_S = 0.3
 _GROWN: list[bytes] = []
-_PUBLIC: tuple[str, ...] = (
-    "copy",
-    "keys",
-    "values",
-    "items",
-    "get",
-    "encode",
-    "strip",
-    "model_dump",
-    "dict",
-    "to_dict",
-    "tolist",
+PUBLIC = (
+    *("copy", "keys", "values", "items", "get", "encode", "strip", "model_dump", "dict", "to_dict", "tolist", "item"),
+    *("json", "text", "content", "name", "id", "value", "timestamp", "isoformat", "get_content"),
 )
-_PUBLIC = (*_PUBLIC, "item", "json", "text", "content", "name", "id", "value", "timestamp", "isoformat", "get_content")
-_DUNDERS = (
+DUNDERS = (
     *("__bool__", "__len__", "__str__", "__repr__", "__format__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__"),
-    *(
-        "__ge__",
-        "__hash__",
-        "__iter__",
-        "__next__",
-        "__getitem__",
-        "__contains__",
-        "__sizeof__",
-        "__copy__",
-        "__index__",
-    ),
-    *(
-        "__deepcopy__",
-        "__float__",
-        "__int__",
-        "__add__",
-        "__radd__",
-        "__mod__",
-        "__call__",
-        "__reduce_ex__",
-        "__await__",
-    ),
-    *("__getstate__", "__dir__", "__fspath__", "__bytes__", "__complex__", "__round__", "__reversed__", "__enter__"),
-    *("__length_hint__", "__missing__", "__getattr__", "__aiter__", "__or__", "__ror__", "__ior__", "__buffer__"),
+    *("__ge__", "__hash__", "__iter__", "__next__", "__getitem__", "__contains__", "__sizeof__", "__copy__"),
+    *("__deepcopy__", "__index__", "__float__", "__int__", "__add__", "__radd__", "__mod__", "__call__"),
+    *("__reduce_ex__", "__await__", "__getstate__", "__dir__", "__fspath__", "__bytes__", "__complex__", "__round__"),
+    *("__reversed__", "__enter__", "__length_hint__", "__missing__", "__getattr__", "__aiter__", "__or__", "__ror__"),
+    *("__ior__", "__buffer__"),
 )
 
 
@@ -81,7 +52,7 @@ def _spin(*_: Any, **__: Any) -> Any:
 
 def _build(base: type, act: Callable[..., Any], *arguments: Any, full: bool = False) -> Any:
     """Make a value of a class with a base whose every method acts; `full` covers its attributes as well."""
-    names = [name for name in (*_DUNDERS, *_PUBLIC) if base is object or hasattr(base, name)]
+    names = [name for name in (*DUNDERS, *PUBLIC) if base is object or hasattr(base, name)]
     methods: dict[str, Any] = dict.fromkeys(names, act)
     if full:
         methods |= {"__getattribute__": act, "__class__": property(act), "__dict__": property(act)}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -257,6 +258,10 @@ def test_a_short_trace_travels_as_it_is() -> None:
     assert msgspec.json.encode(ContentPolicy(settings()).prepare(record)) == msgspec.json.encode(record)
 
 
+def joined(text: str, gap: str) -> str:
+    return gap.join(text[start : start + 76] for start in range(0, len(text), 76))
+
+
 def base64_text(start: bytes, size: int = 165_000) -> str:
     return base64.b64encode(start + Random(7).randbytes(size - len(start))).decode()
 
@@ -281,12 +286,21 @@ MEDIA = {
     f"Attached:\n{base64.encodebytes(base64.b64decode(PNG)).decode()}Thanks.": "Attached:\n[image 165 kB]\nThanks.",
     "\r\n".join(RAW[start : start + 76] for start in range(0, len(RAW), 76)): "[file 3 kB]",
     base64.urlsafe_b64encode(base64.b64decode(RAW)).decode(): "[file 3 kB]",
+    f"Look:\n    {joined(PNG, f'{chr(10)}    ')}\n    Thanks": "Look:\n    [image 165 kB]\n    Thanks",
+    f"Look:\n\t{joined(RAW * 9, f'{chr(13)}{chr(10)}{chr(9)}')}\r\nThanks": "Look:\n\t[file 27 kB]\r\nThanks",
+    f"> > image\n> > {joined(RAW * 9, f'{chr(10)}> > ')}\n\nYes": "> > image\n> > [image 27 kB]\n\nYes",
+    f'PICTURE = ("{joined(PNG, f"{chr(34)}{chr(10)}    {chr(34)}")}")': 'PICTURE = ("[image 165 kB]")',
+    f"See {joined(WAV, ' ')} and {joined(PNG, ' ')}, please": "See [audio 50 kB] and [image 165 kB], please",
+    f"https://a.test/?img={quote(PNG, '')}&b=1": "https://a.test/?img=[image 165 kB]&b=1",
+    f"/?a={quote(f'data:image/webp;base64,{RAW * 9}', '')}": "/?a=data%3Aimage%2Fwebp%3Bbase64%2C[image 27 kB]",
 }
 NO_MEDIA = (
     *("x" * 100_000, "theQuickBrownFox" * 500, "some_Name2_X" * 500, Random(1).randbytes(3_000).hex(), "中文" * 3_000),
     *("\n".join(["Alpha1", "Beta2"] * 900), "/".join(["usr", "Local2", "Share"] * 300), RAW[:900], "-" * 5_000),
     *("\n".join(Random(n).randbytes(32).hex() for n in range(90)), "".join(Random(1).choices("ACGT", k=9_000))),
     *("".join(Random(1).choices("ACDEFGHIKLMNPQRSTVWY", k=9_000)), "Hello World, again. " * 500, str(10**4_000)),
+    *(quote("Where is Order 4711, and who Has it? " * 99, ""), quote("Wo ist Größe 42, Äpfel? " * 99, "")),
+    "\n".join(f"    {Random(n).randbytes(24).hex()} {Random(n).randbytes(9)!r}" for n in range(90)),
 )
 
 
@@ -307,7 +321,17 @@ def test_a_long_run_of_base64_becomes_a_mark_wherever_it_is() -> None:
 
 
 def test_the_search_for_base64_is_linear() -> None:
-    for text in ("a/" * 500_000, "data:" * 200_000, "\\n" * 500_000, ("A" * 61 + "\n") * 16_000, "a" * 10**6):
+    texts = ["%2B" * 300_000, f"{'Aa1' * 20} " * 16_000, f"{RAW[:60]}{' ' * 81}" * 7_000, f"{RAW[:60]}%2C" * 9_000]
+    for text in (
+        "a/" * 500_000,
+        "data:" * 200_000,
+        "\\n" * 500_000,
+        ("A" * 61 + "\n") * 16_000,
+        "a" * 10**6,
+        RAW * 250,
+    ):
+        texts += [text, quote(text, ""), joined(text, "\n  > "), f"%2B{text}", text.replace("A", "%2F")]
+    for text in texts:
         start_s = time.process_time()
         mark_media(text)
         assert time.process_time() - start_s < 5, text[:20]

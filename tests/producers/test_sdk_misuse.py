@@ -133,12 +133,24 @@ def test_a_hint_names_a_field_only_for_a_misspelt_name() -> None:
         assert closest_field(name) is None, name
 
 
-def test_a_field_after_very_many_names_is_read(sdk: StartedSdk) -> None:
+def test_a_field_after_very_many_names_is_read(sdk: StartedSdk, caplog: pytest.LogCaptureFixture) -> None:
+    """The count of the names that are cut is no tag, which could be one of the caller's."""
     names = {f"name{number}": 1 for number in range(700)}
     tracejudge.publish(**names, output="a")
     tracejudge.publish({**names, "output": "a", "input": "q"})
     assert tracejudge.flush(60)
-    assert [(trace["output"], len(trace["tags"])) for trace in sdk.traces()] == [("a", 501)] * 2
+    many = {"...": "mine"} | {f"name{number}": 1 for number in range(3_000)}
+    tracejudge.publish({**names, "output": "a"}, input="q", further=1)
+    tracejudge.publish(output="a", tags=many)
+    tracejudge.publish(output="a", tags={"b": "c"}, metadata=many)
+    assert tracejudge.flush(60)
+    tags = [trace["tags"] for trace in sdk.traces()]
+    assert [(trace["output"], len(trace["tags"])) for trace in sdk.traces()] == [("a", 500)] * 4 + [("a", 501)]
+    assert [names.get("...") for names in tags] == [None] * 3 + ["mine"] * 2
+    assert not any(value.startswith("[...") for names in tags for value in names.values())
+    tracejudge.shutdown(60)
+    assert "Field tags has too many names; the last 200 are left out" in caplog.text
+    assert f"too_many tags {200 + 200 + 201 + 2 * 2_501}" in caplog.text
 
 
 def test_names_without_end_cost_little_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,8 +29,8 @@ from tracejudge.content.truncate import TRACE_CHARACTERS
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
-from tracejudge.dialects.values import number_of, structure_of
-from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, trace_id_text
+from tracejudge.dialects.values import CutMark, number_of, structure_of
+from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, plain_text, trace_id_text
 from tracejudge.log import attributes_of, class_name, report_or_raise
 from tracejudge.model import (
     TIMES,
@@ -108,7 +108,7 @@ def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool
         read["messages"] = [Message("system", text), *read.get("messages", ())]
     if sends_content and named.tags:
         notes.add_further(len(named.tags) - MAX_TAGS)
-        first = islice(named.tags.items(), MAX_TAGS)
+        first = ((bounded(name, MAX_NAME_CHARS), value) for name, value in islice(named.tags.items(), MAX_TAGS))
         texts = {name: text for name, value in first if (text := _guarded(_text, name, value, notes))}
         if texts:
             read["tags"] = {**texts, **read.get("tags", {})}
@@ -170,6 +170,8 @@ class _Named:
             if value is not None:
                 if name in _READERS or name == "messages":
                     self.fields[name] = value
+                elif type(value) is CutMark:
+                    notes.add_further(value.names)
                 else:
                     others.append((name if type(name) is str else key_text(name), value))
         # After the fields by their own names, then in the order of the table: some languages sort the names they write.
@@ -190,7 +192,7 @@ class _Named:
         elif field not in self.fields:
             self.fields[field] = value
         elif field == "tags":
-            self.tags |= record_of(value) or {name: value}
+            self.tags |= (_tags(value, self._notes) if is_a(value, dict) else record_of(value)) or {name: value}
         elif not (is_a(value, str) and is_a(self.fields[field], str) and value == self.fields[field]):
             self._notes.add("second_name", name, type(value), field)
             self.tags[name] = value
@@ -264,7 +266,7 @@ def _text(value: Any, _: Notes) -> str:
 
 def _name_reader(name: str, max_chars: int) -> Callable[[Any, Notes], str | None]:
     def read(value: Any, notes: Notes) -> str | None:
-        text = _text(value if type(value) is str else _identity(value, name), notes)
+        text = plain_text(value) if is_a(value, str) else _text(_identity(value, name), notes)
         if len(text) > max_chars:
             notes.add("too_long", name, type(value))
             text = bounded(text, max_chars)
@@ -547,12 +549,12 @@ def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
     found = {}
     notes.add_further(len(record) - MAX_TAGS)
     for key, item in islice(record.items(), MAX_TAGS):
-        if item is None:
-            continue
-        if (text := text_form(item)) is None:
+        if type(item) is CutMark:
+            notes.add_further(item.names)
+        elif (text := None if item is None else text_form(item)) is not None:
+            found[bounded(key_text(key), MAX_NAME_CHARS)] = text
+        elif item is not None:
             notes.add("unreadable", "tags", type(item))
-        else:
-            found[key_text(key)] = text
     return found or None
 
 

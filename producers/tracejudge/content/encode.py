@@ -87,24 +87,25 @@ def plain(value: object, budget: Budget, depth: int = 0) -> object:
         return _type_mark(value)
 
 
-def snapshot(value: Any, budget: Budget, left: list[int] | None = None) -> Any:
+def snapshot(value: Any, budget: Budget, left: list[int] | None = None, depth: int = 0) -> Any:
     """Copy the texts and built-in collections of a value, as far as the budget allows; other values stay as they are.
 
     No code of a value runs, as this is the caller's thread: `plain` converts the copy later. Bounded is also the number
-    of values that are copied, in `left`; those beyond it stay as well.
+    of values that are copied, in `left`, and their depth, to what `plain` reads; those beyond these stay as well.
     """
     if is_a(value, str):
         return _cut(value, budget)
     left = [100] if left is None else left
     left[0] -= 1
     budget.take(_VALUE_CHARACTERS)
-    copy = value if left[0] < 0 else copied_collection(value)
-    if not any(type(copy) is kind for kind in (dict, list, tuple)) or len(copy) > left[0]:
+    copy = value if left[0] < 0 or depth == _MAX_DEPTH else copied_collection(value)
+    kind = type(copy)
+    if depth == _MAX_DEPTH or not (kind is dict or kind is list or kind is tuple) or len(copy) > left[0]:
         return copy
     left[0] -= len(copy)
-    if type(copy) is dict:
-        return {key: snapshot(item, budget, left) for key, item in copy.items()}
-    return type(copy)([snapshot(item, budget, left) for item in copy])
+    if kind is dict:
+        return {key: snapshot(item, budget, left, depth + 1) for key, item in copy.items()}
+    return kind([snapshot(item, budget, left, depth + 1) for item in copy])
 
 
 def without_traceback(error: BaseException) -> BaseException | str:

@@ -265,15 +265,22 @@ class Budget:
 _MIN_RUN_CHARS: Final = 1_000
 _STRIDE: Final = 31  # prime: repeated lines seldom have a word at each of these places
 _BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
-_RUN_BYTES: Final = bytes(ord("a") if chr(byte) in f"{_BASE64}\\\r\n" else ord(" ") for byte in range(256))
+_RUN_BYTES: Final = bytes(ord("a") if chr(byte) in f"{_BASE64}%\\\r\n" else ord(" ") for byte in range(256))
 _SAMPLED_RUN: Final = b"a" * (_MIN_RUN_CHARS // _STRIDE - 1)
-# Lines of base64 are long, where those of a list of words are short. The lookahead keeps a long line from being tried
-# at all its lengths. Some languages write a slash as `\/`.
+# What stands between lines interrupts that run. Four capitals in a row are rare in other samples.
+_CAPITALS: Final = bytes(ord("A") if chr(byte) in _BASE64[:26] else ord(" ") for byte in range(256))
+_LONG_LINE: Final = b"a" * 60
+# Lines of base64 are long, where those of a list of words are short. They may be indented, quoted, or joined by blanks;
+# a short rest behind a gap may be a word unless it is padded. Some languages write a slash as `\/`, URLs as `%2F`.
+_CHAR: Final = r"[A-Za-z0-9+/_\\-]"
+_LINE: Final = rf"{_CHAR}*(?:%2[BbFf]{_CHAR}*)*"
+_START: Final = r"(?=(?:[A-Za-z0-9+/_-]|\\/|%2[BbFf]){60})"
+_GAP: Final = r"""[\s>|"'#*]{1,80}"""
 _RUN: Final = re.compile(
-    r"(?:(?i:data):([\w.+/\\-]*)(?:;[\w.+=-]+)*;(?i:base64),|(?<![A-Za-z0-9+/_\\-])|(?<=\\[nrt]))"
-    r"(?=(?:[A-Za-z0-9+/_-]|\\/){60})((?:(?=([A-Za-z0-9+/_\\-]{60,}))\3\r?\n)*[A-Za-z0-9+/_\\-]*)={0,2}"
+    rf"(?:(?i:data):([\w.+/\\-]*)(?:;[\w.+=-]+)*;(?i:base64),|(?<![A-Za-z0-9+/_\\%-])|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{{2}}))"
+    rf"{_START}({_LINE}(?:{_GAP}{_START}{_LINE})*(?:{_GAP}(?:{_CHAR}{{20,}}|{_CHAR}+(?==|%3[Dd])))?)(?:=|%3[Dd]){{0,2}}"
 )
-_BREAKS: Final = re.compile(r"\s|\\[rn]|\\")
+_BREAKS: Final = re.compile(rf"{_GAP}|\\[rn]|\\")
 MEDIA_FORMS: Final = re.compile(
     rb"(?P<image>\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP|....ftyp(?:avif|heic|mif1)|II\*\0|MM\0\*|BM.{4}\0\0|<svg)"
     rb"|(?P<audio>ID3|OggS|fLaC|RIFF....WAVE|....ftypM4A|\xff[\xf1-\xfb])"
@@ -287,7 +294,19 @@ _LEAST_DISTINCT: Final = 40  # of 64 characters; other long words, as of genes o
 
 def may_hold_media(encoded: bytes) -> bool:
     """Return whether a text in UTF-8 may hold a long run of base64, from a sample of its bytes."""
-    return _SAMPLED_RUN in encoded[::_STRIDE].translate(_RUN_BYTES)
+    sample = encoded[::_STRIDE]
+    has_capitals = len(encoded) > 4 * _MIN_RUN_CHARS and b"AAAA" in sample.translate(_CAPITALS)
+    return (has_capitals or _SAMPLED_RUN in sample.translate(_RUN_BYTES)) and _has_long_line(encoded)
+
+
+def _has_long_line(encoded: bytes) -> bool:
+    """Return whether a text has what may be a line of base64: no long name, rule of dashes or list of escapes."""
+    runs, end = encoded.translate(_RUN_BYTES) + b" ", 0
+    while (start := runs.find(_LONG_LINE, end)) >= 0:
+        end = runs.find(b" ", start)
+        if (line := encoded[start:end]) != line.lower() and len(set(line[:1_024])) > _LEAST_DISTINCT // 2:
+            return True
+    return False
 
 
 def without_media(record: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +321,8 @@ def mark_media(text: str, key: str = "") -> str:
     Args:
         key: The key of the text, which may name the kind of media.
     """
-    return _RUN.sub(lambda run: _run_mark(run, key), text) if len(text) >= _MIN_RUN_CHARS else text
+    may_hold_run = len(text) >= _MIN_RUN_CHARS and _has_long_line(text.encode(errors="replace"))
+    return _RUN.sub(lambda run: _run_mark(run, key), text) if may_hold_run else text
 
 
 def media_mark(head: bytes, size_bytes: int, mime: str = "", before: str = "") -> str:
@@ -313,7 +333,7 @@ def media_mark(head: bytes, size_bytes: int, mime: str = "", before: str = "") -
 
 
 def _run_mark(run: re.Match[str], key: str) -> str:
-    body = _BREAKS.sub("", run[2])
+    body = re.sub("%2[Bb]", "+", re.sub("%2[Ff]", "/", _BREAKS.sub("", run[2])))
     if len(body) < _MIN_RUN_CHARS:
         return run[0]
     head, start = a2b_base64(body[:16].replace("-", "+").replace("_", "/")), body[:1_024]

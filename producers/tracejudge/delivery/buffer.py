@@ -12,10 +12,13 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from tracejudge.content.field_names import field_of
+from tracejudge.content.truncate import CONTENT_FIELDS
 from tracejudge.delivery.fork import Wakeup, reentrant_lock
 from tracejudge.dialects.values import MAX_ITEMS, SCALARS, SEQUENCES, copied_collection
+from tracejudge.ids import MAX_HASHED_CHARS, plain_text
 from tracejudge.log import attributes_of, member_of
-from tracejudge.model import Document, Message, TextEnum
+from tracejudge.model import Document, Message, TextEnum, Trace
 
 _NEVER = -1
 _LARGE_SHARE = 8  # an item of less than an eighth of the buffer is not worth adding up the queue
@@ -392,7 +395,8 @@ class Flushes:
 
 _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
 _VALUE_BYTES = 32  # a number in a list
-_MAX_STEPS = 200  # some 0.1 ms; the rest is estimated from what was measured
+_MAX_STEPS = 100  # at most 0.2 ms; the rest is estimated from what was measured
+_METADATA = frozenset(Trace.__struct_fields__).difference(CONTENT_FIELDS)
 _text_bytes = str.__sizeof__
 _SIZES: dict[int, Callable[[Any], int]] = {
     id(kind): member_of(kind, "__sizeof__")
@@ -404,7 +408,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
     """Copy the lists, dicts and other collections among the values in place, and estimate the bytes of all values.
 
     Runs no code of a value, not even to count it: known are built-in types and what subclasses of them inherit. Of a
-    long collection only the part that a trace can hold is copied. The number is odd where a value may have code.
+    long collection, id or name only the part that is read is copied. The number is odd where a value may have code.
 
     Not guaranteed: the sizes of foreign objects, and of values in containers after the first thousand. A string shared
     by several publications counts for each.
@@ -416,7 +420,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
         kind = type(value)
         if kind is str:
             total += value.__sizeof__()
-        elif kind is list and len(value) <= _MAX_STEPS:
+        elif kind is list and len(value) <= 2 * _MAX_STEPS:
             fields[name] = own = value.copy()
             size = own.__sizeof__()
             for inner in own:
@@ -426,7 +430,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
                 size += inner.__sizeof__()
             else:
                 total += size
-        elif kind is dict and len(value) <= _MAX_STEPS:
+        elif kind is dict and len(value) <= 2 * _MAX_STEPS:
             fields[name] = own = value.copy()
             total += own.__sizeof__()
             for inner in own.values():
@@ -436,12 +440,24 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
         elif id(kind) not in SCALARS:
             fields[name] = other = copied_collection(value)
             others += (other,)
-    return (total + estimate_bytes(others)) | 1 if others else total & -2
+    total = (total + estimate_bytes(others)) | 1 if others else total & -2
+    return copy_and_measure(fields) if total > MAX_HASHED_CHARS and _cut_names(fields) else total
+
+
+def _cut_names(fields: dict[str, Any]) -> bool:
+    """Cut enormous ids and names to what is read of them; return whether there are any."""
+    is_cut = False
+    for name, value in fields.items():
+        kind = type(value)
+        chars = str.__len__(value) if issubclass(kind, str) else len(value) if kind is bytes else 0
+        if chars > MAX_HASHED_CHARS and type(name) is str and field_of(name) in _METADATA:
+            fields[name], is_cut = value[:MAX_HASHED_CHARS] if kind is bytes else plain_text(value), True
+    return is_cut
 
 
 def estimate_bytes(values: Iterable[object]) -> int:
     """Estimate the bytes of values, including what containers hold."""
-    total = containers = unseen = 0
+    total = containers = unseen = long = 0
     stack = list(values)
     for _ in range(_MAX_STEPS):
         if not stack:
@@ -450,16 +466,17 @@ def estimate_bytes(values: Iterable[object]) -> int:
         if type(value) is str:
             total += _text_bytes(value)
         else:
-            total += _size(value)
+            total += (size := _size(value))
             if inside := _inside(value):
                 containers += 1
+                long += size if len(inside) > _MAX_STEPS else 0  # no measure of those within it
                 room = MAX_ITEMS - len(stack)
                 stack.extend(inside if len(inside) <= room else islice(inside, room))
                 unseen += max(len(inside) - room, 0)
     texts = [value for value in stack if type(value) is str]
     numbers = [value for value in stack if id(type(value)) in SCALARS]
     # The containers left are taken for as large as those measured.
-    average, plain = total // max(containers, 1), len(texts) + len(numbers)
+    average, plain = (total - long) // max(containers, 1), len(texts) + len(numbers)
     left = sum(map(_text_bytes, texts)) + len(numbers) * _VALUE_BYTES
     return total + left + (len(stack) - plain) * average + unseen * (left // plain if plain else average)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from tracejudge.content.field_names import MAX_TAGS, closest_field
+from tracejudge.content.field_names import closest_field
 from tracejudge.dialects.documents import TEXTS
 from tracejudge.log import logger, report_internal_error
 
@@ -29,7 +29,7 @@ _FAULTS: Final = {
     "unreadable": "cannot be read from a value of type {kind} and is left out{expected}",
     "no_text": "has an item of type {kind} without a text, which is left out; a text is read from {texts}",
     "unknown_name": "is no field and is sent as a tag",
-    "too_many": f"has more than {MAX_TAGS:,} names; those after the first {MAX_TAGS:,} are left out",
+    "too_many": "has too many names; the last {times:,} are left out",
     "second_name": "is another name of {hint}, which was given too; it is sent as a tag",
     "too_long": "is too long and is cut, with a hash at its end",
     "missing": "is missing: pass the answer as output, or the failure of the call as error",
@@ -110,7 +110,7 @@ class Reports:
         else:
             expected = f"; it is read from {_EXPECTED.get(note.field.rpartition('.')[2], _OF_TEXT)}"
             values = {"kind": kind, "hint": note.hint, "expected": expected, "texts": ", ".join(TEXTS)}
-            message = f"Field {pair[1]} {_FAULTS[note.reason].format(**values)}"
+            message = f"Field {pair[1]} {_FAULTS[note.reason].format(**values, times=note.times)}"
             if note.reason == "unknown_name" and (close := closest_field(note.field[:_MAX_NAME_CHARS])):
                 message += f"; did you mean {close}?"
         message += f"; trace id {_printable(trace_id)}" if trace_id else ""

@@ -31,6 +31,7 @@ _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
 _MEDIA: Final = {"image": "[image]", "audio": "[audio]", "video": "[video]", "file": "[file]", "document": "[file]"}
+_REFERENCE: Final = re.compile(r"https?:|.{0,99}\s")  # or words
 _MIME_TYPES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
 _MEDIA_HOLDERS: Final = ("inline_data", "inlineData", "file_data", "fileData")
 _MEDIA_TYPES: Final = {
@@ -95,7 +96,11 @@ def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
     mime = next((text for holder in holders if (text := first_text(holder, _MIME_TYPES)) is not None), "")
     named = kind.replace("-", "_").removeprefix("input_").removesuffix("_url")
     kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
-    return next((_MEDIA[name] for name in kinds if name in _MEDIA), None)
+    mark = next((_MEDIA[name] for name in kinds if name in _MEDIA), None)
+    # Base64 is in the part or in a mapping within it, as such or as a data URL.
+    texts = (text for holder in (content, *map(mapping_of, content.values())) for text in (holder or {}).values())
+    sizes = (len(text) * 3 // 4 for text in texts if isinstance(text, str) and not _REFERENCE.match(text))
+    return f"{mark[:-1]} {size_kb:,} kB]" if mark and (size_kb := round(max(sizes, default=0) / 1000)) else mark
 
 
 def result_of(value: object) -> JSONValue:

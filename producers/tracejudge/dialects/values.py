@@ -202,13 +202,25 @@ _VIEWS = tuple(type(getattr(dict, name)({})) for name in ("keys", "values", "ite
 SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque, *_VIEWS)
 
 
+class CutMark(str):
+    """The mark that counts the names that were cut: part of a value, but no tag, which could be one of the caller's."""
+
+    __slots__ = ("names",)
+    names: int
+
+
 def bounded_names(fields: dict[Any, Any]) -> dict[Any, Any]:
     """Return the fields of a publication, at most `MAX_NAMES` names besides them, and a mark that counts the others."""
     if dict.__len__(fields) <= MAX_NAMES:
         return fields
     kept = dict(_entries(islice(dict.items(fields), MAX_NAMES)))
     kept |= {name: value for name in Trace.__struct_fields__ if (value := dict.get(fields, name)) is not None}
-    return {**kept, "...": truncation_mark(dict.__len__(fields) - len(kept), "values")}
+    # A record is bounded before the arguments beside it are, and its mark is one of the names that are cut then.
+    later = islice(dict.values(fields), MAX_NAMES, MAX_NAMES + len(Trace.__struct_fields__) + 1)
+    count = dict.__len__(fields) - len(kept) + sum(value.names - 1 for value in later if type(value) is CutMark)
+    mark = CutMark(truncation_mark(count, "values"))
+    mark.names = count
+    return {**kept, mark if "..." in kept else "...": mark}
 
 
 def _entries(items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

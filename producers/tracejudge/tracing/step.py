@@ -16,7 +16,7 @@ from tracejudge.content.encode import is_a, snapshot, without_traceback
 from tracejudge.content.field_names import field_of
 from tracejudge.content.truncate import SPANS_CHARACTERS, Budget
 from tracejudge.dialects.values import truncation_mark
-from tracejudge.ids import MAX_NAME_CHARS, SpanIds, current_span, fresh_id, fresh_trace_id, plain_text
+from tracejudge.ids import MAX_NAME_CHARS, SpanIds, current_span, fresh_id, fresh_trace_id, plain_text, trace_id_text
 from tracejudge.log import attributes_of, bases_of, class_name, report_or_raise
 from tracejudge.model import Span, ToolCall, Usage
 
@@ -140,8 +140,8 @@ class Step:
         """The ids of the trace and of this step."""
         if self._ids is None:
             # Those of the current OpenTelemetry span, unless another trace was named.
-            given, span = self.fields.get("trace_id"), current_span()
-            if type(given) is str and given and (span is None or given != span.trace_id):
+            given, span = trace_id_text(self.fields.get("trace_id")), current_span()
+            if given and (span is None or given != span.trace_id):
                 self._ids = SpanIds(given, fresh_id())
             else:
                 self._ids = span or SpanIds(fresh_trace_id(), fresh_id())
@@ -174,8 +174,8 @@ class Step:
 
     def set(self, name: str, value: object) -> None:
         """Set a field; input and output are copied at once."""
-        if name == "trace_id" and self.parent is None and type(value) is str and value:
-            self._ids = SpanIds(value, self.ids.span_id)
+        if name == "trace_id" and self.parent is None and (trace_id := trace_id_text(value)):
+            self._ids = SpanIds(trace_id, self.ids.span_id)
             if self.recording is not None:
                 self.recording.ids = self._ids
         if self.recording is not None and name in _COPIED_FIELDS:

@@ -231,6 +231,14 @@ MEDIA = {
         {"type": "blob", "mime_type": "audio/wav", "content": "aGk="},
         {"inlineData": {"mimeType": "audio/wav", "data": "aGk="}},
     ],
+    "[audio 50 kB]": [
+        {"type": "input_audio", "input_audio": {"data": "aGk=" * 16_667, "format": "wav"}},
+        {"type": "blob", "mime_type": "audio/wav", "content": "aGk=" * 16_667},
+    ],
+    "[image 3 kB]": [
+        {"type": "input_image", "image_url": f"data:image/png;base64,{'aGk=' * 1_000}"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'aGk=' * 1_000}"}},
+    ],
     "[video]": [{"type": "video-url", "url": "https://example.org/a.mp4"}, {"type": "uri", "modality": "video"}],
     "[file]": [
         {"type": "file", "file": {"file_id": "f1"}},
