@@ -1,8 +1,8 @@
-"""Generate rules, dashboards and manifests: ``python -m deploy [--check] [--digests] [--scale N] [--into FOLDER]``."""
+"""Generate rules and dashboards: ``python -m deploy [--check] [--digests] [--scale N] [--into FOLDER]``."""
 
 import sys
 
-from deploy import dashboards, generated, images, kubernetes, rules
+from deploy import dashboards, generated, images, rules
 from deploy.rules.table import FOLDER, TableError, load
 
 
@@ -28,9 +28,6 @@ def main(given: list[str]) -> int:
     made = {rules.FOLDER: rules.generate(table, asked.scale), dashboards.FOLDER: dashboards.generate(table)}
     for folder, files in made.items():
         status = max(status, generated.run(asked.into / folder.relative_to(FOLDER), files, check=asked.check))
-    # After the others: the chart is rendered from what is committed or was written just now.
-    for name, files in kubernetes.generate().items():
-        status = max(status, generated.run(asked.into / name, files, check=asked.check))
     return status
 
 

@@ -10,11 +10,9 @@ is published or stored.
 Calls work with and without a running event loop (``judges.background``).
 """
 
-import asyncio
 import dataclasses
 import re
-import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Hashable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache
 from os import PathLike
@@ -30,15 +28,14 @@ from judges.catalog import catalogue
 from judges.core import sessions
 from judges.core.judge import RESULT, Judge, has_text
 from judges.core.model import Spent
-from judges.core.verdict import Assessment, NoTruth, Outcome, Reason, Score, with_said
+from judges.core.verdict import NoTruth, Outcome, Reason, Score, with_said
 from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
 from judges.custom.label_scale import passing_of
 from judges.endpoints.client import LimitedModel
-from judges.evaluation import evaluate as evaluate_trace
-from judges.python.protocol import class_name
 from judges.registry import make_defined, read_judge
 from judges.rows import ALIASES, as_trace, cell, is_known
+from judges.runs import JudgeRunner, TimedAssessment, in_order
 from tracejudge import Trace
 
 __all__ = [
@@ -67,9 +64,8 @@ _KEYS: Final[Mapping[str, str]] = {
     "feedback_value_type": "result", "description": "asks", "inference_params.temperature": "temperature",
     "pass_": "pass",
 }  # fmt: skip
-# Evaluations begun, per call in flight: each that waits holds its whole prompt in memory.
-_BEGUN: Final = 2
-_CODE_IN_FLIGHT: Final = 64
+# A judge, its runner, and the numbers of the rows that it judges together.
+_Unit: TypeAlias = tuple[Judge, JudgeRunner, Sequence[int]]
 
 Row: TypeAlias = Mapping[str, object] | Trace
 """A row to judge: the arguments of a judge, or a row as `tracejudge evaluate` reads it from a file."""
@@ -461,28 +457,31 @@ async def _evaluate(
     """Judge each row with each judge; a conversation is judged once, and its verdict is that of all its rows."""
     traces = [_trace(row, number if len(rows) > 1 else None) for number, row in enumerate(rows)]
     models = [_model_of(judge, model) for judge in judges]
-    forms = [
-        judge.definition if one is None else judge.definition.for_model(one.settings)
-        for judge, one in zip(judges, models, strict=True)
-    ]
-    most = sum(_CODE_IN_FLIGHT if one is None else one.settings.max_in_flight for one in set(models))
-    places = asyncio.Semaphore(_BEGUN * most)
+    # One runner a model: judges share its bound.
+    runners = {one: JudgeRunner(one) for one in models}
+    forms = [runners[one].form_of(judge.definition) for judge, one in zip(judges, models, strict=True)]
     found = [VerdictDict() for _ in rows]
 
-    async def judge_rows(judge: Judge, model: LimitedModel | None, numbers: Sequence[int]) -> None:
-        async with places:
-            trace = traces[numbers[0]]
-            if len(numbers) > 1:
-                together = sessions.in_order([sessions.part(traces[number]) for number in numbers])
-                trace = replace(sessions.join(together), tags=traces[numbers[-1]].tags)
-            verdict = await _assess(judge, trace, model)
+    async def units() -> AsyncIterator[_Unit]:
+        for judge, one in zip(forms, models, strict=True):
+            for numbers in _units(judge, traces):
+                yield judge, runners[one], numbers
+
+    def ask(unit: _Unit) -> Awaitable[TimedAssessment]:
+        judge, runner, numbers = unit
+        trace = traces[numbers[0]]
+        if len(numbers) > 1:
+            together = sessions.in_order([sessions.part(traces[number]) for number in numbers])
+            trace = replace(sessions.join(together), tags=traces[numbers[-1]].tags)
+        return runner.ask(judge, trace)
+
+    def keep(unit: _Unit, timed: TimedAssessment) -> None:
+        judge, runner, numbers = unit
+        verdict = _verdict(judge, timed, runner)
         for number in numbers:
             found[number][judge.name] = verdict
 
-    async with asyncio.TaskGroup() as tasks:
-        for judge, one in zip(forms, models, strict=True):
-            for numbers in _units(judge, traces):
-                tasks.create_task(judge_rows(judge, one, numbers))
+    await in_order(units(), ask, keep, window=max(1, len(rows) * len(judges)))
     # In the order of the judges, whichever verdict came first.
     return VerdictList(VerdictDict({judge.name: verdicts[judge.name] for judge in judges}) for verdicts in found)
 
@@ -510,13 +509,9 @@ def _units(judge: Judge, traces: Sequence[Trace]) -> Iterable[list[int]]:
     return units.values()
 
 
-async def _assess(judge: Judge, trace: Trace, model: LimitedModel | None) -> JudgeVerdict:
-    start = time.perf_counter()
-    try:
-        assessment = await evaluate_trace(judge, trace, model)
-    except Exception as error:  # noqa: BLE001 - one evaluation must not end the others
-        assessment = Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
-    spent = Spent().plus(assessment.calls, None if model is None else model.settings.price, assessment.refusals)
+def _verdict(judge: Judge, timed: TimedAssessment, runner: JudgeRunner) -> JudgeVerdict:
+    assessment = timed.assessment
+    spent = Spent().plus(assessment.calls, runner.price).reported
     passes = [score.passed for score in assessment.scores if score.passed is not None]
     only = assessment.scores[0] if len(assessment.scores) == len(judge.metrics) == 1 else None
     return JudgeVerdict(
@@ -530,14 +525,13 @@ async def _assess(judge: Judge, trace: Trace, model: LimitedModel | None) -> Jud
         note=with_said(assessment.note, assessment.said) if assessment.note else None,
         metrics={score.metric: score for score in assessment.scores},
         details=assessment.details,
-        judge_model="code" if model is None else model.settings.judge_model,
+        judge_model=runner.judge_model,
         judge_version=judge.version,
-        # All or nothing, as in the worker: a sum with unknown parts would look like the whole.
-        input_tokens=spent.input_tokens if spent.is_known else 0,
-        output_tokens=spent.output_tokens if spent.is_known else 0,
-        cost_usd=spent.cost_usd if spent.is_known else None,
+        input_tokens=spent.input_tokens,
+        output_tokens=spent.output_tokens,
+        cost_usd=spent.cost_usd,
         attempts=spent.calls,
-        duration_s=time.perf_counter() - start,
+        duration_s=timed.duration_s,
     )
 
 

@@ -28,6 +28,7 @@ from celery.worker.consumer.control import Control
 from celery.worker.control import Panel, control_command, inspect_command
 from msgspec import Meta, Struct
 
+from judges.core.backoff import backoff_s
 from judges.core.faults import Fault
 from tracejudge.sharding import MAX_SHARDS
 from worker.broker import broker
@@ -107,7 +108,7 @@ class NotificationConsumer(Consumer):  # type: ignore[misc] # Celery has no type
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Reconnect where Celery would end the process, and restrict remote control."""
         super().__init__(*arguments, **options)
-        self._pause_s, self._failed_at = _FIRST_PAUSE_S, -_RECENT_S
+        self._failures, self._failed_at = 0, -_RECENT_S
         self.channel_errors: tuple[type[Exception], ...] = (Exception,)
         self.app.tracejudge_consumer = self
         for step in self.steps:
@@ -128,9 +129,8 @@ class NotificationConsumer(Consumer):  # type: ignore[misc] # Celery has no type
             # AttributeError.
             log.warning("broker connection not closed cleanly", error=type(error).__name__)
             self.connection = None
-        recent = time.monotonic() - self._failed_at < _RECENT_S
-        self._pause_s = min(_MAX_PAUSE_S, self._pause_s * 2) if recent else _FIRST_PAUSE_S
-        time.sleep(self._pause_s)
+        self._failures = self._failures + 1 if time.monotonic() - self._failed_at < _RECENT_S else 0
+        time.sleep(backoff_s(self._failures, _FIRST_PAUSE_S, _MAX_PAUSE_S))
         self._failed_at = time.monotonic()
 
     def create_task_handler(self, *arguments: Any, **options: Any) -> Callable[[Any], None]:

@@ -36,7 +36,7 @@ from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.config.receivers import FileSettings
 from worker.config.redaction import hashed_user
 from worker.config.settings import Settings
-from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
+from worker.dead_letters.store import DeadLetterStore
 from worker.export.receivers.files import erase_lines
 from worker.ingest.conversations import StoredSession, decode_session
 from worker.monitor.failing import remove_examples, scan_examples
@@ -46,6 +46,7 @@ from worker.queue.ledger import Ledger, evaluation_states, field_of
 from worker.selection.lenient import Lenient, NoTraceError
 from worker.storage.client import Store, groups_of, scan_stream
 from worker.storage.keys import INGEST_GROUP
+from worker.verdict_filter import VerdictFilter
 
 _CHUNK_COUNT: Final = 500
 # Copies of labelled traces may be megabytes each.
@@ -396,7 +397,7 @@ class Forgetting:
 
     def _letters(self) -> Iterable[tuple[str, Owner]]:
         letters = DeadLetterStore(self._store)
-        for seen, found in enumerate(letters.find(DeadLetterFilter()), 1):
+        for seen, found in enumerate(letters.find(VerdictFilter()), 1):
             owner = found.letter.owner
             session = found.letter.evaluation.session
             joined = frozenset[object](session.trace_ids if session else ())

@@ -4,7 +4,6 @@ Verdicts are read from the outbox. The text of a trace is in the stream until it
 the trace, and with its labels. All functions raise StoreError if Redis does not answer; they change nothing.
 """
 
-import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
@@ -17,11 +16,12 @@ from tracejudge import Trace
 from tracejudge.ids import MAX_ID_CHARS
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
-from worker.dead_letters.store import AllDeadLetters, DeadLetterFilter
+from worker.dead_letters.store import AllDeadLetters
 from worker.monitor.label_store import Label, keep_trace, labelled_trace, read_labels
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.stream_entry import TraceEntry, read_entry
 from worker.storage.client import Store, scan_shards
+from worker.verdict_filter import VerdictFilter, judged_traces
 
 MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10
@@ -34,8 +34,6 @@ _LAST_S: Final = 10**11
 _PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 
-VerdictOutcome = Literal["passed", "failed", "scored", "abstained", "unscored", "dead"]
-"""`scored` is a verdict whose metrics have no pass rule; `dead` an evaluation that was given up."""
 Source = Literal["stream", "dead letter", "label"]
 
 
@@ -52,48 +50,6 @@ class FoundTrace(NamedTuple):
     entry: TraceEntry | None = None
 
 
-class VerdictFilter(NamedTuple):
-    """Which verdicts are wanted; an empty or absent field accepts all.
-
-    Attributes:
-        service: Pattern of the service, with `*`, `?` and `[...]`.
-        judge: Pattern of the judge.
-        origin: Origin of the verdict.
-        outcomes: Outcomes, of which one is the verdict's.
-        trace_ids: Traces, of which one is judged, also as a part of a conversation.
-        since_ms: Written at this time or later, in milliseconds since the epoch.
-        until_ms: Written at this time or before.
-    """
-
-    service: str | None = None
-    judge: str | None = None
-    origin: str | None = None
-    outcomes: Collection[VerdictOutcome] = ()
-    trace_ids: Collection[str] | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-    @property
-    def accepts_all(self) -> bool:
-        """Whether it accepts every verdict of the outbox."""
-        return self == VerdictFilter()
-
-    def accepts(self, entry: OutboxEntry) -> bool:
-        """Return whether a verdict is wanted; its time is not compared."""
-        verdict = entry.verdict
-        return (
-            (self.service is None or fnmatch.fnmatchcase(verdict.service, self.service))
-            and (self.judge is None or fnmatch.fnmatchcase(verdict.judge, self.judge))
-            and self.origin in {None, verdict.origin}
-            and (not self.outcomes or outcome_of(entry) in self.outcomes)
-            and (self.trace_ids is None or not judged_traces(verdict).isdisjoint(self.trace_ids))
-        )
-
-
-FAILED: Final[frozenset[VerdictOutcome]] = frozenset({"failed", "abstained", "unscored", "dead"})
-"""What `--failed` selects: everything that did not pass."""
-
-
 def usable_prefix(given: str) -> str:
     """Return the beginning of a trace id.
 
@@ -107,29 +63,11 @@ def usable_prefix(given: str) -> str:
     return given
 
 
-def outcome_of(entry: OutboxEntry) -> VerdictOutcome:
-    """Return the outcome of an entry; one failing metric makes a verdict fail."""
-    verdict = entry.verdict
-    if entry.kind == "d":
-        return "dead"
-    if verdict.outcome != "scored":
-        return verdict.outcome
-    passed = {score.passed for score in verdict.scores}
-    return "failed" if False in passed else "passed" if True in passed else "scored"
-
-
-def judged_traces(verdict: Verdict) -> frozenset[str]:
-    """Return the ids of the judged trace, or of all traces of the judged conversation."""
-    session = verdict.details.get("session")
-    joined = session.get("trace_ids") if isinstance(session, dict) else None
-    return frozenset((verdict.trace_id, *(name for name in joined or () if isinstance(name, str))))
-
-
 def scan_verdicts(store: Store, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[OutboxEntry]:
     """Yield the wanted verdicts of the outboxes of all shards."""
     first = "-" if wanted.since_ms is None else str(wanted.since_ms)
     last = "+" if wanted.until_ms is None else str(wanted.until_ms)
-    holds = _contains(wanted.trace_ids)
+    holds = _contains(wanted.trace_ids if wanted.trace_ids is not None else wanted.traces or None)
     for entries in scan_shards(store, store.keys.verdicts, first, last, newest_first=newest_first):
         for entry_id, fields in entries:
             # Most verdicts are of other traces: searching their bytes is many times faster than decoding them.
@@ -252,20 +190,16 @@ class TraceLookup:
 
     def _ids(self, prefix: str) -> Iterator[str]:
         """Yield ids of traces from everywhere that they are known, many of them several times."""
-        holds = _contains({prefix})
-        for entries in scan_shards(self._store, self._store.keys.verdicts, newest_first=True):
-            for entry_id, fields in entries:
-                if holds is None or any(map(holds, (fields or {}).values())):
-                    read = read_outbox_entry((entry_id, fields))
-                    yield from () if read is None else judged_traces(read.verdict)
-        yield from (one.trace.trace_id for one in self.scan(newest_first=True, holds=holds))
+        for entry in scan_verdicts(self._store, VerdictFilter(traces=(prefix,))):
+            yield from judged_traces(entry.verdict)
+        yield from (one.trace.trace_id for one in self.scan(newest_first=True, holds=_contains({prefix})))
         yield from self._letters.values()
         yield from (one.label.trace_id for one in read_labels(self._store))
 
     @cached_property
     def _letters(self) -> dict[str, str]:
         """The trace of each dead letter, by evaluation."""
-        found = AllDeadLetters(self._store).find(DeadLetterFilter())
+        found = AllDeadLetters(self._store).find(VerdictFilter())
         return {one.letter.evaluation.id: one.letter.owner.trace_id for one in found}
 
     def _read(

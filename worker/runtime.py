@@ -18,7 +18,7 @@ from judges.python.protocol import withhold
 from judges.registry import configured
 from worker.config.graders import CODE, Graders, queue_label
 from worker.config.reading import named_variables, place_of, redis_fix
-from worker.config.serving import Listen, Tls
+from worker.config.serving import Listen
 from worker.config.settings import Settings, SettingsError
 from worker.export.registry import enabled
 from worker.export.sums import QualitySums, ShardSums
@@ -31,7 +31,7 @@ from worker.storage.keys import MONITOR_GROUP, Keys
 from worker.telemetry import logs
 from worker.telemetry.calls import CallMetrics, measure_python
 from worker.telemetry.health import Pulse, Readiness, monitor_flow
-from worker.telemetry.http_server import HttpAuth, HttpServer
+from worker.telemetry.http_server import HttpServer
 from worker.telemetry.metrics import Metrics
 from worker.telemetry.service import OUTAGE, LoopEndedError, ServiceThread, stop_threads
 
@@ -78,9 +78,7 @@ class Runtime:
         self.metrics = Metrics(settings)
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
-        access = HttpAuth.of(settings, os.environ)
-        tls = Tls.of(settings, "metrics_tls_").context()
-        self._http_server = HttpServer(self.metrics.registry, self._readiness, access, tls)
+        self._http_server = HttpServer.of(settings, os.environ, self.metrics.registry, self._readiness)
         judges = configured(settings.judges)
         withhold(*named_variables(settings))
         measure_python(judges.values(), self.metrics)

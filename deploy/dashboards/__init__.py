@@ -1,11 +1,9 @@
-"""The Grafana dashboards, generated as JSON."""
+"""The Grafana dashboards, generated as JSON from the tables of this folder."""
 
 import json
 from typing import Final
 
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-
-from deploy.dashboards import cost, pipeline, quality
+from deploy.dashboards import grafana, tables
 from deploy.rules.table import FOLDER as _DEPLOY
 from deploy.rules.table import Table, load
 
@@ -15,5 +13,5 @@ FOLDER: Final = _DEPLOY / "grafana" / "dashboards"
 def generate(table: Table | None = None) -> dict[str, str]:
     """Make all dashboards as JSON, by file name; from the committed table unless one is given."""
     table = table or load()
-    made = (quality.make(table), pipeline.make(table), cost.make(table))
-    return {f"{one.uid}.json": json.dumps(one, cls=JSONEncoder, indent=2, sort_keys=True) + "\n" for one in made}
+    made = (grafana.build(tables.read(name, table), table) for name in ("quality", "pipeline", "cost"))
+    return {f"{one['uid']}.json": json.dumps(one, indent=2, sort_keys=True) + "\n" for one in made}

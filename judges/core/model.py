@@ -66,6 +66,10 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
             usd += cached_tokens * (self.cached_input - self.input) + written_tokens * self.input / 4
         return usd / _MILLION
 
+    def is_known(self, used: "Call | ChatResponse") -> bool:
+        """Return whether the tokens that cost something were reported: unknown is not free."""
+        return bool((used.input_tokens or not self.input) and (used.output_tokens or not self.output))
+
     def cost_of(self, used: "Call | ChatResponse") -> float:
         """Return the cost of one request in USD."""
         return self.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens, used.written_tokens)
@@ -76,7 +80,7 @@ class Spent(Struct, frozen=True, array_like=True):
 
     Attributes:
         calls: Requests to the judge model.
-        cost_usd: None if a round had no price.
+        cost_usd: None if a round had no price, or an answer lacked a count that has one.
         is_known: Whether the endpoint reported the tokens of each answer: unknown is not free.
         refusals: Those that count towards a final `bad_request`.
     """
@@ -88,10 +92,16 @@ class Spent(Struct, frozen=True, array_like=True):
     is_known: bool = True
     refusals: Refusals = Refusals()
 
-    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals) -> "Spent":
+    @property
+    def reported(self) -> "Spent":
+        """What verdicts show: no tokens and cost if some are unknown, since a part would look like the whole."""
+        return self if self.is_known else Spent(self.calls, cost_usd=None)
+
+    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals = Refusals()) -> "Spent":  # noqa: B008 - frozen
         """Add a round."""
-        has_cost = price is not None and self.cost_usd is not None
-        hides_tokens = any(call.status == "ok" and not call.input_tokens and not call.output_tokens for call in calls)
+        answered = [call for call in calls if call.status == "ok"]
+        has_cost = price is not None and self.cost_usd is not None and all(map(price.is_known, answered))
+        hides_tokens = any(not call.input_tokens and not call.output_tokens for call in answered)
         return Spent(
             self.calls + len(calls),
             self.input_tokens + sum(call.input_tokens for call in calls),

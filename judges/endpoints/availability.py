@@ -1,6 +1,5 @@
 """When calls to a failing endpoint are held back (circuit breaker), and how its return is detected."""
 
-import random
 import time
 from collections.abc import Callable
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 import httpx
 import structlog
 
+from judges.core.backoff import Draw, backoff_s
 from judges.core.model import ModelError, ModelRejectedError, ModelUnavailableError, RateLimitedError
 from judges.endpoints.rate_limits import RateLimitState
 
@@ -31,14 +31,14 @@ class Circuit:
     While it is open, results of calls that began earlier change nothing: they describe the endpoint as it was.
     """
 
-    def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
+    def __init__(self, draw: Draw | None = None) -> None:
         """Start closed; ``draw`` returns a number between two bounds."""
         self._draw = draw
         self._failures = 0
         self._refused: set[str] = set()
         self._refused_from = 0  # Number of the first of these calls.
         self._has_answered = False
-        self._interval_s = 0.0
+        self._failed_probes = 0
         self._valid_from = 0
         self.cause: ModelError | None = None
         """The failure that keeps it open; None while it is closed."""
@@ -91,13 +91,13 @@ class Circuit:
             if self._failures < max(_MAX_FAILURES, older):
                 return False
         self.opened_at = now
-        self._interval_s = _FIRST_INTERVAL_S
+        self._failed_probes = 0
         self._keep_open(error, next_number, now)
         return True
 
     def record_failed_probe(self, error: ModelError, next_number: int, now: float) -> None:
         """Stay open and double the probe interval."""
-        self._interval_s = min(_MAX_INTERVAL_S, 2 * self._interval_s)
+        self._failed_probes += 1
         self._keep_open(error, next_number, now)
 
     def close(self, next_number: int) -> None:
@@ -110,7 +110,8 @@ class Circuit:
     def _keep_open(self, error: ModelError, next_number: int, now: float) -> None:
         self.cause = error
         self._valid_from = next_number
-        self.probe_at = now + self._draw(_MIN_INTERVAL_SHARE * self._interval_s, self._interval_s)
+        limits = _FIRST_INTERVAL_S, _MAX_INTERVAL_S, _MIN_INTERVAL_SHARE
+        self.probe_at = now + backoff_s(self._failed_probes, *limits, self._draw)
 
 
 class Availability:

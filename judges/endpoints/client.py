@@ -2,13 +2,13 @@
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
 from msgspec import structs
 
+from judges.core.backoff import Draw, backoff_s
 from judges.core.model import (
     BadModelRequestError,
     ChatModel,
@@ -33,8 +33,6 @@ _MAX_BACKOFF_S: Final = 8.0
 _EARNED: Final = 0.25
 _RESERVE: Final = 20.0
 _CAP: Final = 100.0
-Draw = Callable[[float, float], float]
-"""Draws a number between two bounds."""
 OFFLINE_PATIENCE_S: Final = 600.0
 """Offline, longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for."""
 OFFLINE_TRIES: Final = 5
@@ -43,11 +41,6 @@ OFFLINE_TRIES: Final = 5
 def is_transient(error: ModelError) -> bool:
     """Return whether the same request may succeed a little later."""
     return isinstance(error, _TRANSIENT)
-
-
-def backoff_s(failed: int, draw: Draw = random.uniform) -> float:
-    """Draw the pause after ``failed`` (1 or more) attempts: full jitter below a bound that doubles."""
-    return draw(0.0, min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(failed - 1, 10)))
 
 
 class RetryBudget:
@@ -74,9 +67,7 @@ class RetryBudget:
 class Retries:
     """The retry policy of one endpoint; all its calls share the budget."""
 
-    def __init__(
-        self, attempts: int = _ATTEMPTS, budget: RetryBudget | None = None, draw: Draw = random.uniform
-    ) -> None:
+    def __init__(self, attempts: int = _ATTEMPTS, budget: RetryBudget | None = None, draw: Draw | None = None) -> None:
         """Allow ``attempts`` requests for one answer at most."""
         self._attempts = attempts
         self._budget = budget or RetryBudget()
@@ -99,10 +90,11 @@ class Retries:
         """
         if failed >= self._attempts or not (is_transient(error) or refused_alone):
             return None
+        pause_s = backoff_s(failed - 1, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.0, self._draw)
         if isinstance(error, RateLimitedError):
             # No token: the endpoint itself bounds how many of these there are.
-            return 0.0 if is_blocked else max(error.retry_after_s or 0.0, backoff_s(failed, self._draw))
-        return backoff_s(failed, self._draw) if self._budget.spend() else None
+            return 0.0 if is_blocked else max(error.retry_after_s or 0.0, pause_s)
+        return pause_s if self._budget.spend() else None
 
 
 class CallObserver:
@@ -234,6 +226,7 @@ class LimitedModel:
         if isinstance(result, ChatResponse):
             # Reported also where the evaluation ends without a verdict.
             price, judge = self.settings.price, request.schema_name
+            price = price if price is not None and price.is_known(result) else None
             outputs = None if price is None else price.cost_usd(0, result.output_tokens)
             inputs = None if price is None or outputs is None else price.cost_of(result) - outputs
             if result.input_tokens:

@@ -1,9 +1,8 @@
 """The limits that an endpoint announces: pauses it asks for (429, Retry-After) and quotas that are nearly used up."""
 
-import random
-from collections.abc import Callable
 from typing import Final
 
+from judges.core.backoff import Draw, backoff_s
 from judges.core.model import Quota, Window
 
 _FIRST_PAUSE_S: Final = 1.0
@@ -30,7 +29,7 @@ class _Quota:
 class RateLimitState:
     """Pauses and quotas of one endpoint. Pure: times and call numbers are passed in."""
 
-    def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
+    def __init__(self, draw: Draw | None = None) -> None:
         """Start without pause or quota; ``draw`` returns a number between two bounds."""
         self._draw = draw
         self._pauses = 0
@@ -89,8 +88,7 @@ class RateLimitState:
             if retry_after_s is None or self._pauses > 1:
                 # An endpoint that keeps asking for short pauses gets longer ones.
                 doublings = self._pauses - (1 if retry_after_s is None else 2)
-                longest_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(doublings, 10))
-                length_s = max(length_s, self._draw(longest_s / 2, longest_s))
+                length_s = max(length_s, backoff_s(doublings, _FIRST_PAUSE_S, _MAX_PAUSE_S, 0.5, self._draw))
             self.resumes_at = max(self.resumes_at, now + length_s)
 
     def resume(self) -> None:

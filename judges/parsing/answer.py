@@ -141,7 +141,10 @@ def choice(
         InvalidAnswerError: The value is no string, empty, or the menu itself.
         OffMenuError: The label is not on the menu.
     """
-    value, labels = value_field(answer, key), (*menu, *besides)
+    value, labels = answer[key], (*menu, *besides)
+    if isinstance(value, str) and value in labels:
+        return value
+    value = value_field(answer, key)
     is_yes_no = "yes" in menu and "no" in menu
     if isinstance(value, bool) and is_yes_no:
         return "yes" if value else "no"
@@ -200,6 +203,9 @@ def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
 
 def truth(answer: Mapping[str, object], key: str) -> bool:
     """Return a boolean of an answer, also from a string in any case; raises ``InvalidAnswerError``."""
+    value = answer[key]
+    if isinstance(value, bool):
+        return value
     value = value_field(answer, key)
     if isinstance(value, str):
         value = truth_of(value)

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 import msgspec
 
+from judges.core.backoff import backoff_s
 from judges.core.judge import JudgeFailedError
 from judges.python.api import ChangedError, ClosedError, NotStartedError
 from judges.python.protocol import HEAD, MAX_ANSWER_BYTES, Answer, Start, Started, framed, passed_on
@@ -298,7 +299,7 @@ class _Slot:
         self._drop()
         if self._starts >= _WITHOUT_PAUSE:
             # A judge that cannot even be imported must not use up the machine.
-            await self._sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** (self._starts - _WITHOUT_PAUSE)))
+            await self._sleep(backoff_s(self._starts - _WITHOUT_PAUSE, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
         self._starts += 1
         program = self._program
         try:

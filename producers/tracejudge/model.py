@@ -196,11 +196,12 @@ def is_wire_span(span: Span, max_id_chars: int) -> bool:
 _Timed = TypeVar("_Timed", Trace, Span)
 
 
-def with_usable_times(record: _Timed) -> tuple[_Timed, list[str]]:
+def with_usable_times(record: _Timed) -> tuple[_Timed, tuple[str, ...]]:
     """Return a trace or span with its times in seconds, and the names of the times that are left out of it."""
-    changed: dict[str, float | None] = {}
-    for name, value in (("started_at", record.started_at), ("ended_at", record.ended_at)):
-        if value is not None and not _EARLIEST_S <= value < _LATEST_S:
-            changed[name] = seconds_of(value)
-    lost = [name for name in changed if changed[name] is None]
-    return (replace(record, **changed), lost) if changed else (record, lost)
+    started, ended = record.started_at, record.ended_at
+    if (started is None or _EARLIEST_S <= started < _LATEST_S) and (ended is None or _EARLIEST_S <= ended < _LATEST_S):
+        return record, ()
+    times = {
+        name: seconds_of(value) for name, value in (("started_at", started), ("ended_at", ended)) if value is not None
+    }
+    return replace(record, **times), tuple(name for name, seconds in times.items() if seconds is None)

@@ -9,27 +9,70 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
+from helm_python.chart import Chart
 from referencing import Registry, Resource
 from support.lazy import Lazy
 
-from deploy import kubernetes
+from deploy.rules.table import FOLDER
 from worker.config.loading import load
 from worker.config.settings import Settings
 
-__all__ = ["EXAMPLES", "VERSIONS", "Objects", "containers", "everything", "pods", "problems", "settings", "written"]
+__all__ = [
+    "CHART",
+    "CONFIG",
+    "EXAMPLES",
+    "VERSIONS",
+    "Objects",
+    "containers",
+    "everything",
+    "load_chart",
+    "pods",
+    "problems",
+    "project",
+    "rendered",
+    "settings",
+    "values_of",
+    "written",
+]
 
 jsonschema = Lazy("jsonschema")
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
-EXAMPLES = kubernetes.examples()
-Objects = kubernetes.Objects
+CHART = FOLDER / "helm" / "tracejudge"
+CONFIG = ("ConfigMap", "tracejudge-config")
+EXAMPLES = sorted(file.stem for file in (CHART / "examples").glob("*.yaml"))
+Objects = dict[tuple[str, str], dict[str, Any]]
 _SCHEMAS = files("kubernetes_validate") / "kubernetes-json-schema"
 _CUSTOM = json.loads(Path(__file__).with_name("custom_resources.json").read_text())
 
 
 @cache
+def load_chart() -> Chart:
+    return Chart.load(CHART)
+
+
+def values_of(example: str) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((CHART / "examples" / f"{example}.yaml").read_text(encoding="utf-8"))
+    return values
+
+
+def rendered(values: Mapping[str, Any], **release: Any) -> Objects:
+    """Render the chart into objects by kind and name, without hooks."""
+    texts = load_chart().render(dict(values), name="tracejudge", namespace="tracejudge", **release)
+    documents = (
+        one for name, text in sorted(texts.items()) if name.endswith(".yaml") for one in yaml.safe_load_all(text)
+    )
+    return {
+        (one["kind"], one["metadata"]["name"]): one
+        for one in documents
+        if one and "helm.sh/hook" not in one["metadata"].get("annotations", ())
+    }
+
+
+@cache
 def everything() -> dict[str, Objects]:
     """Render every example, in one process."""
-    return {example: kubernetes.rendered(kubernetes.values(example)) for example in EXAMPLES}
+    return {example: rendered(values_of(example)) for example in EXAMPLES}
 
 
 def pods(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,7 +90,7 @@ def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def written(objects: Objects, folder: Path) -> Path:
     """Write the files of the ConfigMap as pods see them, and return that of the configuration."""
-    for name, text in objects[kubernetes.CONFIG]["data"].items():
+    for name, text in objects[CONFIG]["data"].items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder / "tracejudge.toml"
 

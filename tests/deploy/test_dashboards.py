@@ -18,7 +18,7 @@ from support.cases import each_case
 from deploy import rules
 from deploy.__main__ import main
 from deploy.dashboards import FOLDER, generate
-from deploy.dashboards.quality import Marks
+from deploy.dashboards.tables import bound_value
 from deploy.generated import differences, write
 from deploy.rules import FOLDER as RULES
 from deploy.rules.table import load
@@ -91,14 +91,14 @@ def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
 
     assert main(["--into", str(tmp_path)]) == 0
 
-    assert {path.name for path in folder.iterdir()} == {*generate(), "kustomization.yaml"}
+    assert {path.name for path in folder.iterdir()} == {*generate()}
     assert main(["--check", "--into", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize("dashboard", ALL)
 def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any]) -> None:
     register_default_plugins()
-    own = set(Marks("", "", "", title="", text="", tags="").settings)
+    own = {"step", "tagKeys", "textFormat", "titleFormat", "useValueForTime"}  # which its model lacks
     marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
     known = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
 
@@ -248,6 +248,12 @@ def test_thresholds_are_those_of_the_alerts() -> None:
 
     fill = next(panel for panel in panels(made) if panel["title"] == "Stream is full to")
     assert fill["fieldConfig"]["defaults"]["thresholds"]["steps"][-1] == {"color": "red", "value": 0.625}
+
+
+def test_a_bound_is_a_number_or_a_term() -> None:
+    assert [bound_value(term) for term in (3, "0.8", "900 / 3", "1 - 0.2")] == [3, 0.8, 300, 0.8]
+    with pytest.raises(ValueError, match=r"'2 \* 3' is no bound"):
+        bound_value("2 * 3")
 
 
 def test_runbooks_on_the_web_are_links() -> None:

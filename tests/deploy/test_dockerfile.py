@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from chart import load_chart
 from compose_file import services
 from dockerfile import Image, Instruction, build, is_ignored, read
 from packaging.requirements import Requirement
@@ -25,7 +26,6 @@ from support.replies import hangs
 from support.scrape import scrape
 
 from deploy import images as versions
-from deploy import kubernetes
 from deploy.generated import write
 from worker.cli import verbs
 from worker.config.settings import Settings
@@ -123,7 +123,7 @@ def test_every_image_has_one_version_in_one_file() -> None:
     known = {image[0].partition("=")[2] for image in images.values()}
     named = {word for instruction in all_of("FROM") for word in instruction.words[:1]}
     named |= {service["image"] for service in services().values()}
-    named.add(kubernetes.chart().values["image"])
+    named.add(load_chart().values["image"])
     assert named == known
 
 

@@ -1,4 +1,4 @@
-"""The Helm chart and the kustomize manifests: valid, equal to each other, and in step with the code."""
+"""The Helm chart: its objects are valid, and in step with the code."""
 
 import copy
 import json
@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,14 +23,28 @@ import helm_python
 import httpx
 import pytest
 import yaml
-from chart import EXAMPLES, Objects, containers, everything, pods, problems, project, settings, written
+from chart import (
+    CHART,
+    CONFIG,
+    EXAMPLES,
+    Objects,
+    containers,
+    everything,
+    load_chart,
+    pods,
+    problems,
+    project,
+    rendered,
+    settings,
+    values_of,
+    written,
+)
 from helm_python.chart import Chart, lint, package
 from helm_python.config import Config
 from queries import selectors
 from support.cases import each_case
 from support.processes import Program, free_port, wait_until
 
-from deploy import kubernetes
 from deploy.dashboards import FOLDER as DASHBOARDS
 from deploy.rules import FOLDER as RULES
 from deploy.rules.table import FOLDER, load
@@ -40,10 +55,9 @@ from worker.config.settings import Settings
 from worker.storage.client import LAYOUT
 from worker.telemetry.metrics import METRICS
 
-KUBECTL = Path(sys.executable).with_name("kubectl")
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-GOOD = kubernetes.values("minimal")
+GOOD = values_of("minimal")
 TOKENS = '[gateway.tokens.a]\ntoken_env = "A"\n[board]\ntoken_env = "B"\n'
 SCALED = {"all": {"scaling": {"enabled": True}}}
 JUDGES = {"all": {"roles": ["ingest", "export", "monitor"]}, "judge": {"roles": ["judge"], "queues": ["a"]}}
@@ -88,25 +102,6 @@ def test_a_misspelt_field_of_any_kind_is_a_problem() -> None:
                     place["replica"] = 1
                     assert problems(wrong), (kind, path)
     assert len(seen) == 9
-
-
-@each_example()
-def test_kustomize_makes_the_same_objects(example: str) -> None:
-    folder = kubernetes.KUSTOMIZE / ("base" if example == kubernetes.BASE else f"examples/{example}")
-    built = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    # Kustomize names the ConfigMap by its content.
-    text = re.sub(r"\b(tracejudge-config)-[a-z0-9]{10}\b", r"\1", built.stdout)
-    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text)}
-    expected = kubernetes.plain(kubernetes.values(example))
-    assert found.keys() == expected.keys()
-    for key, one in found.items():
-        assert one == expected[key], key
-
-
-def test_no_overlay_is_left_of_an_example_that_is_gone() -> None:
-    overlays = {path.name for path in (kubernetes.KUSTOMIZE / "examples").iterdir()}
-    assert overlays == set(EXAMPLES) - {kubernetes.BASE}
 
 
 @each_example()
@@ -224,7 +219,7 @@ def test_each_deployment_selects_its_own_pods_and_mounts_what_there_is(example: 
             selected(objects, by) == {name} for by in (one["spec"]["selector"], budget["spec"]["selector"], *spread)
         )
         maps = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
-        assert maps == {kubernetes.CONFIG[1]}
+        assert maps == {CONFIG[1]}
         mounted = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
         assert mounted == {volume["name"] for volume in spec["volumes"]}
     for one in of_kind(objects, "ScaledObject").values():
@@ -257,7 +252,7 @@ def test_services_policies_and_monitors_lead_to_ports_of_pods(example: str) -> N
 
 def hook(example: str) -> dict[str, Any]:
     """Render the pod of `helm test`."""
-    texts = kubernetes.chart().render(kubernetes.values(example), name="tracejudge").values()
+    texts = load_chart().render(values_of(example), name="tracejudge").values()
     (found,) = (text for text in texts if "helm.sh/hook" in text)
     pod: dict[str, Any] = yaml.safe_load(found)
     return pod
@@ -286,7 +281,7 @@ def test_pods_have_no_rights_and_hold_no_secret(example: str) -> None:
 
 def test_rules_and_dashboards_are_the_generated_ones() -> None:
     objects = everything()["monitoring"]
-    links = kubernetes.values("monitoring")["monitoring"]
+    links = values_of("monitoring")["monitoring"]
     for path in RULES.glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
         text = text.replace(load().runbook_base, links["runbookUrl"]).replace(load().grafana_base, links["grafanaUrl"])
@@ -442,16 +437,16 @@ def test_values_that_cannot_work_fail_with_a_sentence(values: dict[str, Any], sa
     given = {**GOOD, **values}
     name = "a-release-with-a-long-name" if "too long" in says else "tracejudge"
     with pytest.raises(helm_python.HelmError) as error:
-        kubernetes.chart().render(given, name=name)
+        load_chart().render(given, name=name)
     assert re.search(says, str(error.value)), error.value
 
 
 def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
-    made = kubernetes.rendered({**GOOD, "partial": True, "workers": JUDGES, "config": TWO_MODELS})
+    made = rendered({**GOOD, "partial": True, "workers": JUDGES, "config": TWO_MODELS})
     assert len(of_kind(made, "Deployment")) == 2
     address = {"name": "TRACEJUDGE_REDIS_URL", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
     for values in ({"config": 'redis_url = "redis://redis"'}, {"env": [address]}):
-        (_, container) = next(containers(kubernetes.rendered(values)))
+        (_, container) = next(containers(rendered(values)))
         assert [one for one in container["env"] if one["name"] == address["name"]] == values.get("env", [])
 
 
@@ -464,7 +459,7 @@ def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all()
     def files(*given: str) -> list[dict[str, str]]:
         return [{"secret": name, "path": f"/{number}/{name}"} for number, name in enumerate(given)]
 
-    made = kubernetes.rendered(
+    made = rendered(
         {
             **GOOD,
             "config": TOKENS,
@@ -499,8 +494,8 @@ def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all()
 
 
 def test_workers_of_some_shards_are_scaled_by_their_own_gauges() -> None:
-    values = kubernetes.values("scaling")
-    made = kubernetes.rendered(
+    values = values_of("scaling")
+    made = rendered(
         {
             **values,
             "config": TWO_SHARDS,
@@ -519,7 +514,7 @@ def test_workers_of_some_shards_are_scaled_by_their_own_gauges() -> None:
 def test_outgoing_connections_reach_pods_and_addresses_but_no_metadata_of_a_cloud(example: str) -> None:
     """With Cilium a block of addresses contains no pod, so pods are selected as well."""
     for name, one in of_kind(everything()[example], "NetworkPolicy").items():
-        if kubernetes.values(example).get("networkPolicy", {}).get("egress"):
+        if values_of(example).get("networkPolicy", {}).get("egress"):
             continue
         _, anywhere = one["spec"]["egress"]
         assert {"namespaceSelector": {}} in anywhere["to"], name
@@ -533,14 +528,14 @@ def test_outgoing_connections_reach_pods_and_addresses_but_no_metadata_of_a_clou
 
 def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
     off = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": False, "topologyKeys": []}
-    assert {kind for kind, _ in kubernetes.rendered({**GOOD, **off})} == {"Deployment", "ConfigMap"}
+    assert {kind for kind, _ in rendered({**GOOD, **off})} == {"Deployment", "ConfigMap"}
     for user, found in ((1_000_660_000, {1_000_660_000}), (None, {None})):
-        specs = [pod["spec"]["securityContext"] for _, pod in pods(kubernetes.rendered({**GOOD, "user": user}))]
+        specs = [pod["spec"]["securityContext"] for _, pod in pods(rendered({**GOOD, "user": user}))]
         assert {spec.get(name) for spec in specs for name in ("runAsUser", "runAsGroup", "fsGroup")} == found
         assert all(spec["runAsNonRoot"] for spec in specs)
     served = {"enabled": True, "ingress": {"enabled": True, "host": "a.example.com", "className": "nginx"}}
     monitoring = dict.fromkeys(("podMonitor", "serviceMonitor", "rules", "dashboards"), True)
-    made = kubernetes.rendered(
+    made = rendered(
         {
             **GOOD,
             "broker": {"url": "amqps://rabbitmq:5671"},
@@ -557,7 +552,7 @@ def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
         }
     )
     assert not [problem for one in made.values() for problem in problems(one)]
-    assert made[kubernetes.CONFIG]["data"].keys() == {"canary.jsonl", "objectives.toml", "tracejudge.toml"}
+    assert made[CONFIG]["data"].keys() == {"canary.jsonl", "objectives.toml", "tracejudge.toml"}
     assert {pod["spec"]["terminationGracePeriodSeconds"] for _, pod in pods(made)} == {115}
     assert {
         one["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"]["name"]
@@ -573,7 +568,7 @@ def cluster(annotations: Mapping[str, str]) -> Iterator[str]:
         {"name": name, "kind": kind, "namespaced": True, "singularName": "", "verbs": ["get", "list"]}
         for name, kind in kinds.items()
     ]
-    name = kubernetes.CONFIG[1]
+    name = CONFIG[1]
     installed = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "annotations": annotations}}
     answers = {
         "/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
@@ -628,46 +623,47 @@ def test_an_upgrade_that_loses_data_or_skips_a_version_is_refused(
     values = {**GOOD, "upgrade": upgrade}
     with cluster(annotations) as kubeconfig, Config(namespace="judging", kubeconfig_content=kubeconfig) as config:
         with pytest.raises(helm_python.HelmError) as error:
-            config.install(kubernetes.chart(), "tracejudge", values, dry_run="server", namespace="judging")
+            config.install(load_chart(), "tracejudge", values, dry_run="server", namespace="judging")
         assert re.search(says or "failed to download openapi", str(error.value)), error.value
 
 
 def test_the_chart_is_of_this_version_and_layout() -> None:
-    about = kubernetes.chart().metadata
+    about = load_chart().metadata
     assert about["appVersion"] == project()["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[a-z]+\.\d+)?", about["version"])
     assert about["description"] == project()["description"]
     assert about["annotations"]["tracejudge/layout"] == LAYOUT.decode()
-    installed = everything()["minimal"][kubernetes.CONFIG]["metadata"]["annotations"]
+    installed = everything()["minimal"][CONFIG]["metadata"]["annotations"]
     assert installed == {"tracejudge/layout": LAYOUT.decode(), "tracejudge/version": about["version"]}
 
 
 def test_helm_finds_nothing_to_complain_of_and_an_archive_renders_the_same(tmp_path: Path) -> None:
     """The archive holds the files that the folder links to."""
-    found = lint(kubernetes.CHART, kubernetes.values("roles"), strict=True)
+    found = lint(CHART, values_of("roles"), strict=True)
     assert not found["errors"]
     assert [one["error"] for one in found["messages"]] == ["icon is recommended"]
-    with Chart.load(package(kubernetes.CHART, destination=tmp_path)) as archive:
+    with Chart.load(package(CHART, destination=tmp_path)) as archive:
         for example in ("minimal", "monitoring"):
-            values = kubernetes.values(example)
-            assert archive.render(values, name="tracejudge") == kubernetes.chart().render(values, name="tracejudge")
+            values = values_of(example)
+            assert archive.render(values, name="tracejudge") == load_chart().render(values, name="tracejudge")
 
 
 def test_the_page_explains_every_value_and_example() -> None:
     shown = set(re.findall(r"`([\w.]+)`", PAGE))
     groups = {name.partition(".")[0] for name in shown}
-    assert set(kubernetes.chart().values) <= groups
+    assert set(load_chart().values) <= groups
     assert {f"{example}.yaml" for example in EXAMPLES} <= set(re.findall(r"[\w-]+\.yaml", PAGE))
 
 
-def test_commands_of_the_page_render(tmp_path: Path) -> None:
-    """Each `helm` line of the page is rendered with its files and settings, each kustomization is built."""
+def test_commands_of_the_page_render() -> None:
+    """Each `helm` line of the page is rendered with its files and settings."""
     lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.split("\n")]
-    joined = "\n".join(lines).replace("\\\n", "").splitlines()
-    helm = [words for words in map(shlex.split, joined) if words[:2] in (["helm", "install"], ["helm", "upgrade"])]
-    assert len(helm) == 3
+    commands = map(shlex.split, "\n".join(lines).replace("\\\n", "").splitlines())
+    helm = [words for words in commands if words[:1] == ["helm"] and words[1] in {"install", "upgrade", "template"}]
+    assert [words[1] for words in helm].count("template") == 1
+    assert len(helm) == 4
     for words in helm:
-        assert (FOLDER.parent / words[3]).resolve() == kubernetes.CHART
+        assert (FOLDER.parent / words[3]).resolve() == CHART
         values: dict[str, Any] = {}
         for option, value in pairwise(words):
             if option == "-f":
@@ -675,8 +671,11 @@ def test_commands_of_the_page_render(tmp_path: Path) -> None:
             elif option == "--set":
                 name, _, of = value.partition("=")
                 values |= {"redis": {"secret": of}} if name == "redis.secret" else {name: of}
-        assert kubernetes.rendered(values)
-    built = [words[words.index("-k") + 1] for words in map(shlex.split, joined) if "-k" in words]
-    assert built
-    for folder in built:
-        subprocess.run([KUBECTL, "kustomize", FOLDER.parent / folder], check=True, capture_output=True, cwd=tmp_path)
+        objects = rendered(values)
+        assert objects
+        if words[1] == "template":
+            kinds = Counter(kind for kind, _ in objects)
+            (shown,) = re.findall(r"uniq -c\n```\n\n```text\n(.*?)\n```", PAGE, re.DOTALL)
+            assert [tuple(line.split()) for line in shown.splitlines()] == [
+                (str(count), "kind:", kind) for kind, count in sorted(kinds.items())
+            ]

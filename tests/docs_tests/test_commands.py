@@ -36,7 +36,7 @@ from worker.embedded import EmbeddedRedis
 NOT_RUN: Mapping[str, str] = {
     "docker ": "no container engine; tests/deploy runs what the file starts",
     "helm ": "no cluster; tests/deploy renders what each line installs",
-    "kubectl ": "no cluster; tests/deploy builds each kustomization",
+    "kubectl ": "no cluster; tests/deploy checks the objects that it would make",
     "make ": "it is this suite, or what .ci/run runs",
     "python3.11 -m venv": "the environment is there",
     "pip install ": "it needs the network; .ci/run installs the same",

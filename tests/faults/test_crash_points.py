@@ -29,7 +29,7 @@ from worker.accounting import read_account
 from worker.config.receivers import FileSettings
 from worker.config.settings import Rule, Settings
 from worker.dead_letters.retry import grouped, retry
-from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
+from worker.dead_letters.store import DeadLetterStore
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.export import consumer as outbox
 from worker.export.consumer import ExportConsumer
@@ -44,6 +44,7 @@ from worker.queue.ledger import DeadLetter, Finished, Ledger
 from worker.storage.client import StoreError, script_sources
 from worker.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.telemetry.metrics import Metrics
+from worker.verdict_filter import VerdictFilter
 
 SAFETY = Rule(name="all", judges=("safety",))
 TRACES = 5
@@ -135,13 +136,13 @@ class Process:
 
     def retry_dead(self) -> None:
         letters = DeadLetterStore(self.ground.store)
-        wanted = [found.letter.evaluation.id for found in letters.find(DeadLetterFilter())]
+        wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter())]
         for group in grouped(letters.read(wanted), 2):
             retry(self.ground.store, self.settings, group)
 
     def drop_dead(self) -> None:
         self.ledger.remove(
-            [found.letter.evaluation.id for found in DeadLetterStore(self.ground.store).find(DeadLetterFilter())]
+            [found.letter.evaluation.id for found in DeadLetterStore(self.ground.store).find(VerdictFilter())]
         )
 
     def _expire(self) -> None:

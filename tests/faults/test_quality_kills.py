@@ -93,7 +93,7 @@ def totals(store: Store, *, fine: bool) -> Totals:
     """Add up the buckets of each service."""
     found: Totals = Counter()
     for series_id, series in read_series(store).items():
-        for bucket in read_buckets(store, [series_id], time.time() - 86_400, time.time() + 60, fine=fine)[0]:
+        for bucket in next(read_buckets(store, [series_id], time.time() - 86_400, time.time() + 60, fine=fine)):
             sums = bucket.sums.total
             found[series.service, "scored"] += sums.judgements
             found[series.service, "abstained"] += bucket.abstained.verdicts

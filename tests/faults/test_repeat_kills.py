@@ -1,6 +1,5 @@
 """Second judgings while workers die: each that is due is made once, and its pair is counted once."""
 
-import datetime as dt
 import random
 import time
 from collections import Counter
@@ -38,12 +37,11 @@ def test_repeats_survive_kills(experiment: Experiment) -> None:
     due = {repeat_id(one.evaluation_id, name) for one in drawn for name in (JUDGE_MODEL, SECOND)}
     assert {one.evaluation_id for one in verdicts if one.origin == "repeat"} == due
     pairs = Counter((one.judge, one.judge_model) for one in verdicts if one.origin == "repeat")
-    today = dt.datetime.now(dt.UTC).date()
 
     def counted() -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
-        days = [today - dt.timedelta(1), today, today + dt.timedelta(1)]
-        for (judge, _, first, second, _), amount in read_counts(experiment.pipeline.store, "repeats", days).items():
+        span = time.time() - 86_400, time.time() + 86_400
+        for (judge, _, first, second, _), amount in read_counts(experiment.pipeline.store, "repeats", *span).items():
             assert first == JUDGE_MODEL
             found[judge, second] += amount
         return found

@@ -22,7 +22,7 @@ from worker.accounting import read_account
 from worker.config.graders import Graders
 from worker.config.settings import Rule, Settings
 from worker.dead_letters.retry import grouped, retry
-from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
+from worker.dead_letters.store import DeadLetterStore
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.forget import ForgetTarget, Forgetting
 from worker.ingest.conversations import DueSession, SessionSelector, decode_session
@@ -36,6 +36,7 @@ from worker.selection.sampling import Sampler
 from worker.selection.stream_entry import read_entry
 from worker.storage.client import Store, StoreError
 from worker.storage.keys import INGEST_GROUP, Keys
+from worker.verdict_filter import VerdictFilter
 
 MODEL = "lexical"
 SETTINGS = Settings(
@@ -134,7 +135,7 @@ class Scene:
 
     def retry(self) -> None:
         letters = DeadLetterStore(self.store)
-        wanted = [found.letter.evaluation.id for found in letters.find(DeadLetterFilter())][:1]
+        wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter())][:1]
         for group in grouped(letters.read(wanted), 2):
             retry(self.store, SETTINGS, group)
 

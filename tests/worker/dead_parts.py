@@ -10,7 +10,8 @@ from stage_parts import Ground, settings_of
 from worker.accounting import Account, read_account
 from worker.config.settings import Settings
 from worker.dead_letters.retry import Retried, grouped, retry
-from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore, Retry
+from worker.dead_letters.store import DeadLetterStore, Retry
+from worker.verdict_filter import VerdictFilter
 
 OLD_S = 7 * HOUR_S
 
@@ -63,7 +64,7 @@ def make_retryable(ground: Ground, judge_model: str = "scripted") -> None:
 def retry_all(ground: Ground, settings: Settings | None = None, ids: Sequence[str] = ()) -> list[Retried]:
     settings = settings or settings_of(ground)
     letters = DeadLetterStore(ground.store)
-    wanted = [found.letter.evaluation.id for found in letters.find(DeadLetterFilter(ids=ids))]
+    wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter(ids=ids))]
     return [retry(ground.store, settings, group) for group in grouped(letters.read(wanted), settings.batch_size)]
 
 

@@ -211,7 +211,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         assert purse.reserve(number, 1000)
         assert purse.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
-    assert BudgetController(settings, ground.store, metrics).run().factors == {"cut": MIN_FACTOR}
+    assert BudgetController(settings, ground.store, metrics).adjust().factors == {"cut": MIN_FACTOR}
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
         for gauge in (metrics.budget_spent, metrics.budget_limit, metrics.budget_factor)

@@ -6,9 +6,10 @@ from judging_parts import Desks, letters
 from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
 from worker.dead_letters import store as letters_module
-from worker.dead_letters.store import DeadLetterFilter, DeadLetterStore
+from worker.dead_letters.store import DeadLetterStore
 from worker.queue.batch import Evaluation, Item
 from worker.queue.ledger import DeadLetter, Ledger
+from worker.verdict_filter import VerdictFilter
 
 
 def add_dead_letter(
@@ -24,7 +25,7 @@ def add_dead_letter(
 
 
 def find(ground: Ground, **wanted: object) -> list[str]:
-    return [found.letter.evaluation.id for found in DeadLetterStore(ground.store).find(DeadLetterFilter(**wanted))]
+    return [found.letter.evaluation.id for found in DeadLetterStore(ground.store).find(VerdictFilter(**wanted))]
 
 
 def test_each_filter_and_all_together(ground: Ground) -> None:
@@ -41,7 +42,7 @@ def test_each_filter_and_all_together(ground: Ground) -> None:
     assert find(ground, ids=[one[:31]]) == [three, two, one]
     assert find(ground, reasons=["rate_limited"], services=["shop-?"], judges=["safety"], since_ms=1500) == [two]
     assert find(ground, services=["SHOP-*"]) == []
-    oldest_first = DeadLetterStore(ground.store).find(DeadLetterFilter(), newest_first=False)
+    oldest_first = DeadLetterStore(ground.store).find(VerdictFilter(), newest_first=False)
     assert [found.letter.evaluation.id for found in oldest_first] == [one, two, three]
 
 
@@ -59,7 +60,7 @@ def test_what_another_version_wrote_is_passed_over_and_counted(ground: Ground, d
     newer = ground.client.hget(ground.keys.dead, first).replace(b'{"v":1', b'{"v":9')
     ground.client.hset(ground.keys.dead, mapping={first: newer, second: b"{"})
     found = DeadLetterStore(ground.store)
-    assert [one.letter.evaluation.id for one in found.find(DeadLetterFilter())] == [third]
+    assert [one.letter.evaluation.id for one in found.find(VerdictFilter())] == [third]
     assert found.unreadable == 2
 
 
@@ -72,10 +73,10 @@ def test_what_goes_meanwhile_is_left_out(ground: Ground, desk: Desks) -> None:
 
 def test_how_it_fares_with_retries_is_told(ground: Ground, desk: Desks) -> None:
     (name,) = give_up(ground, desk, 1)
-    (found,) = DeadLetterStore(ground.store).find(DeadLetterFilter())
+    (found,) = DeadLetterStore(ground.store).find(VerdictFilter())
     assert found.retry == (0, "")
     retry_all(ground)
-    (found,) = DeadLetterStore(ground.store).find(DeadLetterFilter())
+    (found,) = DeadLetterStore(ground.store).find(VerdictFilter())
     assert (found.letter.evaluation.id, found.retry) == (name, (0, next(iter(ground.batches()))))
 
 

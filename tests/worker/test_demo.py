@@ -1,42 +1,26 @@
 """The demo publishes what it planned, adds up what it sees, tells what is wrong, and leaves nothing behind."""
 
-import io
 import re
 import shlex
-import shutil
 import signal
-import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import msgspec
 import psutil
 import pytest
-from rich.console import Console
 from support.processes import Program, wait_until
 
 import tracejudge
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.accounting import Account
-from worker.cli.demo import Outcome, rules
-from worker.cli.demo.final_report import ALERT, SEVERITY, Examples, commands, planted_alert, print_report
-from worker.cli.demo.sample_traffic import DROP, EXAMPLES, JUDGES, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
-from worker.cli.demo.screen import (
-    SLICES,
-    Lag,
-    Rate,
-    Scoreboard,
-    Series,
-    Tally,
-    View,
-    introduction,
-    score_table,
-    sparkline,
-)
-from worker.queue.ledger import OutboxEntry
+from worker.cli.demo import Outcome, introduction, rules
+from worker.cli.demo.final_report import ALERT, SEVERITY, Half, Results, Series, planted_alert, summary
+from worker.cli.demo.sample_traffic import DROP, JUDGES, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
+from worker.storage.client import Entry
 
 SECONDS = 24
 BEGAN_AT = 1_000_000.0
@@ -63,39 +47,34 @@ def test_no_share_is_0_or_1_by_construction() -> None:
             assert passed == {True, False}, (service, judge.name)
 
 
-def test_the_introduction_has_two_sentences_and_names_the_heuristic() -> None:
-    title, sentences, source = introduction(25).plain.splitlines()
-    assert title == "TraceJudge demo"
-    assert len(re.findall(r"[.](?= |$)", sentences)) == 2
-    assert "lexical heuristic" in source
+def test_the_introduction_says_what_happens_and_names_the_heuristic() -> None:
+    text = introduction(25)
+    assert text.startswith("TraceJudge demo\n")
+    assert "At 12.5 s support-bot" in text
+    assert "lexical heuristic" in text
+    assert max(map(len, text.splitlines())) <= 112
 
 
-def entry(at_s: float = 0.0, *, passed: bool | None = None, **fields: Any) -> OutboxEntry:
-    scores = () if passed is None else (Score("groundedness", float(passed), passed=passed),)
-    given: dict[str, Any] = {
-        "service": "support-bot",
-        "judge": "groundedness",
-        "trace_id": "1" * 32,
-        "outcome": "scored",
-    }
-    given |= {"scores": scores} | fields
+def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **fields: Any) -> Entry:
+    """Write a verdict as an entry of the outbox; each has an id of its own."""
+    values: dict[str, Any] = {"service": "support-bot", "judge": "groundedness", "outcome": "scored"} | fields
     verdict = Verdict(
-        evaluation_id="0" * 32,
+        evaluation_id=uuid4().hex,
+        trace_id="1" * 32,
+        scores=() if passed is None else (Score("groundedness", float(passed), passed=passed),),
         metrics=("groundedness",),
         judge_version="2" * 16,
         judge_model="lexical",
         trace_ended_at=BEGAN_AT + at_s,
         started_at=BEGAN_AT + 100,
         duration_s=0.1,
-        **given,
+        **values,
     )
-    return OutboxEntry("1-0", "j", verdict)
+    return b"1-0", {b"v": b"1", kind.encode(): msgspec.json.encode(verdict)}
 
 
-def board_of(*entries: OutboxEntry) -> Scoreboard:
-    board = Scoreboard(BEGAN_AT, SECONDS)
-    board.add(entries)
-    return board
+def results_of(*entries: Entry) -> Results:
+    return Results(entries, BEGAN_AT + SECONDS / 2)
 
 
 def test_the_plan_is_the_same_every_time_in_order_and_as_long_as_asked() -> None:
@@ -148,7 +127,7 @@ def test_traffic_publishes_what_is_due_as_new_traces_that_ended_as_planned(monke
         (BEGAN_AT - 1.5, BEGAN_AT + 0.5),
         (BEGAN_AT, BEGAN_AT + 1.0),
     ]
-    assert not {"trace_id", "span_id", "id"} & published[0].keys()
+    assert not {"trace_id", "span_id", "id", "session_id"} & published[0].keys()
     assert (published[0]["service"], published[0]["output"]) == (sample.service, sample.output)
 
 
@@ -166,195 +145,110 @@ def test_correctness_is_judged_where_a_response_or_facts_are_expected() -> None:
     assert len({rule.name for rule in rules()}) == len(rules())
 
 
-@pytest.mark.parametrize(
-    ("shares", "line"),
-    [
-        pytest.param([], "", id="nothing"),
-        pytest.param([0.0, 1.0], "▁█", id="ends"),
-        pytest.param([step / 7 for step in range(8)], "▁▂▃▄▅▆▇█", id="every bar"),
-        pytest.param([None, 0.5, None], "·▅·", id="no data is no zero"),
-        pytest.param([-0.1, 1.1], "▁█", id="out of range"),
-    ],
-)
-def test_sparkline(shares: list[float | None], line: str) -> None:
-    assert sparkline(shares) == line
-
-
-def test_the_end_of_the_call_decides_the_half_and_the_slice() -> None:
-    row = board_of(entry(0.0, passed=True), entry(11.99, passed=False), entry(12.0, passed=False)).series(
-        "support-bot", "groundedness"
-    )
-    assert (row.before, row.after, row.total) == (Tally(1, 1), Tally(0, 1), Tally(1, 2))
-    assert [place for place, part in enumerate(row.slices) if part.rated] == [0, SLICES // 2 - 1, SLICES // 2]
-    assert row.change is not None
-    assert row.change.value == -0.5
-
-
-def test_a_call_that_ends_beyond_the_run_is_in_its_last_slice() -> None:
-    row = board_of(entry(SECONDS + 1.0, passed=True)).series("support-bot", "groundedness")
-    assert row.slices[-1] == Tally(1, 0)
+def test_the_end_of_the_call_decides_the_half() -> None:
+    series = results_of(entry(0.0, passed=True), entry(11.99, passed=False), entry(12.0, passed=False)).planted
+    assert (series.before, series.after) == (Half(1, 1), Half(0, 1))
+    assert series.change is not None
+    assert series.change.value == -0.5
+    late = results_of(entry(SECONDS + 1.0, passed=True)).planted
+    assert (late.before, late.after) == (Half(), Half(1, 0))
 
 
 def test_what_has_no_score_is_counted_and_in_no_share() -> None:
-    board = board_of(
+    results = results_of(
         entry(passed=True),
         entry(outcome="abstained"),
         entry(outcome="unscored", reason="missing_input"),
-        entry(outcome="unscored", reason="timeout")._replace(kind="d"),
+        entry(outcome="unscored", reason="timeout", kind="d"),
+        (b"1-0", {b"v": b"1", b"j": b"no verdict"}),
+        (b"1-0", None),
     )
-    row = board.series("support-bot", "groundedness")
-    assert (row.total.share, row.now, row.before.share) == (1.0, 1.0, 1.0)
-    assert (row.abstained, row.unscored) == (1, {"missing_input": 1, "timeout": 1})
-    assert (row.after.share, row.change, row.has_changed) == (None, None, False)
-    assert board.verdicts == 4
-    assert board.unscored() == {"missing_input": 1, "timeout": 1}
-
-
-def test_the_latest_failures_come_first_and_are_few() -> None:
-    board = board_of(*(entry(float(second), passed=second % 2 == 0) for second in range(20)))
-    assert [failure.at_s for failure in board.failures] == [19.0, 17.0, 15.0, 13.0, 11.0]
+    series = results.planted
+    assert (series.before.share, series.after.share, series.change, series.has_changed) == (1.0, None, None, False)
+    assert (series.abstained, series.unscored) == (1, {"missing_input": 1, "timeout": 1})
+    assert results.verdicts == 4
+    assert results_of().planted == Series(DROP.service, DROP.judge, Half(), Half(), 0, {})
 
 
 @pytest.mark.parametrize(
     ("before", "after", "changed"),
     [
-        pytest.param(Tally(90, 10), Tally(20, 80), True, id="drop"),
-        pytest.param(Tally(20, 80), Tally(90, 10), True, id="rise"),
-        pytest.param(Tally(90, 10), Tally(85, 15), False, id="chance"),
-        pytest.param(Tally(2, 0), Tally(0, 1), False, id="too few"),
-        pytest.param(Tally(8, 0), Tally(2, 3), False, id="three standard errors, but within the interval"),
-        pytest.param(Tally(9, 0), Tally(9, 0), False, id="the same"),
-        pytest.param(Tally(9, 0), Tally(), False, id="no data"),
+        pytest.param(Half(90, 10), Half(20, 80), True, id="drop"),
+        pytest.param(Half(20, 80), Half(90, 10), True, id="rise"),
+        pytest.param(Half(90, 10), Half(85, 15), False, id="chance"),
+        pytest.param(Half(2, 0), Half(0, 1), False, id="too few"),
+        pytest.param(Half(8, 0), Half(2, 3), False, id="three standard errors, but within the interval"),
+        pytest.param(Half(9, 0), Half(9, 0), False, id="the same"),
+        pytest.param(Half(9, 0), Half(), False, id="no data"),
     ],
 )
-def test_only_a_change_beyond_chance_is_one(before: Tally, after: Tally, *, changed: bool) -> None:
-    assert Series("a", "b", before=before, after=after).has_changed is changed
+def test_only_a_change_beyond_chance_is_one(before: Half, after: Half, *, changed: bool) -> None:
+    assert half_and_half(before, after).planted.has_changed is changed
 
 
-@pytest.mark.parametrize("width", [80, 100, 112])
-def test_the_table_fits_its_width_and_marks_the_drop(width: int) -> None:
+def test_the_rows_are_those_of_the_report_before_and_after_the_drop() -> None:
+    others = (entry(1.0, passed=True, service="summariser"), entry(13.0, outcome="unscored", reason="timeout"))
     entries = [entry(second / 10, passed=second < 120) for second in range(240)]
-    console = Console(file=io.StringIO(), width=width)
-    console.print(score_table(board_of(*entries), SECONDS, width))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "██████████▁▁▁▁▁▁▁▁▁▁" in text
-    assert "▼ -100" in text
-    assert "…" not in text
-    assert ("interval" in text, "fail" in text) == (width >= 100, width >= 112)
-    assert "unsc." not in text, "columns of zeros are left out"
-
-
-def test_a_rate_is_that_of_the_last_seconds() -> None:
-    now_s = [0.0]
-    rate = Rate(lambda: now_s[0])
-    seen = [rate.per_s]
-    for second in range(1, 21):
-        now_s[0] = float(second)
-        rate.update(10 * min(second, 10))
-        seen.append(rate.per_s)
-    assert seen[0] == 0.0
-    assert seen[1:11] == [10.0] * 10
-    assert seen[11:15] == [8.0, 6.0, 4.0, 2.0]
-    assert seen[15:] == [0.0] * 6
+    lines = list(results_of(*entries, *others).rows())
+    assert [line.split() for line in lines] == [
+        ["Before", "the", "drop"],
+        ["service", "judge", "share", "95", "%", "interval", "judgements", "unscored"],
+        ["summariser", "groundedness", "100.0%", "0.6%", "to", "100.0%", "1", "0.0%"],
+        ["support-bot", "groundedness", "100.0%", "96.8%", "to", "100.0%", "120", "0.0%"],
+        ["After", "the", "drop"],
+        [*("service", "judge", "share", "95", "%", "interval", "difference"), *lines[1].split()[3:]],
+        ["summariser", "groundedness", "-", "-", "-", "-", "0", "-"],
+        [
+            *("support-bot", "groundedness", "0.0%", "0.0%", "to", "3.2%", "-100.0", "points", "-100.0", "to", "-95.5"),
+            *("120", "0.8%"),
+        ],
+    ]
+    assert len({len(line) for line in lines[1:4]}) == 1
+    assert max(map(len, lines)) <= 112
 
 
 def outcome(*, delivered: bool = True, outbox_lag: int = 0, seen: int = 3, **account: int) -> Outcome:
     names = (name for name in Account.__struct_fields__ if name != "reasons")
     accounting = Account(reasons={}, **dict.fromkeys(names, 0) | {"scored": 3} | account)
-    board = board_of(*[entry(passed=True)] * seen)
-    view = View(1.0, 1.0, "ended", board, Lag(), 3, 1.0, 1.0, "Metrics: http://127.0.0.1:1/metrics")
-    return Outcome(accounting, delivered, Lag(0, outbox_lag), view)
+    return Outcome(accounting, delivered, outbox_lag, results_of(*(entry(passed=True) for _ in range(seen))))
 
 
-def examples_of(*entries: OutboxEntry) -> Examples:
-    samples = load_samples()[DROP.service]
-    found = {(trace.tags or {})["sample"]: trace for trace in samples.good + samples.bad}
-    good, bad = (found[name] for name in EXAMPLES)
-    shots = {"a" * 32: Shot(2.0, good, 1.0), "b" * 32: Shot(14.0, bad, 1.0), "c" * 32: Shot(3.0, bad, 1.0)}
-    examples = Examples(shots, SECONDS / 2)
-    examples.add(entries)
-    return examples
-
-
-def test_examples_are_a_pass_before_the_drop_and_a_failure_after_it() -> None:
-    examples = examples_of(
-        entry(trace_id="a" * 32, judge="safety", passed=True),
-        entry(trace_id="a" * 32, outcome="abstained"),
-        entry(trace_id="a" * 32, passed=False),
-        entry(trace_id="c" * 32, passed=False),
-        entry(trace_id="d" * 32, passed=True),
-        entry(trace_id="b" * 32, passed=True),
+def half_and_half(before: Half, after: Half) -> Results:
+    return results_of(
+        *(
+            entry(at_s, passed=passed)
+            for at_s, half in ((1.0, before), (13.0, after))
+            for passed in [True] * half.passed + [False] * half.failed
+        )
     )
-    assert (examples.before, examples.after) == (None, None)
-    examples.add(
-        [entry(trace_id="a" * 32, passed=True, rationale="It\nholds."), entry(trace_id="b" * 32, passed=False)]
-    )
-    assert examples.before is not None
-    assert examples.after is not None
-    assert (examples.before.at_s, examples.after.at_s) == (2.0, 14.0)
-    rows = {name: text.plain for name, text in examples.before.rows()}
-    assert tuple(rows) == ("question", "document", "answer", "verdict", "reason")
-    assert all(rows.values())
-    assert (rows["verdict"], rows["reason"]) == ("groundedness passed", "It holds.")
-
-
-def half_and_half(before: Tally, after: Tally) -> Scoreboard:
-    return board_of(
-        *(entry(at_s, passed=passed) for at_s, half in ((1.0, before), (13.0, after)) for passed in decks(half))
-    )
-
-
-def decks(tally: Tally) -> list[bool]:
-    return [True] * tally.passed + [False] * tally.failed
 
 
 def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
-    alert = planted_alert(half_and_half(Tally(80, 20), Tally(18, 82)), SECONDS, "demo")
+    results = half_and_half(Half(80, 20), Half(18, 82))
+    alert = planted_alert(results, SECONDS, "demo")
     assert alert is not None
     assert alert.summary == "groundedness/groundedness of support-bot in demo dropped: 18% passed, 80% expected"
     assert alert.reason.startswith("18 of 100 judgements")
+    assert f"  {ALERT} (page): {alert.summary}" in summary(results, SECONDS, "demo")
     rules = Path(__file__).parents[2].joinpath("deploy/prometheus/rules/quality.yaml").read_text()
     begin = rules.index(f"- alert: {ALERT}\n")
     block = rules[begin : rules.index("- alert:", begin + 1)]
     assert f"severity: {SEVERITY}\n" in block
-    summary = next(line for line in block.splitlines() if "summary:" in line)
-    fixed = [part.strip("?'") for part in re.split(r"\{\{.*?\}\}", summary.split("summary: ")[1])]
+    shown = next(line for line in block.splitlines() if "summary:" in line)
+    fixed = [part.strip("?'") for part in re.split(r"\{\{.*?\}\}", shown.split("summary: ")[1])]
     pattern = ".*".join(re.escape(part) for part in fixed if part)
     assert re.search(pattern, alert.summary), pattern
     for before, after in (
-        (Tally(80, 20), Tally(75, 25)),
-        (Tally(4, 1), Tally(1, 4)),
-        (Tally(), Tally(1, 4)),
-        (Tally(4, 1), Tally()),
-        (Tally(50, 0), Tally(50, 0)),
-        (Tally(0, 50), Tally(0, 50)),
+        (Half(80, 20), Half(75, 25)),
+        (Half(4, 1), Half(1, 4)),
+        (Half(), Half(1, 4)),
+        (Half(4, 1), Half()),
+        (Half(50, 0), Half(50, 0)),
+        (Half(0, 50), Half(0, 50)),
     ):
-        assert planted_alert(half_and_half(before, after), SECONDS, "demo") is None, (before, after)
-
-
-def test_a_report_without_examples_and_alert_says_so() -> None:
-    console = Console(file=io.StringIO(), width=112)
-    ended = outcome()
-    print_report(console, ended.view, ended.account, examples_of(), environment="demo", redis_url=None)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "No alert would fire" in text
-    assert "from before the drop" not in text
-
-
-def test_commands_name_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/tracejudge")
-    for called, named in (
-        ("/usr/bin/tracejudge", "tracejudge"),
-        (".venv/bin/tracejudge", ".venv/bin/tracejudge"),
-        ("/somewhere/worker/cli/__main__.py", "tracejudge"),
-    ):
-        monkeypatch.setattr(sys, "argv", [called, "demo"])
-        assert {line.split()[0] for url in (None, "redis://h") for line, _ in commands(url)} == {named}
-    monkeypatch.chdir(Path(str(files("judges"))))
-    assert any("samples/support-bot.jsonl" in shlex.split(line) for line, _ in commands(None))
-    monkeypatch.chdir(tmp_path)
-    (file,) = (one for line, _ in commands(None) for one in shlex.split(line) if one.endswith(".jsonl"))
-    assert Path(file).is_file()
+        results = half_and_half(before, after)
+        assert planted_alert(results, SECONDS, "demo") is None, (before, after)
+        assert "\nNo alert would fire" in summary(results, SECONDS, "demo")
 
 
 @pytest.mark.parametrize(
@@ -431,52 +325,44 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
 
 @pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
-def test_without_a_terminal_it_prints_scoreboard_and_accounting(program: Program, tmp_path: Path) -> None:
+def test_it_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: Path) -> None:
     with program:
         assert program.wait(LONG_S) == 0, program.output
         text = program.stdout
+        progress = program.stderr
     assert "\x1b" not in text
     places = [
         text.index(part)
         for part in (
+            *("TraceJudge demo", "lexical heuristic", "Board: http", "Metrics: http", "after the planted drop at 2 s"),
             *(
-                "TraceJudge demo",
-                "lexical heuristic",
-                "Metrics: http",
-                "after the planted drop at 2 s",
-                "▼",
-                "The words",
+                "Before the drop",
+                "After the drop",
+                "points",
+                "alert would fire",
+                "traces published",
+                " 0 lost",
+                "--keep",
             ),
-            *("from before the drop", "groundedness passed", "from after the drop", "groundedness failed"),
-            *("alert would fire", "Accounting", "lost ", "Try next"),
         )
     ]
     assert places == sorted(places)
-    assert "not_sampled" not in text, "lines of zeros are left out"
-    assert max(map(len, text.splitlines())) <= 112
-    named = re.findall(r"^  tracejudge (.+)$", text[places[-1] :], re.MULTILINE)
-    assert named[0] == "demo --keep"
-    (tmp_path / "elsewhere").mkdir()
-    for line in named[1:]:
-        with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
-            assert command.wait(LONG_S) == 0, command.output
-    assert len(named) == 3
+    assert max(map(len, text.splitlines())) <= 120
+    assert re.search(r"^  1 s  \d+ traces published, \d+ evaluations finished$", progress, re.MULTILINE)
     assert_nothing_is_left(tmp_path)
 
 
 @pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "6", "--keep")], indirect=True)
-def test_what_is_kept_serves_the_commands_that_it_names(program: Program, tmp_path: Path) -> None:
+def test_what_is_kept_serves_the_command_that_it_names(program: Program, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     with program:
         board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C")[1]
         assert httpx.get(board, trust_env=False).status_code == 200
-        named = re.findall(r"^  tracejudge (.+)$", program.stdout, re.MULTILINE)
-        assert [shlex.split(line)[0] for line in named] == ["tail", "report", "show"]
-        for line in named:
-            with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
-                assert command.wait(LONG_S) == 0, command.output
-                assert "support-bot" in command.stdout or "published" in command.stdout, line
+        (line,) = re.findall(r"^  tracejudge (report .+)$", program.stderr, re.MULTILINE)
+        with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
+            assert command.wait(LONG_S) == 0, command.output
+            assert "support-bot" in command.stdout
         program.signal(signal.SIGINT)
         assert program.wait() == 0
     assert_nothing_is_left(tmp_path)
@@ -491,7 +377,7 @@ def test_a_signal_ends_it_in_good_order(program: Program, number: signal.Signals
         program.wait_for("s .*traces published")
         program.signal(number)
         assert program.wait() == 128 + number
-        assert "Try next" not in program.stdout
+        assert "Before the drop" not in program.stdout
         assert "Traceback" not in program.stderr
         assert_nothing_is_left(tmp_path)
 
@@ -504,7 +390,7 @@ def test_a_worker_that_dies_ends_it_with_a_word(program: Program, tmp_path: Path
         (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())
         worker.kill()
         assert program.wait() == 1
-        assert "Try next" not in program.stdout
+        assert "Before the drop" not in program.stdout
         assert "tracejudge: the worker ended early, with status -9; its log ends:" in program.stderr
         assert "Traceback" not in program.stderr
         assert_nothing_is_left(tmp_path)

@@ -53,7 +53,7 @@ def test_serves_the_version_it_names_from_a_folder_of_its_own(server: EmbeddedRe
     assert info["process_id"] == server.pid
     assert info["config_file"] == ""
     assert settings["dir"] == str(server.folder)
-    assert (settings["save"], settings["appendonly"], settings["appendfsync"]) == ("", "yes", "everysec")
+    assert (settings["save"], settings["appendonly"], settings["appendfsync"]) == ("", "yes", "always")
     assert settings["bind"] == "127.0.0.1"
 
 

@@ -27,11 +27,11 @@ class ListExporter(ExportConsumer):
     drop_reasons = ("unreadable", "refused")
 
     @classmethod
-    def checks(cls, settings: Settings) -> Sequence[Check]:
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:  # noqa: ARG003
         return [Check("list", lambda: [ok("list", settings.prefix)])]
 
     @classmethod
-    def keeps(cls, settings: Settings) -> str:
+    def keeps(cls, settings: Settings, name: str) -> str:  # noqa: ARG003
         return f"the list keeps everything of {settings.prefix}"
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:

@@ -28,14 +28,18 @@ PROVIDERS = {"lexical": "lexical", "gpt-6-luna": "openai"}
 ENCODER = RequestEncoder(ORIGIN)
 
 
+def encoder(*, explanations: bool = False, **settings: Any) -> VerdictEncoder:
+    return VerdictEncoder(PROVIDERS, **({"explain": Verdict.explanation} if explanations else {}), **settings)
+
+
 def traces(*verdicts: Verdict, **settings: Any) -> ExportTraceServiceRequest:
-    telemetry = VerdictEncoder(PROVIDERS, **settings)
+    telemetry = encoder(**settings)
     request = ENCODER.traces(span_fields([span for verdict in verdicts for span in telemetry.encode(verdict).spans]))
     return ExportTraceServiceRequest.FromString(request)
 
 
 def logs(*verdicts: Verdict, **settings: Any) -> ExportLogsServiceRequest:
-    telemetry = VerdictEncoder(PROVIDERS, **settings)
+    telemetry = encoder(**settings)
     request = ENCODER.logs(record_fields([event for verdict in verdicts for event in telemetry.encode(verdict).events]))
     return ExportLogsServiceRequest.FromString(request)
 

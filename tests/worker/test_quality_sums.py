@@ -90,7 +90,7 @@ def stored(ground: Ground, *, fine: bool) -> dict[tuple[Any, ...], list[Any]]:
     found: dict[tuple[Any, ...], list[Any]] = {}
     for series_id, series in read_series(ground.store).items():
         span = DAY_MS / 1000 - 86_400, DAY_MS / 1000 + 3 * 86_400
-        for bucket in read_buckets(ground.store, [series_id], *span, fine=fine)[0]:
+        for bucket in next(read_buckets(ground.store, [series_id], *span, fine=fine)):
             others = [list(bucket.abstained), list(bucket.unscored)]
             found[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
     return found
@@ -166,7 +166,7 @@ def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
         "tracejudge_export_dropped_total", {"exporter": "monitor", "reason": "too_many_series"}
     )
     assert dropped == 8
-    counted = read_counts(ground.store, "safety", [dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date()])
+    counted = read_counts(ground.store, "safety", DAY_MS / 1000, DAY_MS / 1000)
     assert {labels[0] for labels in counted} == set(read_series(ground.store)), "failures of series that are not kept"
 
 
@@ -224,12 +224,12 @@ def test_counts_are_added_once(ground: Ground) -> None:
     sums._counters = (lambda one, at: [Increment("agreement", at, (one.service, one.origin), 2)],)
     for part in (entries[:25], entries[10:40], entries):
         sums.deliver(part)
-    days = [dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date() + dt.timedelta(day) for day in range(3)]
-    by_day = [read_counts(ground.store, "agreement", [day]) for day in days]
+    times = [DAY_MS / 1000 + day * 86_400 for day in range(3)]
+    by_day = [read_counts(ground.store, "agreement", at, at) for at in times]
     wanted = Counter((one.service, one.origin) for one in verdicts)
     assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in wanted.items()})
     assert all(count.total() > 0 for count in by_day)
-    key = ground.keys.quality_counts("agreement", days[0])
+    key = ground.keys.quality_counts("agreement", dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date())
     assert 0 < ground.client.ttl(key) <= 90 * 86_400
     # A broken count is refused before anything is written.
     (late,) = publish(ground, [verdict(0)], [DAY_MS + 80 * 3_600_000])
@@ -261,5 +261,6 @@ def test_a_failed_script_takes_no_place_of_a_value(ground: Ground, monkeypatch: 
     assert {one.value for one in read_series(ground.store).values()} == {"", "m0", "m1"}
     listed = {series.value: series_id for series_id, series in read_series(ground.store).items()}
     for value in ("m0", "m1"):
-        (bucket,) = read_buckets(ground.store, [listed[value]], DAY_MS / 1000 - 3600, DAY_MS / 1000 + 1, fine=False)[0]
+        span = DAY_MS / 1000 - 3600, DAY_MS / 1000 + 1
+        ((bucket,),) = read_buckets(ground.store, [listed[value]], *span, fine=False)
         assert bucket.sums.total.judgements == 1, value

@@ -14,9 +14,11 @@ from worker.monitor.baseline import flat
 from worker.monitor.detection import Detector, Reference
 from worker.monitor.detector import Limits, State
 from worker.monitor.failing import keep_examples
+from worker.monitor.gauges import Watch
 from worker.monitor.incidents import Incident
 from worker.monitor.series import Series
 from worker.monitor.shares import ClassSums, SessionSums, Sums
+from worker.storage.client import StoreError
 from worker.telemetry.metrics import Metrics
 
 LABELS = {
@@ -122,15 +124,40 @@ def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
     assert first.value("judgements") == 80, "a worker that is active again waits with its figures"
 
 
-class Task:
+def test_a_watch_whose_run_failed_runs_again_after_a_minute(ground: Ground) -> None:
+    now, runs = [1_000.0], list[float]()
+    outcomes: list[Exception | bool | None] = [StoreError("away"), True, None, None]
+
+    class Hourly(Watch):
+        every_s = 3_600.0
+
+        def run(self, now: float) -> bool | None:
+            runs.append(now)
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    watch = Hourly(ground.store, lambda: now[0])
+    with pytest.raises(StoreError):
+        watch.run_due()
+    for later_s in (59.0, 1.0, 1.0, 3_598.0, 2.0):
+        now[0] += later_s
+        watch.run_due()
+    assert runs == [1_000.0, 1_060.0, 1_061.0, 4_661.0]
+
+
+class Task(Watch):
     """Work of the monitor during which the lock nearly ends, or goes to another worker."""
 
     def __init__(self, ground: Ground, seen: list[str], *, loses: bool) -> None:
+        super().__init__(ground.store)
+        self.every_s = 0.0
         self._ground = ground
         self._seen = seen
         self._loses = loses
 
-    def run_due(self) -> None:
+    def run(self, now: float) -> None:  # noqa: ARG002
         client, lock = self._ground.client, self._ground.keys.monitor
         self._seen.append("runs" if client.pttl(lock) > 5_000 else "runs without the lock")
         client.pexpire(lock, 500)

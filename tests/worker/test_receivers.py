@@ -30,7 +30,7 @@ from worker.config.loading import load
 from worker.config.receivers import KINDS, FileSettings
 from worker.config.settings import Redact, Settings, SettingsError
 from worker.export.receiver_delivery import PARKED_FOR_S, ReceiverExporter
-from worker.export.receivers.files import FileExporter, locked
+from worker.export.receivers.files import FileExporter, locked, tidy
 from worker.export.receivers.webhook import WebhookExporter
 from worker.export.registry import RECEIVERS, enabled
 from worker.forget import ForgetTarget, Forgetting
@@ -424,18 +424,14 @@ def test_files_hold_each_verdict_by_day(
     assert (worker.dropped, pending(ground)) == ({}, 0)
 
 
-def test_a_file_that_another_worker_compresses_meanwhile_is_not_replaced_by_an_empty_one(
-    sender: Any, tmp_path: Path
-) -> None:
+def test_a_file_that_another_worker_compresses_meanwhile_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
     folder = tmp_path / "archive"
-    worker = sender({"kind": "file", "path": str(folder)})
-    assert isinstance(worker.exporter, FileExporter)
     folder.mkdir()
     old = folder / "verdicts-2025-11-25.host-1.jsonl"
     old.write_bytes(b'{"evaluation_id":"e1"}\n')
     with locked(old):
         # It has listed the file, and waits for the other worker.
-        other = threading.Thread(target=worker.exporter._tidy)
+        other = threading.Thread(target=tidy, args=(folder, FileSettings(path=str(folder))))
         other.start()
         wait_until(lambda: _waits_for(old), what="the second worker")
         with gzip.open(f"{old}.gz", "wb") as compressed:

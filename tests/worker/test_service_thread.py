@@ -85,7 +85,7 @@ BROKEN = raising(KeyError("SECRET of a trace"))
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """Waits without their jitter, and a clock that counts each look at it."""
-    monkeypatch.setattr(stage.random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr("random.uniform", lambda _low, high: high)
     clock = itertools.count(1.0)
     looks: list[float] = []
 

@@ -10,14 +10,14 @@ from shard_parts import SHARDS, home, three_grounds
 from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 from support.processes import free_port
 
-from judges.core.verdict import Score, Verdict
+from judges.core.verdict import Score
 from worker.config.redaction import UserKeys
 from worker.export.sums import QualitySums, ShardSums
 from worker.forget import ForgetTarget, forget_everywhere
 from worker.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.maintenance import BacklogGauges
 from worker.monitor.counts import counted_until
-from worker.monitor.label_store import OutboxWalk
+from worker.monitor.label_store import Label, OutboxMatcher, read_labels, write_labels
 from worker.monitor.series import HOUR_S, read_buckets, read_series
 from worker.queue.pending_feedback import PendingFeedback
 from worker.storage.client import LAYOUT, LayoutError, Store, StoreError
@@ -178,25 +178,31 @@ def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_a_se
     assert counted_until(store, now) == now
 
 
-def test_a_walk_through_the_outboxes_leaves_out_a_server_that_goes_away(
+def test_a_search_for_labelled_traces_leaves_out_a_server_that_goes_away(
     grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, ground in enumerate(grounds):
         verdicts(ground, range(10 * number, 10 * number + 5))
-    found: list[Verdict] = []
-    walk = OutboxWalk(grounds[0].store, found.extend)
+    store = grounds[0].store
+    write_labels(
+        store, [Label(f"{number + 1:032x}", "safety", "safety", passed=True, drawn=1.0) for number in range(30)]
+    )
+    matcher = OutboxMatcher(store)
+
+    def labelled() -> list[int]:
+        return sorted(int(one.label.trace_id, 16) - 1 for one in read_labels(store) if one.verdicts)
+
     with monkeypatch.context() as away:
         away.setattr(grounds[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
-        while walk.step():
+        while matcher.step():
             pass
-    assert {int(one.trace_id, 16) - 1 for one in found} == {*range(5), *range(20, 25)}
+    assert (labelled(), matcher.seen) == ([*range(5), *range(20, 25)], 10)
     # The next round reads what has come on each of them, and all of the one that is back.
-    found.clear()
     for number, ground in enumerate(grounds):
         verdicts(ground, range(10 * number + 5, 10 * number + 7))
-    while walk.step():
+    while matcher.step():
         pass
-    assert sorted(int(one.trace_id, 16) - 1 for one in found) == [5, 6, *range(10, 17), 25, 26]
+    assert (labelled(), matcher.seen) == ([*range(7), *range(10, 17), *range(20, 27)], 21)
 
 
 def test_a_backlog_of_one_server_leaves_slots_for_another() -> None:

@@ -1,6 +1,5 @@
 """Who may read the board, as whom, and what browsers may do with its pages."""
 
-import base64
 import hashlib
 import hmac
 import http
@@ -12,8 +11,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from worker.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secret, credential_in
+from worker.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secret
 from worker.config.settings import Settings, SettingsError
+from worker.telemetry.http_server import Credential
 from worker.telemetry.metrics import BOARD_PAGES, BoardMetrics
 
 _MAX_NAME_CHARS: Final = 100
@@ -83,16 +83,10 @@ class Access:
         return any(address in network for network in self._proxies)
 
     def _user_with_token(self, authorization: str) -> "str | _Refused":
-        scheme, credential = credential_in(authorization)
-        user = b""
-        if scheme == "basic":
-            # Browsers cannot be told to send a bearer token; they ask for a name and a password.
-            try:
-                user, _, credential = base64.b64decode(credential, validate=True).partition(b":")
-            except ValueError:
-                credential = b""
-        if scheme in {"bearer", "basic"} and hmac.compare_digest(credential.strip(), (self._token or "").encode()):
-            return user.decode("utf-8", "replace")[:_MAX_NAME_CHARS]
+        # Browsers cannot be told to send a bearer token; they ask for a name and a password.
+        shown = Credential(authorization)
+        if shown.scheme in {"bearer", "basic"} and shown.shows(self._token or ""):
+            return shown.user[:_MAX_NAME_CHARS]
         challenge = f'Basic realm="{_REALM}", charset="UTF-8"'
         text = "The board needs its token: as the password with any name, or as a bearer token.\n"
         return _Refused(401, text, {"WWW-Authenticate": challenge})

@@ -6,27 +6,27 @@ what is erased there is gone from the pages too.
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 
 from judges.core.prompt import neutralise
-from judges.core.verdict import Verdict
-from worker.lookup import VerdictOutcome, outcome_of
-from worker.monitor.series import VERSION_DIGITS
+from judges.core.verdict import Score, Verdict
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.selection.sampling import position
 from worker.storage.client import Entry, Store, StoreError, scan_stream
 from worker.telemetry.service import ServiceThread
+from worker.verdict_filter import VerdictFilter, outcome_of
 
 log = structlog.get_logger("tracejudge.board")
 _READ_COUNT: Final = 500
 _BLOCK_MS: Final = 500
 _COLUMNS: Final = (
-    *("entry", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "version", "model", "origin"),
-    *("outcome", "reason", "metric", "value", "passed", "probability", "sampled", "cost", "attempts", "place", "rated"),
-    "shard",
+    *("entry", "shard", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "origin", "outcome"),
+    # Of the score that is labelled. `place` is from 0 to 1 by the hash of the evaluation: labels are drawn below a
+    # rate. `rated` is 2 for a live verdict that a label can be compared with, 1 for one of another origin, else 0.
+    *("reason", "cost", "metric", "passed", "probability", "place", "rated"),
 )
 _SCHEMA: Final = f"""
 CREATE TABLE verdicts ({", ".join(_COLUMNS)});
@@ -46,108 +46,72 @@ _INSERT: Final = f"INSERT OR IGNORE INTO verdicts VALUES ({', '.join('?' * len(_
 _RATED: Final = {"live": 2, "repeat": 0, "canary": 0}
 _MAX_NAMES: Final = 500
 # Not in the order in which they were read: several outboxes are read one after the other.
-_NEWEST_FIRST: Final = "at_ms DESC, rowid DESC"
+NEWEST_FIRST: Final = "at_ms DESC, rowid DESC"
 
 
-class IndexedVerdict(NamedTuple):
-    """One row of the index; figures are of the first metric with a pass rule, else of the first."""
-
-    entry: str
-    at_ms: int
-    evaluation_id: str
-    trace_id: str
-    span_id: str
-    service: str
-    judge: str
-    version: str
-    model: str
-    origin: str
-    outcome: VerdictOutcome
-    reason: str
-    metric: str
-    value: float | None
-    passed: int | None
-    probability: float | None
-    sampled: float
-    cost: float | None
-    attempts: int
-    place: float
-    """From 0 to 1 by the hash of the evaluation: labels are drawn below a rate."""
-    rated: int
-    """2 for a live verdict that a label can be compared with, 1 for one of another origin, else 0."""
-    shard: int = 0
-
-    @property
-    def entry_id(self) -> str:
-        """The id of its entry in the outbox of its shard."""
-        return self.entry.rpartition("@")[2]
-
-    @classmethod
-    def of(cls, entry: OutboxEntry, shard: int = 0) -> "IndexedVerdict":
-        """Make the row of an entry; two shards may have entries of one id."""
-        verdict: Verdict = entry.verdict
-        rated = (score for score in verdict.scores if score.passed is not None)
-        score = next(rated, verdict.scores[0] if verdict.scores else None)
-        return cls(
-            f"{shard}@{entry.entry_id}" if shard else entry.entry_id,
-            int(entry.entry_id.partition("-")[0]),
-            verdict.evaluation_id,
-            verdict.trace_id,
-            verdict.span_id or "",
-            verdict.service,
-            verdict.judge,
-            verdict.judge_version[:VERSION_DIGITS],
-            verdict.judge_model,
-            verdict.origin,
-            outcome_of(entry),
-            verdict.reason or "",
-            score.metric if score is not None else verdict.metrics[0] if verdict.metrics else verdict.judge,
-            None if score is None else score.value,
-            None if score is None or score.passed is None else int(score.passed),
-            None if score is None else score.probability,
-            verdict.probability,
-            verdict.cost_usd,
-            verdict.attempts,
-            position(verdict.evaluation_id, _PLACE_KEY),
-            0 if score is None or score.passed is None else _RATED.get(verdict.origin, 1),
-            shard,
-        )
+def leading_score(verdict: Verdict) -> tuple[str, Score | None]:
+    """Return the metric that is labelled, the first with a pass rule or else the first, with its score."""
+    rated = (score for score in verdict.scores if score.passed is not None)
+    score = next(rated, verdict.scores[0] if verdict.scores else None)
+    return score.metric if score is not None else verdict.metrics[0] if verdict.metrics else verdict.judge, score
 
 
-class Selection(NamedTuple):
-    """Which verdicts a page wants; an empty field accepts all. Service and judge may hold `*` and `?`."""
+def is_drawn(verdict: Verdict, rate: float) -> bool:
+    """Return whether a random queue of this rate has a verdict."""
+    return _rated(verdict) == _RATED["live"] and position(verdict.evaluation_id, _PLACE_KEY) < rate
 
-    service: str = ""
-    judge: str = ""
-    outcome: str = ""
-    origin: str = ""
-    trace_id: str = ""
-    since_ms: int = 0
 
-    def where(self) -> tuple[str, list[object]]:
-        """Return the condition in SQL, and its values."""
-        parts, values = ["1"], list[object]()
-        for column, pattern in (("service", self.service), ("judge", self.judge)):
-            if pattern:
-                is_pattern = "*" in pattern or "?" in pattern
-                parts.append(f"{column} {'GLOB' if is_pattern else '='} ?")
-                values.append(pattern)
-        if self.outcome == "not passed":
-            parts.append("outcome IN ('failed', 'abstained', 'unscored', 'dead')")
-        elif self.outcome:
-            parts.append("outcome = ?")
-            values.append(self.outcome)
-        if self.origin:
-            parts.append("origin = ?")
-            values.append(self.origin)
-        if self.trace_id:
-            # A range of the index: LIKE with a parameter would read every row.
-            parts.append("trace_id >= ? AND trace_id < ?")
-            values += [self.trace_id, f"{self.trace_id}\U0010ffff"]
-        if self.since_ms:
-            parts.append("at_ms >= ?")
-            values.append(self.since_ms)
-        return " AND ".join(parts), values
+def _rated(verdict: Verdict) -> int:
+    _, score = leading_score(verdict)
+    return 0 if score is None or score.passed is None else _RATED.get(verdict.origin, 1)
+
+
+def _row(entry: OutboxEntry, shard: int) -> tuple[object, ...]:
+    """Make the row of an entry; two shards may have entries of one id."""
+    verdict, (metric, score) = entry.verdict, leading_score(entry.verdict)
+    return (
+        f"{shard}@{entry.entry_id}",
+        shard,
+        _ms(entry.entry_id),
+        verdict.evaluation_id,
+        verdict.trace_id,
+        verdict.span_id or "",
+        verdict.service,
+        verdict.judge,
+        verdict.origin,
+        outcome_of(entry),
+        verdict.reason or "",
+        verdict.cost_usd,
+        metric,
+        None if score is None else score.passed,
+        None if score is None else score.probability,
+        position(verdict.evaluation_id, _PLACE_KEY),
+        _rated(verdict),
+    )
+
+
+def condition(wanted: VerdictFilter) -> tuple[str, list[object]]:
+    """Return a filter as a condition in SQL, and its values; whole ids and reasons are not compared."""
+    parts, values = ["1"], list[object]()
+    for column, patterns in (("service", wanted.services), ("judge", wanted.judges)):
+        if patterns:
+            # The index finds an equal name. SQLite negates by [^...].
+            signs = ("GLOB" if set("*?[") & set(one) else "=" for one in patterns)
+            parts.append(" OR ".join(f"{column} {sign} ?" for sign in signs))
+            values += [one.replace("[!", "[^") for one in patterns]
+    for column, names in (("outcome", wanted.outcomes), ("origin", (wanted.origin,) if wanted.origin else ())):
+        if names:
+            parts.append(f"{column} IN ({', '.join('?' * len(names))})")
+            values += names
+    if wanted.traces:
+        # A range of the index: LIKE with a parameter would read every row.
+        parts.append(" OR ".join(["trace_id >= ? AND trace_id < ?"] * len(wanted.traces)))
+        values += [end for one in wanted.traces for end in (one, f"{one}\U0010ffff")]
+    for sign, at_ms in ((">=", wanted.since_ms), ("<=", wanted.until_ms)):
+        if at_ms is not None:
+            parts.append(f"at_ms {sign} ?")
+            values.append(at_ms)
+    return " AND ".join(f"({part})" for part in parts), values
 
 
 class VerdictIndex(ServiceThread):
@@ -195,40 +159,30 @@ class VerdictIndex(ServiceThread):
         for _, arrived in reply or []:
             self._add(arrived, shard)
         first = store.call(lambda client: client.xrange(key, count=1))
-        oldest_ms = _ms(first[0][0]) if first else 1 << 62
+        oldest_ms = _ms(first[0][0].decode()) if first else 1 << 62
         with self._lock:
             self._database.execute("DELETE FROM verdicts WHERE at_ms < ? AND shard = ?", (oldest_ms, shard))
         newest = store.call(lambda client: client.xrevrange(key, count=1))
-        if newest and _ms(newest[0][0]) < _ms(self._positions[shard].encode()):
+        if newest and _ms(newest[0][0].decode()) < _ms(self._positions[shard]):
             # Redis came back without its last data: its new entries have ids that were read before.
             with self._lock:
                 self._database.execute("DELETE FROM verdicts WHERE shard = ?", (shard,))
             del self._positions[shard]
 
-    def rows(
-        self, wanted: Selection, *, limit: int, before: str = "", order: str = _NEWEST_FIRST, extra: str = "1"
-    ) -> list[IndexedVerdict]:
-        """Return verdicts, the newest first.
-
-        Args:
-            wanted: The selection.
-            limit: How many.
-            before: Only those before this entry.
-            order: The order in SQL; a constant of the caller.
-            extra: A further condition in SQL; a constant of the caller.
-        """
-        where, values = wanted.where()
+    def select(self, wanted: VerdictFilter, *, limit: int, before: str = "") -> list[str]:
+        """Return the names of the newest selected entries, only those before an entry if one is named."""
+        where, values = condition(wanted)
         if before:
             where += " AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?)"
             values.append(before)
-        text = f"SELECT * FROM verdicts WHERE {where} AND {extra} ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
-        return [IndexedVerdict(*row) for row in self.query(text, (*values, limit))]
+        text = f"SELECT entry FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT ?"  # noqa: S608 - constants
+        return [name for (name,) in self.query(text, (*values, limit))]
 
-    def find(self, evaluation_id: str) -> IndexedVerdict | None:
-        """Return the newest verdict of an evaluation."""
-        text = f"SELECT * FROM verdicts WHERE evaluation_id = ? ORDER BY {_NEWEST_FIRST} LIMIT 1"  # noqa: S608 - a constant
-        found = self.query(text, (evaluation_id,))
-        return IndexedVerdict(*found[0]) if found else None
+    def find(self, evaluation_id: str) -> OutboxEntry | None:
+        """Read the newest verdict of an evaluation."""
+        text = f"SELECT entry FROM verdicts WHERE evaluation_id = ? ORDER BY {NEWEST_FIRST} LIMIT 1"  # noqa: S608 - a constant
+        found = self.read([name for (name,) in self.query(text, (evaluation_id,))])
+        return next(iter(found.values()), None)
 
     def query(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run a query of constants with values."""
@@ -239,35 +193,38 @@ class VerdictIndex(ServiceThread):
         """List services and judges, for the choices of forms; without names that hold signs nobody sees."""
         return {kind: sorted(names)[:_MAX_NAMES] for kind, names in self._names.items()}
 
-    def entries(self, rows: Iterable[IndexedVerdict]) -> dict[str, OutboxEntry]:
-        """Read the entries of rows from Redis; those that were erased there leave the index."""
-        by_shard: dict[int, list[IndexedVerdict]] = {}
-        for row in rows:
-            by_shard.setdefault(row.shard, []).append(row)
-        key, read = self._store.keys.verdicts, dict[str, OutboxEntry | None]()
-        gone: list[tuple[str]] = []
+    def read(self, names: Sequence[str]) -> dict[str, OutboxEntry]:
+        """Read entries from Redis by their names; those that were erased there leave the index."""
+        by_shard: dict[int, list[str]] = {}
+        for name in names:
+            by_shard.setdefault(int(name.partition("@")[0]), []).append(name)
+        key, read = self._store.keys.verdicts, dict[str, OutboxEntry]()
         for shard, some in by_shard.items():
-            names = [row.entry_id for row in some]
+            ids = [name.partition("@")[2] for name in some]
             try:
-                found = self._store.shards[shard].pipeline(lambda pipe: [pipe.xrange(key, one, one) for one in names])  # noqa: B023
+                found = self._store.shards[shard].pipeline(lambda pipe: [pipe.xrange(key, one, one) for one in ids])  # noqa: B023
             except StoreError:
                 if shard == self._store.shard:
                     raise
                 continue
-            read |= {row.entry: read_outbox_entry(one[0]) for row, one in zip(some, found, strict=True) if one}
-            gone += [(row.entry,) for row in some if row.entry not in read]
-        if gone:
+            entries = {name: read_outbox_entry(one[0]) for name, one in zip(some, found, strict=True) if one}
+            read |= {name: entry for name, entry in entries.items() if entry is not None}
             with self._lock:
+                gone = [(name,) for name in some if name not in entries]
                 self._database.executemany("DELETE FROM verdicts WHERE entry = ?", gone)
-        return {name: entry for name, entry in read.items() if entry is not None}
+        return {name: read[name] for name in names if name in read}
 
     def _add(self, entries: Sequence[Entry], shard: int) -> None:
-        rows = [IndexedVerdict.of(entry, shard) for entry in map(read_outbox_entry, entries) if entry is not None]
+        read = [entry for entry in map(read_outbox_entry, entries) if entry is not None]
         with self._lock:
             self._database.execute("BEGIN")
-            self._database.executemany(_INSERT, rows)
+            self._database.executemany(_INSERT, (_row(entry, shard) for entry in read))
             self._database.execute("COMMIT")
-        for kind, names in (("services", {row.service for row in rows}), ("judges", {row.judge for row in rows})):
+        verdicts = [entry.verdict for entry in read]
+        for kind, names in (
+            ("services", {one.service for one in verdicts}),
+            ("judges", {one.judge for one in verdicts}),
+        ):
             if len(self._names[kind]) < _MAX_NAMES:
                 # Another set, since pages may be reading this one.
                 self._names[kind] = self._names[kind] | {name for name in names if neutralise(name) == name}
@@ -275,5 +232,5 @@ class VerdictIndex(ServiceThread):
         self.record_progress()
 
 
-def _ms(entry_id: bytes) -> int:
-    return int(entry_id.partition(b"-")[0])
+def _ms(entry_id: str) -> int:
+    return int(entry_id.partition("-")[0])

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from worker.board.index import IndexedVerdict, Selection, VerdictIndex
+from worker.board.index import NEWEST_FIRST, VerdictIndex, condition, leading_score
 from worker.monitor.answers import Answer, lock, mark_drawn, of_label
 from worker.monitor.label_store import Drawn, label_id
+from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store
+from worker.verdict_filter import VerdictFilter
 
 Kind = Literal["random", "failing", "uncertain", "disagreeing", "second"]
 KINDS: Final[Mapping[Kind, str]] = {
@@ -21,12 +23,18 @@ RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _WANTED: Final = 400
 """About how many verdicts the default rate draws: as many as ± 5 points need."""
 _MOST: Final = 2_000
-_LIVE: Final = 2
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
     "GROUP BY trace_id, judge, metric HAVING min(passed) < max(passed)"
 )
-_DISAGREEING: Final = f"rated > 0 AND trace_id IN ({_SPLIT})"
+# Of each queue, the condition and the order. Every verdict has a place of its own below 1, as a trace has in sampling:
+# those below the rate are drawn, in the order of their places, so that the answers so far are of a random part of them.
+_CANDIDATES: Final[Mapping[Kind, tuple[str, str]]] = {
+    "random": ("rated = 2 AND place < ?", "place"),
+    "failing": ("rated > 0 AND outcome = 'failed'", NEWEST_FIRST),
+    "uncertain": ("rated > 0 AND probability IS NOT NULL", "abs(probability - 0.5), rowid DESC"),
+    "disagreeing": (f"rated > 0 AND trace_id IN ({_SPLIT})", NEWEST_FIRST),
+}
 
 
 class Queue(NamedTuple):
@@ -38,27 +46,28 @@ class Queue(NamedTuple):
     rate: float = 0.0
     """Share of the live verdicts that are drawn; 0 for one that suits their number."""
 
+    @property
+    def wanted(self) -> VerdictFilter:
+        """The filter of its verdicts."""
+        return VerdictFilter((self.service,) if self.service else (), (self.judge,) if self.judge else ())
+
 
 class Question(NamedTuple):
     """One verdict to check, and how it was chosen."""
 
-    row: IndexedVerdict
+    entry: OutboxEntry
     drawn: Drawn
+
+    @property
+    def metric(self) -> str:
+        """The metric that is labelled."""
+        return leading_score(self.entry.verdict)[0]
 
     @property
     def label_id(self) -> str:
         """The id of the label that an answer gives."""
-        return label_of(self.row)
-
-
-def label_of(row: IndexedVerdict) -> str:
-    """Return the id of the label of a verdict's first metric."""
-    return label_id(row.trace_id, row.span_id, row.judge, row.metric)
-
-
-def is_drawn(row: IndexedVerdict, rate: float) -> bool:
-    """Return whether a random queue of this rate has a verdict."""
-    return row.rated == _LIVE and row.place < rate
+        verdict = self.entry.verdict
+        return label_id(verdict.trace_id, verdict.span_id or "", verdict.judge, self.metric)
 
 
 class LabelQueue:
@@ -72,7 +81,7 @@ class LabelQueue:
         """Return the rate of a random queue, by default the one that draws about 400 of the verdicts there are."""
         if queue.rate:
             return min(RATES, key=lambda rate: abs(rate - queue.rate))
-        where, values = Selection(queue.service, queue.judge).where()
+        where, values = condition(queue.wanted)
         ((count,),) = self._index.query(
             f"SELECT count(*) FROM verdicts WHERE {where} AND rated = 2",  # noqa: S608 - constants
             values,
@@ -92,8 +101,7 @@ class LabelQueue:
         """
         # Once: it counts the verdicts of the index.
         rate = self.rate(queue) if queue.kind == "random" else 0.0
-        for row in self._candidates(queue, rate, answers):
-            name = label_of(row)
+        for evaluation_id, name in self._candidates(queue, rate, answers):
             given = answers.get(name, ())
             is_second = queue.kind == "second"
             by_others = [one for one in given if one.annotator != annotator]
@@ -101,27 +109,29 @@ class LabelQueue:
                 mark_drawn(self._store, given, rate)
             if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
                 continue
+            entry = self._index.find(evaluation_id)
             # Somebody may have answered between the reading of all answers and the lock.
-            if lock(self._store, name, annotator) and (is_second or not of_label(self._store, name)):
+            if entry and lock(self._store, name, annotator) and (is_second or not of_label(self._store, name)):
                 drawn: Drawn = rate if queue.kind == "random" else "queue"
-                return Question(row, by_others[0].drawn if by_others else drawn)
+                return Question(entry, by_others[0].drawn if by_others else drawn)
         return None
 
-    def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[IndexedVerdict]:
-        wanted = Selection(queue.service, queue.judge)
-        if queue.kind == "random":
-            # Every verdict has a place of its own below 1, as a trace has in sampling: those below the rate are drawn,
-            # in the order of their places, so that what is answered so far is a random part of them.
-            rows = self._index.rows(wanted, limit=_MOST, extra="rated = 2", order="place")
-            return [row for row in rows if is_drawn(row, rate)]
-        if queue.kind == "failing":
-            return self._index.rows(wanted, limit=_MOST, extra="rated > 0 AND outcome = 'failed'")
-        if queue.kind == "uncertain":
-            order = "abs(probability - 0.5), rowid DESC"
-            return self._index.rows(wanted, limit=_MOST, extra="rated > 0 AND probability IS NOT NULL", order=order)
+    def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[tuple[str, str]]:
+        """Return evaluations with the ids of their labels."""
         if queue.kind == "second":
-            found = (self._index.find(given[0].evaluation_id) for given in answers.values())
+            firsts = ((name, given[0]) for name, given in answers.items())
             return (
-                row for row in found if row and queue.service in {"", row.service} and queue.judge in {"", row.judge}
+                (one.evaluation_id, name)
+                for name, one in firsts
+                if queue.service in {"", one.service} and queue.judge in {"", one.judge}
             )
-        return self._index.rows(wanted, limit=_MOST, extra=_DISAGREEING)
+        where, values = condition(queue.wanted)
+        extra, order = _CANDIDATES[queue.kind]
+        if queue.kind == "random":
+            values.insert(0, rate)
+        rows = self._index.query(
+            "SELECT evaluation_id, trace_id, span_id, judge, metric FROM verdicts "  # noqa: S608 - constants
+            f"WHERE {extra} AND {where} ORDER BY {order} LIMIT {_MOST}",
+            values,
+        )
+        return ((evaluation_id, label_id(*label)) for evaluation_id, *label in rows)

@@ -13,7 +13,7 @@ from worker.monitor.detection import read_incidents
 from worker.monitor.incidents import Incident
 from worker.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute
 from worker.report.figures import Evidence, Period, Point, Report, Row, Scope, Sources, make_report, oldest_bucket
-from worker.report.html import chart
+from worker.report.html import Chart, chart
 from worker.report.sources import read_sums
 from worker.storage.client import Store, groups_of
 from worker.telemetry.backlog import measure
@@ -33,7 +33,7 @@ class Panel(NamedTuple):
 
     Attributes:
         row: The figures of the report; the compared period is the week before.
-        svg: A small chart of the share with its interval.
+        chart: A small chart of the share with its interval; None without a point.
         points: For the large chart: seconds, share, lower and upper limit.
         reasons: Why verdicts have no score, with their number, of the outbox.
         cost: USD of the verdicts of the outbox; None where no price is known.
@@ -42,7 +42,7 @@ class Panel(NamedTuple):
     """
 
     row: Row
-    svg: str
+    chart: Chart | None
     points: Sequence[tuple[float, float, float, float]]
     reasons: Sequence[tuple[str, int]]
     cost: float | None
@@ -133,25 +133,24 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
         for service, judge, cost in index.query("SELECT service, judge, sum(cost) FROM verdicts GROUP BY 1, 2")
     }
     report = make_report(scope, evidence)
-    panels = [_panel(report, number, reasons, costs, open_drops) for number in range(len(report.rows[:_MOST_ROWS]))]
+    panels = [_panel(report, row, reasons, costs, open_drops) for row in report.rows[:_MOST_ROWS]]
     panels.sort(key=lambda panel: (not panel.since, not panel.falls, panel.row.share is None, panel.title))
     return Overview(*_headline(panels, open_drops), panels, time.time())
 
 
 def _panel(
     report: Report,
-    number: int,
+    row: Row,
     reasons: Mapping[tuple[str, str], list[tuple[str, int]]],
     costs: Mapping[tuple[str, str], float | None],
     open_drops: Mapping[tuple[str, str, str, str], tuple[Series, Incident]],
 ) -> Panel:
-    row = report.rows[number]
     labels = row.labels
     pair = labels["service"], labels["judge"]
     drop = open_drops.get((*pair[:1], labels.get("environment", ""), pair[1], labels["metric"]))
     return Panel(
         row,
-        chart(report, row, number) if row.points else "",
+        chart(report, row) if row.points else None,
         [(one.begins_at.timestamp(), one.share.value, one.share.low, one.share.high) for one in row.points],
         reasons.get(pair, []),
         costs.get(pair),

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 from urllib.parse import parse_qsl, urlencode
@@ -22,24 +22,27 @@ from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from judges.core.verdict import Origin
 from worker.board.access import Access, Guard, form_token, is_form_token
-from worker.board.index import IndexedVerdict, Selection, VerdictIndex
-from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, is_drawn, label_of
+from worker.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
+from worker.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.board.overview import OverviewThread
 from worker.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.config.redaction import UserKeys, hashed_user
 from worker.config.settings import Settings
-from worker.lookup import FAILED, Dataset, VerdictFilter, VerdictOutcome
+from worker.lookup import Dataset
 from worker.monitor.answers import Answer, Said, read_answers, submit, tally
 from worker.monitor.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.queue.ledger import OutboxEntry
+from worker.report.html import TEMPLATES
 from worker.storage.client import Store, StoreError
 from worker.telemetry.metrics import BoardMetrics
+from worker.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
 
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
 _MAX_FORM_BYTES: Final = 64 * 1024
 _MAX_SKIPPED: Final = 1_000
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
+_NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
 _SAID: Final = {"pass": "pass", "fail": "fail", "cannot_tell": "cannot tell"}
 
@@ -67,9 +70,12 @@ class Board:
         self._queue = LabelQueue(store, index)
         self._user_keys = UserKeys(settings, store)
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined
+            loader=jinja2.FileSystemLoader((_HERE / "templates", TEMPLATES)),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
         )
         self._templates.filters.update(moment=moment, plain=neutralise, by_anchor=by_anchor)
+        self._templates.filters.update(outcome=outcome_of, leading=leading_score)
         # Browsers keep these files for long: another content has another address.
         names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
         digest = hashlib.blake2b(b"".join(path.read_bytes() for path in names), digest_size=6).hexdigest()
@@ -109,24 +115,20 @@ class Board:
 
     def verdicts_page(self, request: Request) -> Response:
         """List verdicts, the newest first."""
-        wanted, span = _selection(request.query_params)
+        wanted, form = _filter(request.query_params)
         before = request.query_params.get("before", "")
-        rows = self._index.rows(wanted, limit=_PAGE + 1, before=before)
-        shown = rows[:_PAGE]
-        entries = self._index.entries(shown)
-        listed = [(row, entries[row.entry]) for row in shown if row.entry in entries]
+        names = self._index.select(wanted, limit=_PAGE + 1, before=before)
         query = {name: value for name, value in request.query_params.items() if value and name != "before"}
-        older = f"/verdicts?{urlencode({**query, 'before': shown[-1].entry})}" if len(rows) > _PAGE else ""
+        older = f"/verdicts?{urlencode({**query, 'before': names[_PAGE - 1]})}" if len(names) > _PAGE else ""
         return self._page(
             request,
             "verdicts.html",
-            listed=listed,
-            wanted=wanted,
-            span=span,
+            listed=self._index.read(names[:_PAGE]).values(),
+            form=form,
             spans=list(_SPANS),
             older=older,
             saved=f"/verdicts.jsonl?{urlencode(query)}",
-            outcomes=("not passed", *get_args(VerdictOutcome)),
+            outcomes=(_NOT_PASSED, *get_args(VerdictOutcome)),
             origins=get_args(Origin),
             names=self._index.names(),
             loading=not self._index.is_complete,
@@ -134,55 +136,49 @@ class Board:
 
     def verdict_page(self, request: Request) -> Response:
         """Show one verdict with the text of its trace."""
-        row, entry = self._entry(request)
+        entry = self._entry(request)
         found = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
-        siblings = self._index.rows(Selection(trace_id=row.trace_id), limit=20)
+        siblings = self._index.read(self._index.select(VerdictFilter(traces=(entry.verdict.trace_id,)), limit=20))
         return self._page(
             request,
             "verdict.html",
-            row=row,
+            entry=entry,
             verdict=entry.verdict,
             figures=figures(entry),
             details=further_details(entry.verdict.details),
             trace=None if found is None else self._pages.page(entry.verdict, found),
             elsewhere=self._pages.links(entry.verdict),
             whole=bool(request.query_params.get("whole")),
-            siblings=[one for one in siblings if one.evaluation_id != row.evaluation_id],
+            siblings=[one for one in siblings.values() if one.verdict.evaluation_id != entry.verdict.evaluation_id],
         )
 
     def request_page(self, request: Request) -> Response:
         """Show the request as the installed judge renders it."""
-        row, entry = self._entry(request)
-        found = self._pages.trace(entry.verdict)
-        judge = self._pages.judge(row.judge, row.model)
+        verdict = self._entry(request).verdict
+        found = self._pages.trace(verdict)
+        judge = self._pages.judge(verdict.judge, verdict.judge_model)
         messages, why = list[tuple[str, str]](), "The text of the trace is gone from the stream."
         if found is not None:
             try:
-                messages, why = self._pages.request(entry.verdict, found.trace), ""
+                messages, why = self._pages.request(verdict, found.trace), ""
             except JudgeFailedError as error:
                 why = str(error)
         return self._page(
             request,
             "request.html",
-            row=row,
+            verdict=verdict,
             messages=[(role, neutralise(text)) for role, text in messages],
             why=why,
             installed="" if judge is None else judge.version[:8],
-            version=entry.verdict.judge_version[:8],
+            version=verdict.judge_version[:8],
         )
 
     def dataset(self, request: Request) -> Response:
         """Send the selected traces as JSON lines."""
-        wanted, _ = _selection(request.query_params)
-        outcomes = {"": (), "not passed": FAILED}.get(wanted.outcome, (wanted.outcome,))
-        chosen = VerdictFilter(
-            wanted.service or None,
-            wanted.judge or None,
-            wanted.origin or None,
-            cast("Any", outcomes),
-            frozenset({row.trace_id for row in self._index.rows(wanted, limit=_MOST_SAVED)}),
-            wanted.since_ms or None,
-        )
+        wanted, _ = _filter(request.query_params)
+        where, values = condition(wanted)
+        newest = f"SELECT trace_id FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT {_MOST_SAVED}"  # noqa: S608 - constants
+        chosen = wanted._replace(trace_ids=frozenset(name for (name,) in self._index.query(newest, values)))
         dataset = Dataset(self._store, self._settings, chosen, limit=_MOST_SAVED)
 
         def lines() -> Iterator[bytes]:
@@ -205,15 +201,13 @@ class Board:
         last = max(mine, key=lambda one: one.answered_at, default=None)
         context: dict[str, Any] = {"question": question, "texts": None, "previous": None, "gone": False}
         if question is not None:
-            entry = self._index.entries([question.row]).get(question.row.entry)
-            whole = bool(params.get("whole"))
-            found = None if entry is None else self._pages.trace(entry.verdict, whole=whole)
+            found = self._pages.trace(question.entry.verdict, whole=bool(params.get("whole")))
             context["gone"] = found is None
-            if entry is not None and found is not None:
-                context["texts"] = self._pages.page(entry.verdict, found, explained=False)
+            if found is not None:
+                context["texts"] = self._pages.page(question.entry.verdict, found, explained=False)
             known = answers.get(question.label_id, ())
             context["previous"] = next((one for one in known if one.annotator == self._hash(user)), None)
-            context["asks"], context["passes"] = self._asked(question.row)
+            context["asks"], context["passes"] = self._asked(question)
         of_queue = {
             name: given
             for name, given in answers.items()
@@ -224,7 +218,7 @@ class Board:
         }
         query = {"kind": queue.kind, "service": queue.service, "judge": queue.judge, "as": params.get("as", "")}
         name = "" if question is None else question.label_id
-        of_question = {} if question is None else {"answer": question.row.evaluation_id, "whole": "1"}
+        of_question = {} if question is None else {"answer": question.entry.verdict.evaluation_id, "whole": "1"}
         return self._page(
             request,
             "labels.html",
@@ -261,11 +255,11 @@ class Board:
                 403, "This form is not of this board, or of another user. Go back, reload, and answer again."
             )
         said = form.get("said", "")
-        row = self._index.find(form.get("evaluation_id", ""))
         if said not in _SAID:
             raise _PageError(400, "Choose pass, fail or cannot tell.")
-        entry = None if row is None else self._index.entries([row]).get(row.entry)
-        if row is None or entry is None or row.passed is None:
+        entry = self._index.find(form.get("evaluation_id", ""))
+        metric, score = ("", None) if entry is None else leading_score(entry.verdict)
+        if entry is None or score is None or score.passed is None:
             raise _PageError(404, "This verdict is no longer in the outbox, so the answer was not stored.")
         verdict = entry.verdict
         try:
@@ -273,20 +267,20 @@ class Board:
         except ValueError:
             drawn = 0.0
         answer = Answer(
-            trace_id=row.trace_id,
-            judge=row.judge,
-            metric=row.metric,
+            trace_id=verdict.trace_id,
+            judge=verdict.judge,
+            metric=metric,
             said=cast("Said", said),
             # Not what the form says alone: an address can name any verdict.
-            drawn=drawn if drawn in RATES and is_drawn(row, drawn) else "queue",
+            drawn=drawn if drawn in RATES and is_drawn(verdict, drawn) else "queue",
             annotator=self._hash(user),
             answered_at=self._store.now_ms() / 1000,
-            evaluation_id=row.evaluation_id,
+            evaluation_id=verdict.evaluation_id,
             judge_version=verdict.judge_version,
-            judge_model=row.model,
-            service=row.service,
-            judged=bool(row.passed),
-            span_id=row.span_id,
+            judge_model=verdict.judge_model,
+            service=verdict.service,
+            judged=score.passed,
+            span_id=verdict.span_id or "",
             note=form.get("note", "").strip()[:MAX_TEXT_CHARS],
             excerpt=form.get("excerpt", "").strip()[:MAX_TEXT_CHARS],
             session_id=verdict.session_id,
@@ -298,7 +292,7 @@ class Board:
             keep_trace(self._store, found.trace, self._settings.max_labelled_bytes)
         submit(self._store, answer, verdict)
         kept = {name: form.get(name, "") for name in ("kind", "service", "judge", "rate", "as", "skip")}
-        query = urlencode({**{name: value for name, value in kept.items() if value}, "done": label_of(row)})
+        query = urlencode({**{name: value for name, value in kept.items() if value}, "done": answer.label_id})
         return RedirectResponse(f"/labels?{query}", 303)
 
     def health(self, _request: Request) -> Response:
@@ -307,25 +301,25 @@ class Board:
 
     # --- parts ---
 
-    def _entry(self, request: Request) -> tuple[IndexedVerdict, OutboxEntry]:
-        row = self._index.find(request.path_params["evaluation_id"])
-        entry = None if row is None else self._index.entries([row]).get(row.entry)
-        if row is None or entry is None:
+    def _entry(self, request: Request) -> OutboxEntry:
+        entry = self._index.find(request.path_params["evaluation_id"])
+        if entry is None:
             raise _PageError(404, "This verdict is not in the outbox: it was trimmed, forgotten, or never written.")
-        return row, entry
+        return entry
 
     def _chosen(self, params: QueryParams, queue: Queue) -> Question | None:
         """Return the question of an evaluation that a link names."""
-        row = self._index.find(params["answer"]) if params.get("answer") else None
-        if row is None or row.passed is None:
+        entry = self._index.find(params["answer"]) if params.get("answer") else None
+        score = None if entry is None else leading_score(entry.verdict)[1]
+        if entry is None or score is None or score.passed is None:
             return None
-        return Question(row, self._queue.rate(queue) if queue.kind == "random" else "queue")
+        return Question(entry, self._queue.rate(queue) if queue.kind == "random" else "queue")
 
-    def _asked(self, row: IndexedVerdict) -> tuple[str, str]:
+    def _asked(self, question: Question) -> tuple[str, str]:
         """Return the judge's question, and the rule by which its metric passes; empty where they are not known."""
-        judge = self._pages.judge(row.judge, row.model)
+        judge = self._pages.judge(question.entry.verdict.judge, question.entry.verdict.judge_model)
         known = () if judge is None else judge.metrics
-        rule = next((metric.passes for metric in known if metric.name == row.metric), "")
+        rule = next((metric.passes for metric in known if metric.name == question.metric), "")
         return "" if judge is None else judge.asks, rule
 
     def _annotator(self, request: Request, given: str) -> str:
@@ -370,12 +364,16 @@ class Board:
         return answer
 
 
-def _selection(params: QueryParams) -> tuple[Selection, str]:
-    """Read the filter of a page; unknown values accept all."""
-    span = params.get("since", "")
-    since_ms = int((time.time() - _SPANS[span]) * 1000) if span in _SPANS else 0
-    names = {name: params.get(name, "").strip()[:200] for name in ("service", "judge", "outcome", "origin", "trace_id")}
-    return Selection(**names, since_ms=since_ms), span
+def _filter(params: QueryParams) -> tuple[VerdictFilter, Mapping[str, str]]:
+    """Read the filter of a page, and the values of its form; an unknown span accepts all."""
+    names = ("service", "judge", "trace_id", "outcome", "origin", "since")
+    form = {name: params.get(name, "").strip()[:200] for name in names}
+    outcomes: Collection[str]
+    services, judges, traces, outcomes = ((form[name],) if form[name] else () for name in names[:4])
+    if form["outcome"] == _NOT_PASSED:
+        outcomes = FAILED
+    since_ms = int((time.time() - _SPANS[form["since"]]) * 1000) if form["since"] in _SPANS else None
+    return VerdictFilter(services, judges, form["origin"] or None, outcomes, traces=traces, since_ms=since_ms), form
 
 
 def _queue(params: QueryParams) -> Queue:

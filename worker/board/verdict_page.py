@@ -17,9 +17,10 @@ from worker.config.graders import Graders
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.explanation import OUTCOMES, Explanation, Place, explain
-from worker.lookup import FoundTrace, TraceLookup, outcome_of
+from worker.lookup import FoundTrace, TraceLookup
 from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store
+from worker.verdict_filter import outcome_of
 
 _SEARCHED: Final = 4_000
 MAX_TEXT_CHARS: Final = 200_000

@@ -32,10 +32,11 @@ from worker.cli.options import (
 from worker.config.graders import Graders
 from worker.config.settings import MIB, Settings
 from worker.dead_letters.retry import Retried, grouped, retry
-from worker.dead_letters.store import AllDeadLetters, DeadLetterFilter, FoundDeadLetter
+from worker.dead_letters.store import AllDeadLetters, FoundDeadLetter
 from worker.queue.ledger import Ledger, StoredDeadLetter
 from worker.storage.client import Store, StoreError
 from worker.telemetry.backlog import SHARE_OF_WAITING
+from worker.verdict_filter import VerdictFilter
 
 # Letters removed in one script call, which blocks Redis while it runs.
 _AT_ONCE: Final = 500
@@ -66,7 +67,7 @@ _SELECT: Final = options(
     click.option("--judge", "judges", multiple=True, metavar="NAME", help="Only of this judge; repeatable."),
     click.option("--older-than", metavar="TIME", help="Only those given up at least this long ago: 90, 15m, 2h, 3d."),
     click.option("--newer-than", metavar="TIME", help="Only those given up since then."),
-    click.option("--trace-id", "trace_ids", multiple=True, metavar="ID", help="Only of traces whose id begins so."),
+    click.option("--trace-id", "traces", multiple=True, metavar="ID", help="Only of traces whose id begins so."),
     click.option("--id", "ids", multiple=True, metavar="ID", help="Only evaluations whose id begins so; repeatable."),
 )
 _ALL: Final = click.option("--all", "everything", is_flag=True, help="All of them.")
@@ -82,10 +83,10 @@ def _check_selection(selection: dict[str, Any], *, everything: bool) -> None:
         )
 
 
-def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **selection: Any) -> DeadLetterFilter:
+def _filter(store: Store, *, older_than: str | None, newer_than: str | None, **selection: Any) -> VerdictFilter:
     """Resolve the times by the clock of Redis, which has dated the letters."""
     times = moments(store, newer_than=newer_than, older_than=older_than)
-    return DeadLetterFilter(**selection, since_ms=times["newer_than"], until_ms=times["older_than"])
+    return VerdictFilter(**selection, since_ms=times["newer_than"], until_ms=times["older_than"])
 
 
 def _warn_of_unreadable(letters: AllDeadLetters) -> None:
@@ -95,7 +96,7 @@ def _warn_of_unreadable(letters: AllDeadLetters) -> None:
 
 def _check_ids(letters: AllDeadLetters, found: Sequence[object], selection: dict[str, Any]) -> None:
     """Refuse ids that no dead letter has: a mistyped one must not look like success."""
-    given = *selection["trace_ids"], *selection["ids"]
+    given = *selection["traces"], *selection["ids"]
     if given and not found:
         _warn_of_unreadable(letters)
         raise click.ClickException(
@@ -202,7 +203,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
     letters, now = AllDeadLetters(store), store.now_ms() / 1000
-    found = [_row(one, now) for one in letters.find(DeadLetterFilter(ids=(evaluation_id,)))]
+    found = [_row(one, now) for one in letters.find(VerdictFilter(ids=(evaluation_id,)))]
     _warn_of_unreadable(letters)
     if len(found) > 1:
         raise click.ClickException(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
@@ -218,7 +219,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
         "probability": letter.evaluation.probability,
         "input_tokens": letter.spent.input_tokens,
         "output_tokens": letter.spent.output_tokens,
-        "cost_usd": letter.spent.cost_usd if letter.spent.is_known else None,
+        "cost_usd": letter.spent.reported.cost_usd,
     }
     trace: dict[str, object] = msgspec.to_builtins(letter.item.trace)
     if not texts:

@@ -1,7 +1,6 @@
 """Options, output and helpers that several commands share."""
 
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import tracejudge
+from judges.core.backoff import backoff_s
 from judges.core.combine import Combine
 from judges.core.judge import Judge
 from judges.core.prompt import neutralise
@@ -65,6 +65,17 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stand
 # The options of every command that uses Redis.
 REDIS: Final = options(
     CONFIG, click.option("--redis-url", metavar="URL", help="Address of the only Redis; else those configured.")
+)
+# The first options of every filter of verdicts; the others have words of their own in each command.
+PATTERNS: Final = options(
+    click.option(
+        "--service",
+        "services",
+        multiple=True,
+        metavar="PATTERN",
+        help="Only these services, with *, ? and [...] as in rules.",
+    ),
+    click.option("--judge", "judges", multiple=True, metavar="PATTERN", help="Only these judges."),
 )
 TRIES = click.option(
     "--tries",
@@ -223,7 +234,7 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
         try:
             return action()
         except error:
-            time.sleep(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2**failures) * random.random())  # noqa: S311 - no secret
+            time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.0))
     return action()
 
 

@@ -24,15 +24,25 @@ from worker.report.figures import (
     time_of,
     written,
 )
-from worker.report.html import as_html
 from worker.report.sources import describe_absence, read_archives, read_redis
 from worker.report.text import as_markdown, as_text
 
 _KEYS: Final = (*SERIES_KEYS, *SEGMENT_KEYS)
+
+
+def _as_html(report: Report) -> str:
+    try:
+        from worker.report.html import as_html  # noqa: PLC0415 - its package is optional
+    except ModuleNotFoundError as error:
+        fix = "pip install 'tracejudge-worker[board]'"
+        raise click.ClickException(f"--format html needs the package {error.name}: {fix}") from error
+    return as_html(report)
+
+
 _FORMATS: Final[Mapping[str, Callable[[Report], str]]] = {
     "text": as_text,
     "markdown": as_markdown,
-    "html": as_html,
+    "html": _as_html,
     "json": lambda report: encode(report) + "\n",
 }
 

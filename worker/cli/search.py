@@ -11,6 +11,7 @@ from worker.cli.options import (
     JSON,
     NOTES,
     OUT,
+    PATTERNS,
     REDIS,
     amount,
     connect,
@@ -22,15 +23,15 @@ from worker.cli.options import (
 )
 from worker.cli.tail import verdict_line
 from worker.config.settings import Settings
-from worker.lookup import FAILED, MAX_TRACES, TraceLookup, VerdictFilter, VerdictOutcome, scan_verdicts
+from worker.lookup import MAX_TRACES, TraceLookup, scan_verdicts
 from worker.storage.client import Store
+from worker.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
 
 _SHOWN: Final = 50
 _HOUR_MS: Final = 3_600_000
 
 FILTER: Final = options(
-    click.option("--service", metavar="PATTERN", help="Only these services, with *, ? and [...] as in rules."),
-    click.option("--judge", metavar="PATTERN", help="Only these judges."),
+    PATTERNS,
     click.option("--failed", is_flag=True, help="Only what did not pass or has no score, abstained included."),
     click.option(
         "--outcome",
@@ -54,27 +55,26 @@ def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFil
     Raises:
         TraceNotFoundError: No trace has the id, or several begin with it.
     """
-    if given["failed"] and given["outcomes"]:
-        raise click.UsageError("give --failed or --outcome, not both")
-    times = moments(store, since=given["since"], until=given["until"])
+    text, trace_id = given.pop("text"), given.pop("trace_id")
+    if given.pop("failed"):
+        if given["outcomes"]:
+            raise click.UsageError("give --failed or --outcome, not both")
+        given["outcomes"] = FAILED
+    times = moments(store, since=given.pop("since"), until=given.pop("until"))
     lookup, trace_ids = TraceLookup(store, settings), None
-    if given["trace_id"] is not None:
-        trace_ids = frozenset({lookup.resolve(given["trace_id"])})
-    if given["text"] is not None:
-        if not given["text"].strip():
+    if trace_id is not None:
+        trace_ids = frozenset({lookup.resolve(trace_id)})
+    if text is not None:
+        if not text.strip():
             raise click.UsageError("--text is empty; leave it out, or write what the trace contains")
-        since = times["since"]
         # A trace is older than its verdicts: it may have waited for its judge.
-        begin = None if since is None else since - int(settings.give_up_after * 1000) - _HOUR_MS
+        begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - _HOUR_MS
         with NOTES.status("searching the texts of traces"):
-            found = lookup.with_text(given["text"], begin, times["until"])
+            found = lookup.with_text(text, begin, times["until"])
         if len(found) == MAX_TRACES:
             note(f"more than {MAX_TRACES:,} traces contain this text: only the newest are searched")
         trace_ids = found if trace_ids is None else trace_ids & found
-    outcomes = FAILED if given["failed"] else given["outcomes"]
-    return VerdictFilter(
-        given["service"], given["judge"], given["origin"], outcomes, trace_ids, times["since"], times["until"]
-    )
+    return VerdictFilter(**given, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])
 
 
 @click.command("search")

@@ -19,10 +19,11 @@ from worker.config.graders import Graders
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.explanation import OUTCOMES, Explanation, explain
-from worker.lookup import FoundTrace, TraceLookup, TraceNotFoundError, VerdictFilter, outcome_of, scan_verdicts
+from worker.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts
 from worker.monitor.label_store import read_labels
 from worker.queue.ledger import OutboxEntry
 from worker.selection.sampling import Sampler, position
+from worker.verdict_filter import VerdictFilter, outcome_of
 
 _STYLES: Final = {
     "passed": "green",

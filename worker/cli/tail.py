@@ -14,13 +14,14 @@ from judges.core.judge import RESULT
 from judges.core.verdict import Origin
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.cli.options import JSON, OUT, REDIS, connect, note, plain, print_json, trace_errors
+from worker.cli.options import JSON, OUT, PATTERNS, REDIS, connect, note, plain, print_json, trace_errors
 from worker.config.settings import Settings
-from worker.lookup import FAILED, VerdictFilter, judged_traces, usable_prefix
+from worker.lookup import usable_prefix
 from worker.monitor.cascade_shares import step_of
 from worker.monitor.series import read_series
 from worker.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.storage.client import Entry, Store, StoreError, entry_position
+from worker.verdict_filter import FAILED, VerdictFilter
 
 _BLOCK_MS = 1000
 _READ_COUNT = 500
@@ -32,8 +33,7 @@ _LAST = 10
 @REDIS
 @JSON
 @click.option("--failed", is_flag=True, help="Only verdicts that did not pass or have no score, abstained included.")
-@click.option("--service", metavar="PATTERN", help="Only these services, with *, ? and [...] as in rules.")
-@click.option("--judge", metavar="PATTERN", help="Only these judges.")
+@PATTERNS
 @click.option(
     "--origin",
     type=click.Choice(get_args(Origin)),
@@ -49,8 +49,8 @@ def command(
     *,
     as_json: bool,
     failed: bool,
-    service: str | None,
-    judge: str | None,
+    services: tuple[str, ...],
+    judges: tuple[str, ...],
     origin: str | None,
     trace_id: str | None,
     last: int | None,
@@ -68,14 +68,10 @@ def command(
         last = _LAST if ends else 0
     settings, store = connect(config, redis_url)
     with trace_errors():
-        begins = "" if trace_id is None else usable_prefix(trace_id)
-    chosen = VerdictFilter(service, judge, origin, FAILED if failed else ())
-
-    def is_wanted(entry: OutboxEntry) -> bool:
-        return chosen.accepts(entry) and any(name.startswith(begins) for name in judged_traces(entry.verdict))
-
-    wanted = None if chosen.accepts_all and not begins else is_wanted
-    unknown = _unknown(settings, store, service, judge)
+        traces = () if trace_id is None else (usable_prefix(trace_id),)
+    chosen = VerdictFilter(services, judges, origin, FAILED if failed else (), traces=traces)
+    wanted = None if chosen.accepts_all else chosen.accepts
+    unknown = _unknown(settings, store, services, judges)
     entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
     if ends and last and not entries:
         none = f"no such verdict among the newest {_SEARCHED:,}" if wanted else "no verdict in the outbox"
@@ -91,13 +87,17 @@ def command(
             OUT.print(verdict_line(entry), soft_wrap=True)
 
 
-def _unknown(settings: Settings, store: Store, service: str | None, judge: str | None) -> str:
+def _unknown(settings: Settings, store: Store, services: Sequence[str], judges: Sequence[str]) -> str:
     """Name the pattern that matches nothing configured and no series, with what it may mean; empty without one."""
     series = read_series(store).values()
-    judges = {*configured(settings.judges), *(one.judge for one in series)}
-    for option, pattern, known in (("service", service, {one.service for one in series}), ("judge", judge, judges)):
-        if pattern is not None and known and not fnmatch.filter(known, pattern):
-            return f"; no {option} so far matches {pattern}{nearest(pattern, sorted(known))}"
+    installed = {*configured(settings.judges), *(one.judge for one in series)}
+    for option, patterns, known in (
+        ("service", services, {one.service for one in series}),
+        ("judge", judges, installed),
+    ):
+        for pattern in patterns if known else ():
+            if not fnmatch.filter(known, pattern):
+                return f"; no {option} so far matches {pattern}{nearest(pattern, sorted(known))}"
     return ""
 
 

@@ -100,13 +100,6 @@ class Secret(Keys, frozen=True):
         return token
 
 
-def credential_in(authorization: str | None) -> tuple[str, bytes]:
-    """Return the scheme of a header in lower case, and its credential."""
-    scheme, _, credential = (authorization or "").strip().partition(" ")
-    # A header may hold any bytes, decoded with surrogates; our own credentials are ASCII.
-    return scheme.lower(), credential.strip().encode("utf-8", "replace")
-
-
 class Tls(Keys, frozen=True):
     """A certificate and its private key (PEM) by which a server of ours is reached, or neither."""
 

@@ -7,7 +7,6 @@ not answer.
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -19,6 +18,7 @@ from worker.config.settings import Settings
 from worker.queue.batch import KNOWN_VERSIONS
 from worker.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
 from worker.storage.client import CHUNK_BYTES, Store, next_count, redis_now_ms
+from worker.verdict_filter import VerdictFilter
 
 _FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500
@@ -62,38 +62,6 @@ class FoundDeadLetter(NamedTuple, Generic[_T]):
         return Retry.read(self.mark.encode())
 
 
-class DeadLetterFilter(NamedTuple):
-    """Which letters are wanted; an empty or absent field accepts all.
-
-    Attributes:
-        reasons: Why they were given up.
-        services: Patterns of services, of which one matches.
-        judges: Names of judges.
-        ids: Evaluation ids, or prefixes of them.
-        trace_ids: Trace ids, or prefixes of them.
-        since_ms: Given up at this time or later, in milliseconds since the epoch.
-        until_ms: Given up at this time or before.
-    """
-
-    reasons: Sequence[str] = ()
-    services: Sequence[str] = ()
-    judges: Sequence[str] = ()
-    ids: Sequence[str] = ()
-    trace_ids: Sequence[str] = ()
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-    def accepts(self, letter: StoredDeadLetter) -> bool:
-        """Return whether a letter is wanted by reason, judge, service and trace."""
-        service = letter.owner.service
-        return (
-            (not self.reasons or letter.reason in self.reasons)
-            and (not self.judges or letter.evaluation.judge in self.judges)
-            and (not self.trace_ids or letter.owner.trace_id.startswith(tuple(self.trace_ids)))
-            and (not self.services or any(fnmatchcase(service, pattern) for pattern in self.services))
-        )
-
-
 class DeadLetterStore:
     """The dead letters in one Redis.
 
@@ -106,14 +74,14 @@ class DeadLetterStore:
         self._store = store
         self._keys = store.keys
 
-    def find(
-        self, wanted: DeadLetterFilter, *, newest_first: bool = True
-    ) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+    def find(self, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Find letters, in the order of the times they were given up."""
         lowest = "-inf" if wanted.since_ms is None else wanted.since_ms
         highest = "+inf" if wanted.until_ms is None else wanted.until_ms
         found = self._store.call(lambda client: client.zrangebyscore(self._keys.dead_due, lowest, highest))
-        ids = [raw.decode() for raw in found if not wanted.ids or raw.decode().startswith(tuple(wanted.ids))]
+        # Before the letters are read: an id selects few of them.
+        prefixes = tuple(wanted.ids) or ""
+        ids = [name for name in map(bytes.decode, found) if name.startswith(prefixes)]
         return (found for found in self.heads(ids[::-1] if newest_first else ids) if wanted.accepts(found.letter))
 
     def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
@@ -190,14 +158,12 @@ class AllDeadLetters:
         """Letters skipped so far because another version wrote them."""
         return sum(one.unreadable for one in self.by_shard.values())
 
-    def find(
-        self, wanted: DeadLetterFilter, *, newest_first: bool = True
-    ) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+    def find(self, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Find letters, in the order of the times they were given up."""
         found = (one.find(wanted, newest_first=newest_first) for one in self.by_shard.values())
         return heapq.merge(*found, key=lambda letter: letter.given_up_ms, reverse=newest_first)
 
-    def ids(self, wanted: DeadLetterFilter) -> dict[Store, list[str]]:
+    def ids(self, wanted: VerdictFilter) -> dict[Store, list[str]]:
         """List the evaluations of letters by Redis server, in each the oldest first."""
         return {
             one: [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]

@@ -63,13 +63,13 @@ class ExportConsumer(ServiceThread):
         return True
 
     @classmethod
-    def checks(cls, settings: Settings) -> Sequence[Check]:  # noqa: ARG003 - subclasses use them
-        """Return what `tracejudge doctor` checks when this exporter is enabled."""
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:  # noqa: ARG003 - subclasses use them
+        """Return what `tracejudge doctor` checks; ``name`` is that of a receiver in the settings."""
         return ()
 
     @classmethod
-    def keeps(cls, settings: Settings) -> str | None:  # noqa: ARG003 - subclasses use them
-        """Return which data of exported verdicts stays where `tracejudge forget` cannot erase it, for its output."""
+    def keeps(cls, settings: Settings, name: str) -> str | None:  # noqa: ARG003 - subclasses use them
+        """Return which data `tracejudge forget` cannot erase there, and how to erase it; for its output."""
         return None
 
     @abstractmethod

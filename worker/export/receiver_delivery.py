@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
 
 import httpx
 import msgspec
 import structlog
 from msgspec import structs
 
+from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
@@ -38,6 +39,7 @@ from worker.telemetry.finding import Check, Finding, broken, cause_of, ok, warni
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.export")
+T = TypeVar("T")
 MAX_ITEMS: Final = 512
 MAX_BYTES: Final = 4 * 1024 * 1024
 PARKED_FOR_S: Final = (60.0, 300.0, 1800.0, 7200.0)
@@ -199,7 +201,7 @@ class ReceiverExporter(ExportConsumer):
         self._parked_gauge = metrics.export_parked.labels(self.exporter)
         self._ignored = metrics.export_answers_ignored.labels(self.exporter)
         self._policy = _GiveUpPolicy()
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._failures = 0
         self._logged_reason: str | None = None
         self._logged_ignored = False
         self._delivering: tuple[str, ...] = ()
@@ -207,16 +209,6 @@ class ReceiverExporter(ExportConsumer):
         self._keep_at = 0.0
         self._next_parked = 0.0
         self._send_at = 0.0
-
-    @classmethod
-    @abstractmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Return what `tracejudge doctor` checks."""
-
-    @classmethod
-    @abstractmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Return what the receiver keeps after `tracejudge forget`, and how to erase it there."""
 
     @property
     @abstractmethod
@@ -228,7 +220,7 @@ class ReceiverExporter(ExportConsumer):
         """Send one request; errors are replies too."""
 
     @abstractmethod
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a verdict for each channel that takes a part of it.
 
         Raises:
@@ -311,7 +303,8 @@ class ReceiverExporter(ExportConsumer):
         by_channel: dict[Channel, list[Item]] = {channel: [] for channel in self.channels}
         for verdict, parked in verdicts:
             try:
-                for channel, item in self.items(verdict):
+                # All or nothing: a part of it may be what cannot be encoded.
+                for channel, item in list(self.items(verdict)):
                     by_channel[channel].append(item._replace(parked=parked))
             except SkippedError as skipped:
                 self.dropped(str(skipped), 1)
@@ -367,7 +360,7 @@ class ReceiverExporter(ExportConsumer):
     def _answered(self, channel: Channel, part: _Part, answer: Answer, reply: Reply) -> Sequence[Item]:
         """Count and park by the answer; return the items to be sent again."""
         self.record_progress()
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._failures = 0
         if len(answer.again) < len(part.items):
             self._policy.accepted()
         if self._logged_reason is not None and not answer.again:
@@ -447,8 +440,9 @@ class ReceiverExporter(ExportConsumer):
         Raises:
             DeliveryEndedError: The worker was told to stop.
         """
-        wait_s = max(self._backoff_s, min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0))
-        self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
+        least_s = backoff_s(self._failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S)
+        self._failures += 1
+        wait_s = max(least_s, min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0))
         if reply.reason != self._logged_reason:
             self._logged_reason = reply.reason
             said = {"reason": reply.reason, "meaning": reply.meaning, **({"fix": reply.fix} if reply.fix else {})}
@@ -546,7 +540,7 @@ class HttpExporter(ReceiverExporter):
         return base_url(options.url, options.paths) if options.url and options.paths else options.url or ""
 
     @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:
         """Ask the receiver, with its address and credentials; a mistake in its settings is a finding."""
         part = "otlp receiver" if name == "otel" else f"receiver {name}"
 
@@ -577,7 +571,7 @@ class HttpExporter(ReceiverExporter):
         return cls.probe
 
     @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
+    def keeps(cls, settings: Settings, name: str) -> str:
         """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
         options = settings.all_receivers[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
@@ -586,8 +580,17 @@ class HttpExporter(ReceiverExporter):
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return the headers that carry the key."""
-        key = Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
+        key = cls.api_key(options, name)
         return {} if key is None else {"authorization": f"Bearer {key}"}
+
+    @staticmethod
+    def api_key(options: HttpReceiver, name: str) -> str | None:
+        """Return the key that the settings name.
+
+        Raises:
+            SettingsError: It is absent.
+        """
+        return Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
 
     @property
     def address(self) -> str:
@@ -604,6 +607,19 @@ class HttpExporter(ReceiverExporter):
         if ended:
             self._client.close()
         return ended
+
+
+def decoded(reply: Reply, of_type: type[T]) -> T | None:
+    """Return the body of a reply; None if it is not what is expected."""
+    try:
+        return msgspec.json.decode(reply.body or b"", type=of_type)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def encoded(**fields: object) -> bytes:
+    """Encode an object of JSON; fields that are None are left out."""
+    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
 
 def run_of(verdict: Verdict, tag: str) -> str:
@@ -623,6 +639,11 @@ def name_of(judge: str, metric: str) -> str:
     """Return the name of a score in receivers: lower-case letters, digits and underscores."""
     name = re.sub(r"[^a-z0-9_]+", "_", exported_name(judge, metric).lower()).strip("_") or "score"
     return name if name[0].isalpha() else f"j_{name}"
+
+
+def origin_of(verdict: Verdict) -> dict[str, str]:
+    """Return judge, version and judge model, for the metadata of a score."""
+    return {"judge": verdict.judge, "judge_version": verdict.judge_version, "judge_model": verdict.judge_model}
 
 
 def last_scores(verdict: Verdict) -> Collection[Score]:

@@ -8,7 +8,7 @@ from worker.config.settings import Settings
 from worker.export.consumer import ExportConsumer
 from worker.export.prometheus import PrometheusExporter
 from worker.export.receiver_delivery import ReceiverExporter, group_of
-from worker.export.receivers.files import FileExporter, StdoutExporter
+from worker.export.receivers.files import FileExporter
 from worker.export.receivers.langfuse import LangfuseExporter
 from worker.export.receivers.langsmith import LangsmithExporter
 from worker.export.receivers.mlflow import MlflowExporter
@@ -32,9 +32,11 @@ _RECEIVERS: Final[tuple[type[ReceiverExporter], ...]] = (
     LangsmithExporter,
     WebhookExporter,
     FileExporter,
-    StdoutExporter,
 )
-RECEIVERS: Final[Mapping[str, type[ReceiverExporter]]] = {each.kind: each for each in _RECEIVERS}
+RECEIVERS: Final[Mapping[str, type[ReceiverExporter]]] = {
+    **{each.kind: each for each in _RECEIVERS},
+    "stdout": FileExporter,
+}
 
 
 class Enabled(NamedTuple):
@@ -49,12 +51,17 @@ class Enabled(NamedTuple):
 def enabled(settings: Settings) -> dict[str, Enabled]:
     """Return the exporters that the settings ask for; each name is also that of a consumer group of the outbox."""
     found = {
-        name: Enabled(exporter.role, exporter, exporter.checks, exporter.keeps)
+        name: _enabled(exporter, name, exporter)
         for name, exporter in EXPORTERS.items()
         if exporter.is_enabled(settings)
     }
     for name, options in settings.all_receivers.items():
         receiver = RECEIVERS[options.kind]
-        checks, keeps = partial(receiver.checks_of, name=name), partial(receiver.keeps_of, name=name)
-        found[group_of(name)] = Enabled(receiver.role, partial(receiver, name=name), checks, keeps)
+        found[group_of(name)] = _enabled(receiver, name, partial(receiver, name=name))
     return found
+
+
+def _enabled(
+    kind: type[ExportConsumer], name: str, make: Callable[[Settings, Store, Metrics], ExportConsumer]
+) -> Enabled:
+    return Enabled(kind.role, make, partial(kind.checks, name=name), partial(kind.keeps, name=name))

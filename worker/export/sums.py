@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, methodcaller
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -32,6 +32,7 @@ from worker.monitor.canary import CanaryCounter, CanaryWatch
 from worker.monitor.cascade_shares import CascadeWatch, count_cascades
 from worker.monitor.correction import CorrectionWatch
 from worker.monitor.counts import Increment, VerdictCounter, field_of
+from worker.monitor.gauges import Watch
 from worker.monitor.pruning import SeriesPruning, segment_of
 from worker.monitor.repeats import RepeatsWatch, count_repeats
 from worker.monitor.safety_watch import SafetyWatch, count_safety
@@ -150,20 +151,6 @@ class _Plan:
         return known
 
 
-class MonitorTask(Protocol):
-    """Work of the active monitor beside its sums. A further one is a row of ``QualitySums``."""
-
-    def run_due(self) -> None:
-        """Do what is due; called every second or two.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
-
-    def clear(self) -> None:
-        """Forget everything: another worker is the active monitor."""
-
-
 class QualitySums(ExportConsumer):
     """Reads the group ``monitor``, while it holds the lock."""
 
@@ -183,7 +170,8 @@ class QualitySums(ExportConsumer):
         self._max_series = settings.monitor.max_series
         self._max_values = settings.monitor.max_segment_values
         canary = Canary.of(settings)
-        self._tasks: tuple[MonitorTask, ...] = (
+        # A further watch is a row here.
+        self._tasks: tuple[Watch, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             BudgetController(settings, store, metrics),
             CorrectionWatch(store, metrics),

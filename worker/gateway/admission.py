@@ -7,7 +7,6 @@ nothing of the request. Refused requests and dropped items are counted, logged o
 
 import asyncio
 import contextlib
-import hmac
 import math
 import threading
 import time
@@ -23,10 +22,11 @@ from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from worker.config.serving import LEAST_TOKEN_CHARS, Listen, Secret, credential_in
+from worker.config.serving import LEAST_TOKEN_CHARS, Listen, Secret
 from worker.config.settings import Settings, SettingsError
 from worker.selection.lenient import shown_id, shown_names
 from worker.selection.unusable import InvalidRecord, LeftOutRecord, UnusableInput
+from worker.telemetry.http_server import Credential
 from worker.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
@@ -265,7 +265,7 @@ class Client:
 class Access:
     """The tokens of one configuration. Its repr shows none."""
 
-    def __init__(self, clients: Mapping[bytes, Client]) -> None:
+    def __init__(self, clients: Mapping[str, Client]) -> None:
         """Set the clients by token; an empty mapping admits everybody."""
         self._clients = tuple(clients.items())
         self._anonymous = None if clients else Client("anonymous", None, None)
@@ -277,13 +277,13 @@ class Access:
         Raises:
             SettingsError: A token is absent or unusable, or there is none and other machines may connect.
         """
-        clients: dict[bytes, Client] = {}
+        clients: dict[str, Client] = {}
         for name, token in settings.gateway.tokens.items():
             key = f"gateway.tokens.{name}.token_"
             secret = Secret.of(token, key).token(environment, LEAST_TOKEN_CHARS) or ""
-            if secret.encode() in clients:
+            if secret in clients:
                 raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
-            clients[secret.encode()] = Client(name, token.service, token.rate)
+            clients[secret] = Client(name, token.service, token.rate)
         if not clients and not Listen.of(settings.gateway, "gateway.").is_local:
             fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
             raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
@@ -293,13 +293,10 @@ class Access:
         """Return the client of a header, None without a valid token; the time does not depend on the comparison."""
         if self._anonymous is not None:
             return self._anonymous
-        scheme, credential = credential_in(authorization)
-        found = None
-        for token, client in self._clients:
-            # No early end: the time must not tell which token is similar.
-            if hmac.compare_digest(credential, token):
-                found = client
-        return found if scheme == "bearer" else None
+        shown = Credential(authorization)
+        # No early end: the time must not tell which token is similar.
+        found = [client for token, client in self._clients if shown.shows(token)]
+        return found[0] if found and shown.scheme == "bearer" else None
 
 
 _LOG_EVERY_S: Final = 60.0

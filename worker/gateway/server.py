@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import resource
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -13,7 +12,6 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 import structlog
-import uvicorn
 from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -29,9 +27,10 @@ from worker.selection.unusable import UnusableInput
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer
+from worker.telemetry.http_server import HttpServer
 from worker.telemetry.metrics import GatewayMetrics
 from worker.telemetry.service import ServiceThread
+from worker.telemetry.web_server import WebServer
 
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
@@ -170,8 +169,7 @@ class GatewayServer:
         for threads in (publishers, capacities, joiners):
             for shard, thread in enumerate(threads):
                 self._readiness.watch(thread.name, "intake", thread, shard)
-        auth, tls = HttpAuth.of(settings, environment), Tls.of(settings, "metrics_tls_").context()
-        self._pages = HttpServer(self._metrics.registry, self._readiness, auth, tls)
+        self._pages = HttpServer.of(settings, environment, self._metrics.registry, self._readiness)
         self._executor = _DaemonPool(_THREADS)
         bodies = Bodies(settings.gateway.max_body_bytes)
         own = threading.local()
@@ -223,35 +221,28 @@ class GatewayServer:
         gc.set_threshold(*_GC_THRESHOLDS)
         for thread in self._threads:
             thread.start()
-        server.addresses = {"intake": listen.url(listener, is_tls=tls is not None), "metrics": page}
+        intake = listen.url(listener, is_tls=tls is not None)
+        server.started_hook = partial(log.info, "gateway started", intake=intake, metrics=page)
         try:
             server.run(sockets=[listener])
         finally:
             self._stop()
 
-    def _server(self) -> "_Server":
+    def _server(self) -> WebServer:
         gateway = self._settings.gateway
         protocol = type("Protocol", (BoundedProtocol,), {"shared": self._connections})
-        config = uvicorn.Config(
+        return WebServer(
             self._gateway.app(gateway.cors_origins),
+            self._readiness,
+            gateway.tls_cert,
+            gateway.tls_key,
             http=protocol,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
             date_header=False,
-            proxy_headers=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(self._settings.grace_s),
             h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-            ssl_certfile=gateway.tls_cert,
-            ssl_keyfile=gateway.tls_key,
         )
-        config.load()
-        return _Server(config, self._readiness)
 
     def _stop(self) -> None:
         """Stop in the order of the data: uvicorn has answered every request, so nothing new comes to the threads."""
@@ -263,24 +254,3 @@ class GatewayServer:
         for store in self._stores:
             store.close()
         log.info("gateway stopped")
-
-
-class _Server(uvicorn.Server):
-    """Reports itself as not ready from the first signal on."""
-
-    addresses: Mapping[str, str]
-
-    def __init__(self, config: uvicorn.Config, readiness: Readiness) -> None:
-        super().__init__(config)
-        self._readiness = readiness
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then log it: signals are handled by now, so whoever waits for the line can stop the gateway."""
-        await super().startup(sockets)
-        log.info("gateway started", **self.addresses)
-
-    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 - the library's signature
-        """Begin to stop; a second signal ends open requests."""
-        self._readiness.begin_stop()
-        # Not the library's own method: it raises the signal again at the end, and the exit code would be that signal's.
-        self.force_exit, self.should_exit = self.should_exit, True

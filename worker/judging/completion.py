@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from judges.core.backoff import backoff_s
 from judges.core.model import Spent
 from worker.judging.evaluator import UnfinishedEvaluation
 from worker.judging.fetching import LeasedBatch, hand_back_delay_s
@@ -17,7 +18,6 @@ log = structlog.get_logger("tracejudge.judging")
 _MIN_PARKING_S: Final = 1.0
 _MAX_PARKING_S: Final = 600.0
 _CALLS_PER_ROUND: Final = 4
-_MAX_DOUBLINGS: Final = 20
 # Other batches' probes that a batch lets go first after its own failed.
 _MAX_SKIPPED_PROBES: Final = 8
 # Longer than the sweeper's interval: batches that are due when a probe may begin are ready before.
@@ -101,7 +101,7 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
         if one.verdict.attempts and not is_faulty
     ]
     if tried:
-        return min(_MAX_PARKING_S, _MIN_PARKING_S * 2.0 ** min(min(tried) // _CALLS_PER_ROUND, _MAX_DOUBLINGS))
+        return backoff_s(min(tried) // _CALLS_PER_ROUND, _MIN_PARKING_S, _MAX_PARKING_S)
     return max(FAULT_PARKING_S, age_s) if all(faulty) else hand_back_delay_s(age_s)
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
+from judges.core.backoff import backoff_s
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price, Spent
@@ -98,10 +99,9 @@ def make_verdict(
         probability=evaluation.probability,
         # Late feedback is no random sample; all other origins were chosen with a known probability.
         weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
-        # All or nothing: a sum with unknown parts would look like the whole.
-        input_tokens=spent.input_tokens if spent.is_known else 0,
-        output_tokens=spent.output_tokens if spent.is_known else 0,
-        cost_usd=spent.cost_usd if spent.is_known else None,
+        input_tokens=spent.reported.input_tokens,
+        output_tokens=spent.reported.output_tokens,
+        cost_usd=spent.reported.cost_usd,
         attempts=spent.calls,
         calls=assessment.calls,
         trace_ended_at=trace.ended_at,
@@ -214,16 +214,16 @@ class GroupCommitWriter:
             self._writer = None
 
     async def _until_written(self, group: list[Finished]) -> list[bool]:
-        backoff_s = _FIRST_BACKOFF_S
         loop = asyncio.get_running_loop()
+        failures = 0
         while True:
             try:
                 return await loop.run_in_executor(self._thread, self._ledger.record, group)
             except StoreError as error:
                 # The verdicts are paid for, and the script is idempotent.
                 log.warning("verdicts not written, retrying", error=str(error), verdicts=len(group))
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(_MAX_BACKOFF_S, backoff_s * 2)
+                await asyncio.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
+                failures += 1
 
 
 def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:

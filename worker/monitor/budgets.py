@@ -16,7 +16,7 @@ import msgspec
 
 from worker.config.rule_checks import models_of_judge
 from worker.config.settings import NANO, Budget, Rule, Settings
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.series import DAY_S, HOUR_S
 from worker.selection.rates import Rates, read_segments
 from worker.storage.client import Store
@@ -29,7 +29,6 @@ MIN_FACTOR: Final = 2.0**-12
 """A rate is never 0: without verdicts nothing would show that money is left."""
 NOT_REDUCED: Final = 10
 """The priority of costs that no rate changes, above those of all rules."""
-_EVERY_S: Final = 60.0
 _FORECAST_TTL_S: Final = 7 * DAY_S
 # The rest is kept for calls in flight whose cost is above their reservation.
 _USABLE: Final = 0.99
@@ -248,32 +247,24 @@ def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[f
     return found
 
 
-class BudgetController:
+class BudgetController(Watch):
     """Writes the factors of all rates to Redis, once a minute; ingest reads them there."""
 
     def __init__(
         self, settings: Settings, store: Store, metrics: Metrics, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(store, clock)
         self._settings = settings
-        self._store = store
         self._gauges = metrics.budget_spent, metrics.budget_limit, metrics.budget_factor
         self._ratio = metrics.budget_spent_ratio
-        self._table = GaugeTable()
-        self._clock = clock
-        self._next = 0.0
 
-    def run_due(self) -> None:
-        """Compute the factors if a minute has passed.
+    def run(self, now: float) -> None:  # noqa: ARG002 - budgets end by the clock of Redis
+        """Adjust the rates; without Redis they stay as they are for an hour."""
+        if self._settings.changes_rates:
+            self.adjust()
 
-        Raises:
-            StoreError: Redis did not answer; the factors stay as they are for an hour.
-        """
-        if self._settings.changes_rates and self._clock() >= self._next:
-            self._next = self._clock() + _EVERY_S
-            self.run()
-
-    def run(self) -> Rates:
-        """Compute and write the factors of rules that are below 1, and those of segments."""
+    def adjust(self) -> Rates:
+        """Compute and write the factors of rules that are below 1, and those of segments; show the gauges."""
         states, now_s = read_states(self._store, self._settings.budgets)
         of_budget, samples = {}, list[Sample]()
         for name, state in states.items():
@@ -288,7 +279,7 @@ class BudgetController:
             spent, limit = (state.usd_hour, usd_hour) if usd_day is None and usd_hour else (state.usd_day, usd_day)
             values = spent / NANO, limit / NANO if limit else math.inf, min(found.values(), default=1.0)
             samples += [(gauge, (name,), value) for gauge, value in zip(self._gauges, values, strict=True)]
-        self._table.show(samples)
+        self.show(samples)
         factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
         dividing = [rule for rule in self._settings.rules if rule.stratify]
         counts = read_segments(self._store, now_s, _SEGMENT_HOURS) if dividing else {}
@@ -296,11 +287,6 @@ class BudgetController:
         rates = Rates(factors, segments)
         rates.write(self._store)
         return rates
-
-    def clear(self) -> None:
-        """Remove the gauges: another worker is the active monitor."""
-        self._next = 0.0
-        self._table.show(())
 
     def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
         models = self._settings.models

@@ -4,7 +4,6 @@ The verdicts have the origin `canary` and go the way of all others: they are in 
 no series of quality.
 """
 
-import datetime as dt
 import math
 import time
 from collections import defaultdict
@@ -21,7 +20,7 @@ from worker.config.graders import Grader, Graders
 from worker.config.settings import Settings
 from worker.monitor.counts import Increment, read_counts
 from worker.monitor.drift import CLOSES_AT, OPENS_AT, RECENT, Shift, Verdicts, agreement, shift
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.selection.batch_writer import BatchWriter
 from worker.selection.sampling import Choice, EvaluationFactory, Sampler
@@ -34,7 +33,6 @@ log = structlog.get_logger("tracejudge.monitor")
 _DAYS: Final = "canary"
 _HOURS: Final = "canary_hours"
 _HOURS_KEPT_DAYS: Final = 4
-_EVERY_S: Final = 60.0
 # Of whole days, one day before the recent verdicts or before the begin of an open drift.
 _REFERENCE_DAYS: Final = 7
 _LAG_DAYS: Final = 1
@@ -87,7 +85,7 @@ class CanaryCounter:
         yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
 
 
-class CanaryWatch:
+class CanaryWatch(Watch):
     """Has the canary judged when it is due, and shows the agreement of each judge and model."""
 
     def __init__(
@@ -98,10 +96,11 @@ class CanaryWatch:
         canary: Canary,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(store, clock)
         self._settings = settings
-        self._store = store
         self._canary = canary
-        self._every_s = settings.monitor.canary_every_s
+        self._judged_every_s = settings.monitor.canary_every_s
+        self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = graders_of(settings, canary)
         graders = Graders(settings, canary.judges)
         self._sampler = Sampler(settings, graders)
@@ -110,38 +109,24 @@ class CanaryWatch:
         agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
         self._of_series = (*agreed, metrics.judge_canary_drift)
         self._info = metrics.judge_canary_drift_info
-        self._gauges = GaugeTable()
-        self._clock = clock
-        self._next = 0.0
 
-    def run_due(self) -> None:
-        """Choose the evaluations that are due, and compute the gauges, once a minute.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
-        if not self._every_s or self._clock() < self._next:
-            return
-        self._next = self._clock() + min(_EVERY_S, self._every_s)
-        now_ms = self._store.now_ms()
-        self.choose(now_ms)
-        self._show(now_ms / 1000)
-
-    def clear(self) -> None:
-        """Remove the gauges: another worker is the active monitor."""
-        self._next = 0.0
-        self._gauges.show(())
+    def run(self, now: float) -> None:  # noqa: ARG002 - evaluations are due by the clock of Redis
+        """Choose the evaluations that are due, and compute the gauges."""
+        if self._judged_every_s:
+            now_ms = self._store.now_ms()
+            self.choose(now_ms)
+            self._show_agreement(now_ms / 1000)
 
     def choose(self, now_ms: int) -> int:
         """Choose the evaluations of one judging if it is due; return how many were chosen."""
-        key, every_ms = self._store.keys.canary, int(self._every_s * 1000)
+        key, every_ms = self._store.keys.canary, int(self._judged_every_s * 1000)
         stored = self._store.call(lambda client: client.hget(key, "due"))
         due_ms = int(stored or 0)
         # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
         if stored is None or due_ms > now_ms + every_ms:
             self._store.call(lambda client: client.hset(key, "due", now_ms + every_ms))
             evaluations = sum(len(self._canary.of_judge[judge]) for judge, _ in self._asked)
-            log.info("canary scheduled", evaluations=evaluations, every_s=self._every_s)
+            log.info("canary scheduled", evaluations=evaluations, every_s=self._judged_every_s)
             return 0
         if due_ms > now_ms:
             return 0
@@ -175,7 +160,7 @@ class CanaryWatch:
                 chosen = self._factory.evaluations(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")
                 yield {"payload": writer.trace(trace), "evaluations": writer.evaluations(chosen, trace)}
 
-    def _show(self, now: float) -> None:
+    def _show_agreement(self, now: float) -> None:
         """Set the gauges of the judges and models of the rules that the canary was judged by."""
         asked = {
             Series(judge, self._graders.version(judge, grader.judge_model)[:VERSION_DIGITS], grader.judge_model)
@@ -200,14 +185,14 @@ class CanaryWatch:
             drift = drifts.get(series)
             until = (int(now) if drift is None else drift.since) // DAY_S - _LAG_DAYS
             if until not in references:
-                days = [_date(one * DAY_S) for one in range(until - _REFERENCE_DAYS, until)]
-                references[until] = _by_series(read_counts(self._store, _DAYS, days).items())
+                days = ((until - _REFERENCE_DAYS) * DAY_S, (until - 1) * DAY_S)
+                references[until] = _by_series(read_counts(self._store, _DAYS, *days).items())
             drift = self._decide(series, shift(recent.get(series, {}), references[until].get(series, {})), drift, now)
             values = (*interval, float(drift is not None))
             samples += [(gauge, series, value) for gauge, value in zip(self._of_series, values, strict=True)]
             if drift is not None:
                 samples.append((self._info, (*series, utc_minute(drift.since), drift.examples), 1.0))
-        self._gauges.show(samples)
+        self.show(samples)
 
     def _decide(self, series: Series, found: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
         """Return the open drift of a series, and store it when it begins or ends."""
@@ -232,21 +217,16 @@ class CanaryWatch:
 
     def _hours(self, now: float) -> tuple[Mapping[Series, OfTraces], Mapping[Series, OfTraces]]:
         """Read the verdicts of the last day, and those of the last judgings."""
-        hour, length = int(now // HOUR_S), math.ceil(RECENT * max(self._every_s / HOUR_S, 1.0))
+        hour, length = int(now // HOUR_S), math.ceil(RECENT * max(self._judged_every_s / HOUR_S, 1.0))
         hours = max(24, length)
-        days = sorted({_date(now - back * HOUR_S) for back in range(hours + 1)})
         of_day: list[tuple[tuple[str, ...], int]] = []
         latest: list[tuple[tuple[str, ...], int]] = []
-        for (of_hour, *labels), count in read_counts(self._store, _HOURS, days).items():
+        for (of_hour, *labels), count in read_counts(self._store, _HOURS, now - hours * HOUR_S, now).items():
             if hour - hours < int(of_hour) <= hour:
                 of_day.append((tuple(labels), count))
             if hour - length < int(of_hour) <= hour:
                 latest.append((tuple(labels), count))
         return _by_series(of_day), _by_series(latest)
-
-
-def _date(time_s: float) -> dt.date:
-    return dt.datetime.fromtimestamp(time_s, dt.UTC).date()
 
 
 def _by_series(counts: Iterable[tuple[tuple[str, ...], int]]) -> Mapping[Series, OfTraces]:

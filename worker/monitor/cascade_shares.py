@@ -10,7 +10,6 @@ It is unbiased whatever g is, as π is known. Its variance is that of two indepe
 probability: of the traces, and of the second judgings.
 """
 
-import datetime as dt
 import math
 import time
 from collections import defaultdict
@@ -23,8 +22,8 @@ from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
 from worker.config.settings import NANO, Cascade, Settings
 from worker.monitor.counts import Increment, read_counts
-from worker.monitor.gauges import GaugeTable, Sample
-from worker.monitor.series import HOUR_S
+from worker.monitor.gauges import Sample, Watch
+from worker.monitor.series import DAY_S, HOUR_S
 from worker.queue.batch import CascadeStep
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
@@ -32,7 +31,6 @@ from worker.telemetry.metrics import Metrics
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
 _KEEP_DAYS: Final = 3
-_EVERY_S: Final = 60.0
 _HOURS: Final = 24
 _UNIT: Final = 10**6
 """Sums are counted in whole parts of this size."""
@@ -247,30 +245,21 @@ def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> Ca
     )
 
 
-class CascadeWatch:
+class CascadeWatch(Watch):
     """Computes the gauges of cascades over the last 24 hours, and the factors of their second judgings."""
 
     def __init__(
         self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
-        self._store = store
+        super().__init__(store, clock)
         self._cascades = settings.cascades
         self._fixed = {name: one.rate for name, one in settings.cascades.items() if one.rate is not None}
-        self._clock = clock
-        self._next_look = 0.0
         self._metrics = metrics
-        self._gauges = GaugeTable()
 
-    def run_due(self) -> None:
-        """Compute gauges and factors if a minute has passed.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are.
-        """
-        now = self._clock()
-        if now < self._next_look or not self._cascades:
+    def run(self, now: float) -> None:
+        """Compute gauges and factors."""
+        if not self._cascades:
             return
-        self._next_look = now + _EVERY_S
         metrics, samples = self._metrics, list[Sample]()
         for (service, environment, judge, version, name, metric), sums in read_sums(self._store, now).items():
             if name not in self._cascades or sums.weight <= 0:
@@ -287,13 +276,8 @@ class CascadeWatch:
                     (metrics.quality_corrected_upper, of_share, share.high),
                     (metrics.quality_corrected_window, of_share, _HOURS * HOUR_S),
                 ]
-        self._gauges.show(samples)
+        self.show(samples)
         self._fit(now)
-
-    def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
-        self._next_look = 0.0
-        self._gauges.show(())
 
     def _fit(self, now: float) -> None:
         bins: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: {"number": 0, "sum": 0})
@@ -349,8 +333,6 @@ def read_sums(store: Store, now: float) -> dict[tuple[str, ...], CascadeSums]:
 
 def _read(store: Store, kind: str, now: float) -> dict[tuple[str, ...], int]:
     """Read the counts of the last 24 hours, the current one included; their first label is the hour since 1970."""
-    until = dt.datetime.fromtimestamp(now, dt.UTC).date()
     # A worker's clock may be ahead of ours.
-    days = [until + dt.timedelta(days) for days in (-1, 0, 1)]
-    least = now // HOUR_S - _HOURS
-    return {labels: count for labels, count in read_counts(store, kind, days).items() if int(labels[0]) > least}
+    counts = read_counts(store, kind, now - DAY_S, now + DAY_S)
+    return {labels: count for labels, count in counts.items() if int(labels[0]) > now // HOUR_S - _HOURS}

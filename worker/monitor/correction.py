@@ -22,7 +22,7 @@ from worker.monitor.corrected import (
     from_golden,
     method_of,
 )
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.label_store import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
 from worker.monitor.series import (
     COARSE_DAYS,
@@ -39,7 +39,6 @@ from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.labels")
-_MATCH_EVERY_S: Final = 60.0
 _SHOW_EVERY_S: Final = 300.0
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
@@ -227,12 +226,11 @@ def confusion(pairs: Sequence[Pair]) -> Confusion:
     return Confusion(*counts)
 
 
-class CorrectionWatch:
+class CorrectionWatch(Watch):
     """Matches labels with verdicts once a minute, and computes the gauges of corrected shares every five minutes."""
 
     def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._clock = clock
+        super().__init__(store, clock)
         self._gauges = (
             metrics.quality_corrected_share,
             metrics.quality_corrected_lower,
@@ -240,30 +238,21 @@ class CorrectionWatch:
             metrics.quality_corrected_window,
         )
         self._matcher = OutboxMatcher(store)
-        self._next_match = self._next_round = 0.0
+        self._next_round = 0.0
         self._index = LabelIndex((), 0.0)
         self._left: list[Series] = []
-        self._table = GaugeTable()
         self._samples: list[Sample] = []
         self._said: set[tuple[str, ...]] = set()
 
-    def run_due(self) -> None:
-        """Match what has come, and compute some of the gauges, if their time has come.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are.
-        """
-        now = self._clock()
-        if now >= self._next_match:
-            has_labels = self._store.call(lambda client: client.hlen(self._store.keys.labels)) > 0
-            may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
-            attached = self._matcher.attached
-            for reason, count in (("too large", attached.too_large), ("too many", attached.too_many)):
-                if count and (reason,) not in self._said:
-                    self._said.add((reason,))
-                    log.warning("verdicts not stored with labels", reason=reason, verdicts=count)
-            if not may_be_more:
-                self._next_match = now + _MATCH_EVERY_S
+    def run(self, now: float) -> bool:
+        """Match what has come, and compute a part of the gauges if their time has come."""
+        has_labels = self._store.call(lambda client: client.hlen(self._store.keys.labels)) > 0
+        may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
+        attached = self._matcher.attached
+        for reason, count in (("too large", attached.too_large), ("too many", attached.too_many)):
+            if count and (reason,) not in self._said:
+                self._said.add((reason,))
+                log.warning("verdicts not stored with labels", reason=reason, verdicts=count)
         if now >= self._next_round and not self._left:
             labels = read_labels(self._store)
             self._index = LabelIndex(labels, now - LABELS_S)
@@ -271,23 +260,24 @@ class CorrectionWatch:
             self._samples = []
             self._next_round = now + _SHOW_EVERY_S
             if not self._left:
-                self._table.show(())
+                self.show(())
         # A part at a time: the lock of the active monitor lasts for seconds only.
         if self._left:
             some = self._left[:_SERIES_AT_ONCE]
             for series, results in self._corrections(some, now).items():
-                self._samples += self._shown(series, results)
+                self._samples += self._samples_of(series, results)
             del self._left[: len(some)]
             if not self._left:
-                self._table.show(self._samples)
+                self.show(self._samples)
+        return may_be_more or bool(self._left)
 
     def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
+        """Begin anew."""
+        super().clear()
         self._matcher = OutboxMatcher(self._store)
-        self._next_match = self._next_round = 0.0
+        self._next_round = 0.0
         self._left.clear()
         self._said.clear()
-        self._table.show(())
 
     def _corrections(self, some: Sequence[Series], now: float) -> dict[Series, list[Correction]]:
         """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""
@@ -307,7 +297,7 @@ class CorrectionWatch:
                     by_others.discard(series)
         return {series: list(of_method.values()) for series, of_method in found.items()}
 
-    def _shown(self, series: Series, results: Sequence[Correction]) -> Iterator[Sample]:
+    def _samples_of(self, series: Series, results: Sequence[Correction]) -> Iterator[Sample]:
         """Yield the gauges of a series; log why others have none."""
         for one in results:
             if one.corrected is None:

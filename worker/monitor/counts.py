@@ -4,7 +4,6 @@ A verdict's increments are added by the script that acknowledges it, so that eac
 day are fields of one hash, which is kept for 90 days or as its kind says.
 """
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from judges.core.verdict import Verdict
-from worker.monitor.series import COARSE_DAYS
+from worker.monitor.series import COARSE_DAYS, utc_days
 from worker.storage.client import Store, StoreError
 from worker.storage.keys import MONITOR_GROUP
 
@@ -47,9 +46,9 @@ def field_of(labels: Sequence[str]) -> str:
     return msgspec.json.encode(labels).decode()
 
 
-def read_counts(store: Store, kind: str, days: Iterable[dt.date]) -> Counter[tuple[str, ...]]:
-    """Read the counts of a kind, added up over days, by labels."""
-    names = [store.keys.quality_counts(kind, day) for day in days]
+def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[tuple[str, ...]]:
+    """Read the counts of a kind, added up over the days of two times and those between them, by labels."""
+    names = [store.keys.quality_counts(kind, day) for day in utc_days(since, until)]
     total: Counter[tuple[str, ...]] = Counter()
     for fields in store.hashes(names):
         for field, amount in fields.items():

@@ -42,11 +42,12 @@ from worker.monitor.series import (
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
-    STATE_TTL_S,
     Bucket,
     Series,
     read_buckets,
+    read_states,
     utc_minute,
+    write_states,
 )
 from worker.monitor.shares import Sums, design_effect, merged
 from worker.storage.client import Store
@@ -150,12 +151,9 @@ class Detection:
             StoreError: Redis did not answer; it is safe to call again.
         """
         now, began = self._clock(), time.monotonic()
-        unread = [series_id for series_id in series if series_id not in self._detectors]
-        names = [self._store.keys.quality_detector(series_id) for series_id in unread]
-        stored = self._store.pipeline(lambda pipe: [pipe.get(name) for name in names])
-        for series_id, raw in zip(unread, stored, strict=True):
-            self._detectors[series_id] = msgspec.msgpack.decode(raw, type=Detector) if raw else Detector()
-        self._detectors = {series_id: self._detectors[series_id] for series_id in series}
+        names = {one: self._store.keys.quality_detector(one) for one in series if one not in self._detectors}
+        detectors = self._detectors | read_states(self._store, names, Detector)
+        self._detectors = {series_id: detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(one) is not None for one in series.values())
         complete_s = min(now - GRACE_S, counted_until(self._store, now))
         last = int(complete_s // FIVE_MINUTES_S) - 1
@@ -171,11 +169,8 @@ class Detection:
         return self._detectors
 
     def _save(self, series_ids: Sequence[str]) -> None:
-        values = {
-            self._store.keys.quality_detector(series_id): msgspec.msgpack.encode(self._detectors[series_id])
-            for series_id in series_ids
-        }
-        self._store.pipeline(lambda pipe: [pipe.set(key, value, ex=STATE_TTL_S) for key, value in values.items()])
+        keys = self._store.keys
+        write_states(self._store, {keys.quality_detector(one): self._detectors[one] for one in series_ids})
 
     def _learn(self, series_ids: Sequence[str], series: Mapping[str, Series], now: float, active: int) -> None:
         """Compute baselines, from four weeks that end a day ago, and references, from the last week."""

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from worker.monitor.repeats import first_of, series_of_first
-from worker.monitor.series import Series, series_of
+from worker.monitor.repeats import Failure, failures_of
+from worker.monitor.series import Series
 from worker.queue.ledger import read_outbox_entry
 from worker.storage.client import Store, scan_shards
 
@@ -30,23 +30,16 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
         count: Maximum of traces.
         confirmed: Search on for confirmed failures when enough others were found.
     """
-    found: dict[str, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
+    found: dict[Failure, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
     segments = (series.segment,) if series.segment else ()
     searched, wanted = 0, found["confirmed" if confirmed else "failed"]
     begin = str(int(since * 1000))
     for entries in scan_shards(store, store.keys.verdicts, begin, newest_first=True, most=_PAGE):
         for entry in map(read_outbox_entry, entries):
-            if entry is None or entry.kind != "j":
-                continue
-            verdict = entry.verdict
-            first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
-            known = series_of(verdict, segments)
-            if series not in (known if first is None else (series_of_first(one, first) for one in known)):
-                continue
-            if first is not None and first.is_failure and first.passed.get(series.metric) is False:
-                found["cleared" if passed.get(series.metric) else "confirmed"].append(verdict.trace_id)
-            elif verdict.origin == "live" and passed.get(series.metric) is False:
-                found["failed"].append(verdict.trace_id)
+            if entry is not None and entry.kind == "j":
+                for of_series, failure in failures_of(entry.verdict, segments):
+                    if of_series == series:
+                        found[failure].append(entry.verdict.trace_id)
         searched += len(entries)
         if searched >= _MAX_SEARCHED or len(wanted) >= count:
             break

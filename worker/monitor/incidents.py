@@ -75,7 +75,7 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     first = max(last - _KEPT, min(one.state.since for one in members if one.state.since is not None))
     begin = max(last - _KEPT, first - _PER_DAY)
     span = begin * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
-    buckets = read_buckets(store, [one.series.id for one in members], *span, fine=True)
+    buckets = list(read_buckets(store, [one.series.id for one in members], *span, fine=True))
     observed = [one.observed(found) for one, found in zip(members, buckets, strict=True)]
     named, confidence = _explain(members, observed, first)
     # The begin is that of the segment if its own detector has found it.

@@ -18,7 +18,7 @@ from tracejudge import Trace
 from worker.monitor.corrected import Origin
 from worker.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.queue.ledger import read_outbox_entry
-from worker.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
+from worker.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count, scan_shards
 
 Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
@@ -317,22 +317,23 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
     return [Labelled(one.label, tuple(found[one.label.id].values())) for one in labelled]
 
 
-class OutboxWalk:
-    """Reads the verdicts of the outboxes, one shard after the other, each from its oldest entry on.
+class OutboxMatcher:
+    """Finds verdicts on labelled traces in the outboxes, one shard after the other, each from its oldest entry on.
 
     After the last shard it goes on with the first one, where it stopped there.
     """
 
-    def __init__(self, store: Store, use: Callable[[Sequence[Verdict]], None]) -> None:
+    def __init__(self, store: Store) -> None:
         self.seen = 0
+        self.attached = Attached()
+        self._store = store
         self._shards = store.shards
-        self._use = use
         self._positions = ["-"] * len(self._shards)
         self._at = 0
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
-        """Read and use the next entries; return whether there may be more before the end of this round."""
+        """Read the next entries and attach their verdicts; return whether this round may have more."""
         store, position = self._shards[self._at], self._positions[self._at]
         entries: list[Entry] = []
         try:
@@ -344,7 +345,8 @@ class OutboxWalk:
                 raise
         if entries:
             read = map(read_outbox_entry, entries)
-            self._use([one.verdict for one in read if one is not None and one.kind == "j"])
+            verdicts = [one.verdict for one in read if one is not None and one.kind == "j"]
+            self.attached.add(attach(self._store, verdicts))
             self.seen += len(entries)
             self._positions[self._at] = f"({entries[-1][0].decode()}"
         if len(entries) == self._count:
@@ -353,14 +355,6 @@ class OutboxWalk:
             return True
         self._at, self._count = (self._at + 1) % len(self._shards), _FIRST_CHUNK_COUNT
         return self._at > 0
-
-
-class OutboxMatcher(OutboxWalk):
-    """Finds verdicts on labelled traces in the outbox."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store, lambda verdicts: self.attached.add(attach(store, verdicts)))
-        self.attached = Attached()
 
 
 def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
@@ -385,9 +379,5 @@ def labelled_trace(store: Store, trace_id: str) -> Trace | None:
 
 def outbox_verdicts(store: Store) -> Iterator[Verdict]:
     """Yield all verdicts of the outbox, the oldest first."""
-    found: list[Verdict] = []
-    walk, is_full = OutboxWalk(store, found.extend), True
-    while is_full:
-        is_full = walk.step()
-        yield from found
-        found.clear()
+    for entries in scan_shards(store, store.keys.verdicts, most=_CHUNK_COUNT):
+        yield from (one.verdict for one in map(read_outbox_entry, entries) if one is not None and one.kind == "j")

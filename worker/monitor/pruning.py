@@ -12,21 +12,23 @@ from redis.client import Pipeline
 
 from worker.config.settings import Monitor
 from worker.monitor.failing import remove_examples, scan_examples
+from worker.monitor.gauges import Watch
 from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, place, read_series
 from worker.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
-_EVERY_S: Final = HOUR_S
 _SILENT_DAYS: Final = 7
 """A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
 _AT_ONCE: Final = 100
 
 
-class SeriesPruning:
+class SeriesPruning(Watch):
     """Removes, once an hour, series without sums, and silent values of segments that have as many as allowed.
 
     Then it reports which series are listed: another worker, or a Redis that lost its last writes, may have changed it.
     """
+
+    every_s = float(HOUR_S)
 
     def __init__(
         self,
@@ -35,21 +37,12 @@ class SeriesPruning:
         listed: Callable[[Iterable[Series]], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
+        super().__init__(store, clock)
         self._max_values = settings.max_segment_values
         self._listed = listed
-        self._clock = clock
-        self._next = 0.0
 
-    def run_due(self) -> None:
-        """Remove series if an hour has passed.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
-        now = self._clock()
-        if now < self._next:
-            return
+    def run(self, now: float) -> None:
+        """Remove series, and report those that are left."""
         known = read_series(self._store)
         by_segment: dict[Series, list[str]] = {}
         for series_id, series in known.items():
@@ -64,11 +57,6 @@ class SeriesPruning:
             remove_examples(self._store, (one for one in scan_examples(self._store) if one.series_id in silent))
             log.info("silent series removed", series=len(silent))
         self._listed(series for series_id, series in known.items() if series_id not in silent)
-        self._next = now + _EVERY_S
-
-    def clear(self) -> None:
-        """Begin anew when this worker becomes active again."""
-        self._next = 0.0
 
     def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
         """Return the series that have no sums in these last days."""

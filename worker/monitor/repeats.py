@@ -1,23 +1,22 @@
 """How often a judge's second verdict differs from its first: flip ratio and kappa of repeated judgings, as gauges."""
 
-import datetime as dt
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
 
 import msgspec
 
 from judges.core.verdict import Verdict
 from worker.monitor.corrected import Confusion, flips
 from worker.monitor.counts import Increment, read_counts
-from worker.monitor.gauges import GaugeTable, Sample
-from worker.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of
+from worker.monitor.gauges import Sample, Watch
+from worker.monitor.series import COARSE_DAYS, DAY_S, VERSION_DIGITS, Series, series_of
 from worker.queue.batch import First
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 _KIND: Final = "repeats"
-_EVERY_S: Final = 300.0
+Failure = Literal["failed", "confirmed", "cleared"]
 # First and second verdict, in the order of Confusion.
 _CELLS: Final = ("pass-pass", "pass-fail", "fail-pass", "fail-fail")
 
@@ -37,6 +36,20 @@ def series_of_first(series: Series, first: First) -> Series:
     return msgspec.structs.replace(series, judge_model=first.judge_model, version=version)
 
 
+def failures_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[tuple[Series, Failure]]:
+    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is.
+
+    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+    """
+    first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
+    for series in series_of(verdict, segments):
+        if first is not None:
+            if first.is_failure and first.passed.get(series.metric) is False:
+                yield series_of_first(series, first), "cleared" if passed.get(series.metric) else "confirmed"
+        elif verdict.origin == "live" and passed.get(series.metric) is False:
+            yield series, "failed"
+
+
 def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
     """Count the pair of a repeat that was drawn at random: whether all metrics passed, first and second."""
     first = first_of(verdict)
@@ -48,37 +61,22 @@ def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
         yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
 
 
-class RepeatsWatch:
+class RepeatsWatch(Watch):
     """Computes the gauges of repeated judgings of the last 90 days, every five minutes."""
 
+    every_s = 300.0
+
     def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._clock = clock
-        self._next_look = 0.0
+        super().__init__(store, clock)
         self._ratio = metrics.judge_flip_ratio, metrics.judge_flip_lower, metrics.judge_flip_upper
         self._kappa = metrics.judge_kappa, metrics.judge_kappa_lower, metrics.judge_kappa_upper
-        self._gauges = GaugeTable()
 
-    def run_due(self) -> None:
-        """Compute the gauges if five minutes have passed.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are.
-        """
-        now = self._clock()
-        if now < self._next_look:
-            return
-        self._next_look = now + _EVERY_S
-        today = dt.datetime.fromtimestamp(now, dt.UTC).date()
-        counts = read_counts(self._store, _KIND, [today - dt.timedelta(days) for days in range(COARSE_DAYS)])
+    def run(self, now: float) -> None:
+        """Compute the gauges."""
+        counts = read_counts(self._store, _KIND, now - (COARSE_DAYS - 1) * DAY_S, now)
         samples: list[Sample] = []
         for labels in {key[:-1] for key in counts}:
             ratio, kappa = flips(Confusion(*(counts[*labels, cell] for cell in _CELLS)))
             for gauges, interval in ((self._ratio, ratio), (self._kappa, kappa)):
                 samples += [(gauge, labels, value) for gauge, value in zip(gauges, interval or (), strict=False)]
-        self._gauges.show(samples)
-
-    def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
-        self._next_look = 0.0
-        self._gauges.show(())
+        self.show(samples)

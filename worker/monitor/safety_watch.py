@@ -6,10 +6,9 @@ The state of a series is read from Redis before each step and written after it, 
 the last one stopped.
 """
 
-import datetime as dt
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
 
@@ -23,27 +22,27 @@ from worker.config.settings import Settings
 from worker.monitor.cascade_shares import step_of
 from worker.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.monitor.failing import failing_traces, keep_examples, read_examples
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.poisson_cusum import Rates, State, confirmed_error, rates_of, step
-from worker.monitor.repeats import first_of, series_of_first
+from worker.monitor.repeats import failures_of, first_of
 from worker.monitor.series import (
     DAY_S,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
-    STATE_TTL_S,
     Series,
     read_buckets,
     read_series,
+    read_states,
     series_of,
     utc_minute,
+    write_states,
 )
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
-_EVERY_S: Final = 60.0
 _HISTORY_DAYS: Final = 28
 _AN_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _PATIENCE: Final = 6
@@ -64,7 +63,6 @@ def count_safety(
 ) -> Iterator[Increment]:
     """Count a failure of live traffic, and its second judging.
 
-    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
     Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
 
     Args:
@@ -75,21 +73,16 @@ def count_safety(
     """
     if verdict.judge not in judges:
         return
-    passed = {score.metric: score.passed for score in verdict.scores}
-    bucket, first = str(int(at // FIVE_MINUTES_S)), first_of(verdict)
-    step = step_of(verdict)
-    for series in series_of(verdict, ()):
-        if step is not None and step.first:
-            if passed.get(series.metric) is not None and is_listed(series.id):
-                yield Increment(_KIND, at, (series.id, bucket, _OF_CASCADE))
-        elif verdict.origin == "live" and verdict.weight > 0 and passed.get(series.metric) is False:
-            if is_listed(series.id):
-                yield Increment(_KIND, at, (series.id, bucket, "failed"))
-        elif first is not None and first.is_failure and first.passed.get(series.metric) is False:
-            of_first = series_of_first(series, first)
-            word = "cleared" if passed.get(series.metric) else "confirmed"
-            if at - first.ended_at <= _LATE_S and is_listed(of_first.id):
-                yield Increment(_KIND, at, (of_first.id, bucket, word))
+    first, step = first_of(verdict), step_of(verdict)
+    words: Iterable[tuple[Series, str]] = failures_of(verdict, ())
+    if step is not None and step.first:
+        rated = {score.metric for score in verdict.scores if score.passed is not None}
+        words = ((series, _OF_CASCADE) for series in series_of(verdict, ()) if series.metric in rated)
+    elif verdict.weight <= 0 if first is None else at - first.ended_at > _LATE_S:
+        return
+    for series, word in words:
+        if is_listed(series.id):
+            yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word))
 
 
 Change = Literal["page", "recovery"]
@@ -148,13 +141,13 @@ class Watched(msgspec.Struct, array_like=True):
         return change
 
 
-class SafetyWatch:
+class SafetyWatch(Watch):
     """Steps the sums of all safety series, and shows the open incidents."""
 
     def __init__(
         self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
-        self._store = store
+        super().__init__(store, clock)
         self._judges = settings.monitor.safety
         self._error = settings.monitor.judge_error
         graders = Graders(settings, configured(settings.judges))
@@ -180,19 +173,11 @@ class SafetyWatch:
             if judge not in graders.code
             for name in graders.models_of(rule, judge)
         }
-        self._clock = clock
-        self._next_look = 0.0
         self._metrics = metrics
-        self._gauges = GaugeTable()
 
-    def run_due(self) -> None:
-        """Count all complete buckets if a minute has passed, and show the gauges.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
-        now = self._clock()
-        if now < self._next_look or not self._judges:
+    def run(self, now: float) -> None:
+        """Count all complete buckets, and show the gauges."""
+        if not self._judges:
             return
         known = read_series(self._store)
         series = {
@@ -201,7 +186,6 @@ class SafetyWatch:
             if one.judge in self._judges and not one.segment and (one.judge, one.judge_model) not in self._unwatched
         }
         watched = self._step(series, now) if series else {}
-        self._next_look = now + _EVERY_S
         examples = read_examples(self._store, _KIND)
         samples: list[Sample] = []
         for name, one in series.items():
@@ -210,20 +194,11 @@ class SafetyWatch:
             if state.is_paged:
                 further = utc_minute(state.start * FIVE_MINUTES_S), " ".join(examples.get(name, ()))
                 samples.append((self._metrics.safety_incident_info, (*labels, *further), 1.0))
-        self._gauges.show(samples)
-
-    def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
-        self._next_look = 0.0
-        self._gauges.show(())
+        self.show(samples)
 
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
         names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
-        found = self._store.pipeline(lambda pipe: [pipe.get(name) for name in names.values()])
-        watched = {
-            series_id: msgspec.msgpack.decode(raw, type=Watched) if raw else Watched()
-            for series_id, raw in zip(series, found, strict=True)
-        }
+        watched = read_states(self._store, names, Watched)
         until = min(now - GRACE_S, counted_until(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1
         due = [series_id for series_id in series if watched[series_id].done < last]
@@ -233,7 +208,7 @@ class SafetyWatch:
         oldest = last - FINE_DAYS * DAY_S // FIVE_MINUTES_S
         first = max(oldest, min(watched[series_id].done for series_id in due)) + 1
         span = first * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
-        counts = read_counts(self._store, _KIND, _days(*span))
+        counts = read_counts(self._store, _KIND, *span)
         changes = []
         for series_id, buckets in zip(due, read_buckets(self._store, due, *span, fine=True), strict=True):
             one = watched[series_id]
@@ -254,12 +229,7 @@ class SafetyWatch:
             if state.is_paged:
                 examples[series_id] = failing_traces(self._store, series[series_id], state.start * FIVE_MINUTES_S)
             keep_examples(self._store, _KIND, series_id, examples.get(series_id, ()))
-        self._store.pipeline(
-            lambda pipe: [
-                pipe.set(names[series_id], msgspec.msgpack.encode(watched[series_id]), ex=STATE_TTL_S)
-                for series_id in due
-            ]
-        )
+        write_states(self._store, {names[series_id]: watched[series_id] for series_id in due})
         for series_id, change in changes:
             log.warning(
                 "safety incident" if change == "page" else "safety incident ended",
@@ -281,12 +251,12 @@ class SafetyWatch:
         last = int(until // FIVE_MINUTES_S)
         failures: dict[tuple[str, str], int] = defaultdict(int)
         of_cascades: dict[tuple[str, int], int] = defaultdict(int)
-        for (series_id, bucket, word), number in read_counts(self._store, _KIND, _days(since, now)).items():
+        for (series_id, bucket, word), number in read_counts(self._store, _KIND, since, now).items():
             if word == _OF_CASCADE:
                 of_cascades[series_id, int(bucket) // _AN_HOUR * _AN_HOUR] += number
             elif series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
                 failures[series_id, word] += number
-        found = read_buckets(self._store, list(watched), since, now, fine=False)
+        found = read_buckets(self._store, watched, since, now, fine=False)
         for (series_id, one), buckets in zip(watched.items(), found, strict=True):
             begins = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
             hours = {first: max(0, number - of_cascades[series_id, first]) for first, number in begins.items()}
@@ -312,8 +282,3 @@ class SafetyWatch:
             # Until there is a day of verdicts, an hour tells much more than the last one did.
             one.learned_at = now if span_s >= 2 * DAY_S else now - DAY_S + HOUR_S
             one.incidents = [(begin, end) for begin, end in one.incidents if not end or end * FIVE_MINUTES_S > since]
-
-
-def _days(since: float, until: float) -> list[dt.date]:
-    first, last = (dt.datetime.fromtimestamp(at, dt.UTC).date() for at in (since, until))
-    return [first + dt.timedelta(days) for days in range((last - first).days + 1)]

@@ -9,7 +9,8 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +21,7 @@ from worker.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.storage.client import Store
 from worker.storage.keys import Keys
 
+T = TypeVar("T")
 FIVE_MINUTES_S: Final = 300
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
@@ -33,6 +35,7 @@ TRACE_PERIOD_S: Final = HOUR_S // 2
 """The same for a trace without a session, whose spans are judged within minutes; there are more of these to keep."""
 CLUSTER_PARTS: Final = 8
 VERSION_DIGITS: Final = 8
+_KEYS_AT_ONCE: Final = 2_500
 _HIGHEST_CLASS: Final = 25
 _SHORT: Final = 3
 """Judgements, passes and weight, in place of the sums of a class whose judgements all have the same weight."""
@@ -143,6 +146,12 @@ def utc_minute(at: float) -> str:
     return f"{dt.datetime.fromtimestamp(at, dt.UTC):%Y-%m-%dT%H:%MZ}"
 
 
+def utc_days(since: float, until: float) -> list[dt.date]:
+    """List the days of two times and those between them."""
+    first, last = (dt.datetime.fromtimestamp(at, dt.UTC).date() for at in (since, until))
+    return [first + dt.timedelta(days) for days in range((last - first).days + 1)]
+
+
 def place(keys: Keys, series_id: str, at: float) -> Place:
     """Name the buckets of a time, in seconds since the epoch."""
     time = dt.datetime.fromtimestamp(at, dt.UTC)
@@ -151,31 +160,30 @@ def place(keys: Keys, series_id: str, at: float) -> Place:
 
 
 def read_buckets(
-    store: Store, series_ids: Sequence[str], since: float, until: float, *, fine: bool
-) -> list[list[Bucket]]:
-    """Read the buckets of series that begin in a span of time, in order; empty ones are left out.
+    store: Store, series_ids: Iterable[str], since: float, until: float, *, fine: bool
+) -> Iterator[list[Bucket]]:
+    """Yield of each series the buckets that begin in a span of time, in order; empty ones are left out.
 
     Args:
         store: Redis.
-        series_ids: The series; all their keys are read at once.
+        series_ids: The series; some thousand keys are read at once.
         since: Seconds since the epoch.
         until: The end, which is not included.
         fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
     """
     length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (DAY_S, HOUR_S)
     begins = range(int(since // length) * length, math.ceil(until), length)
-    places = [place(store.keys, series_id, at) for series_id in series_ids for at in begins]
-    names = [one.five_key if fine else one.hour_key for one in places]
-    found = iter(store.hashes(names))
-    return [
-        [
-            bucket
-            for at, fields in zip(begins, found, strict=False)
-            for bucket in _buckets(at, step, fields)
-            if since <= bucket.begins_at < until
-        ]
-        for _ in series_ids
-    ]
+    ids = iter(series_ids)
+    while some := list(islice(ids, max(1, _KEYS_AT_ONCE // max(1, len(begins))))):
+        places = [place(store.keys, series_id, at) for series_id in some for at in begins]
+        hashes = iter(store.hashes([one.five_key if fine else one.hour_key for one in places]))
+        for _ in some:
+            yield [
+                bucket
+                for at, fields in zip(begins, hashes, strict=False)
+                for bucket in _buckets(at, step, fields)
+                if since <= bucket.begins_at < until
+            ]
 
 
 def _buckets(begins_at: float, step: int, fields: Mapping[bytes, bytes]) -> list[Bucket]:
@@ -213,6 +221,21 @@ def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
 def _unjudged(kinds: Mapping[str, Sequence[float]], kind: str) -> Unjudged:
     verdicts, weight, squares = kinds.get(kind, (0, 0, 0))
     return Unjudged(int(verdicts), weight, squares)
+
+
+def read_states(store: Store, names: Mapping[str, str], of_type: type[T]) -> dict[str, T]:
+    """Read what a watch has stored of series: keys of Redis by series id; a new state if nothing is stored."""
+    stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names.values()])
+    return {
+        series_id: msgspec.msgpack.decode(raw, type=of_type) if raw else of_type()
+        for series_id, raw in zip(names, stored, strict=True)
+    }
+
+
+def write_states(store: Store, states: Mapping[str, object]) -> None:
+    """Store states of series by key of Redis."""
+    values = {name: msgspec.msgpack.encode(state) for name, state in states.items()}
+    store.pipeline(lambda pipe: [pipe.set(name, value, ex=STATE_TTL_S) for name, value in values.items()])
 
 
 def read_series(store: Store) -> dict[str, Series]:

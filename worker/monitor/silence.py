@@ -5,6 +5,7 @@ Nothing is stored: last verdicts and usual volumes come from the buckets, so tha
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Final
 
 from worker.monitor.series import DAY_S, HOUR_S, Bucket, Series, read_buckets
@@ -100,10 +101,8 @@ class Silence:
             if (known is None or now - known.learned_at >= DAY_S) and read < _LEARN_AT_ONCE:
                 read += len(members)
                 self._volumes[service] = volume = _Volume(now)
-                for first in range(0, len(members), _LEARN_AT_ONCE):
-                    some = members[first : first + _LEARN_AT_ONCE]
-                    found = read_buckets(self._store, some, now - _HISTORY_DAYS * DAY_S, now, fine=False)
-                    volume.add([bucket for buckets in found for bucket in buckets], now)
+                history = read_buckets(self._store, members, now - _HISTORY_DAYS * DAY_S, now, fine=False)
+                volume.add(chain.from_iterable(history), now)
         silent: dict[Service, bool] = {}
         for service, volume in self._volumes.items():
             volume.newest = max(volume.newest, newest.get(service, 0.0))

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import wilson
 from worker.config.settings import Monitor
 from worker.monitor.detection import Detection, Detector
 from worker.monitor.failing import read_examples
-from worker.monitor.gauges import GaugeTable, Sample
+from worker.monitor.gauges import Sample, Watch
 from worker.monitor.series import (
     DAY_S,
     FIVE_MINUTES_S,
@@ -27,12 +26,10 @@ from worker.monitor.silence import Silence
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
-_EVERY_S: Final = 60.0
 _DAY_EVERY_S: Final = 300.0
 """How often the window of a day is read: a few minutes do not change it."""
 _ENOUGH: Final = 50
 """Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
-_READ_AT_ONCE: Final = 200
 
 
 class Window(NamedTuple):
@@ -72,71 +69,55 @@ class Window(NamedTuple):
         return wilson(part.weight / self.weight, self.weight**2 / (effect * squares)).low
 
 
-class QualityWatch:
+class QualityWatch(Watch):
     """Computes the gauges of all series, once a minute."""
 
     def __init__(
         self, store: Store, settings: Monitor, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
-        self._store = store
+        super().__init__(store, clock)
         self._detection = Detection(store, settings, clock)
         self._silence = Silence(store, clock)
-        self._clock = clock
-        self._next_look = 0.0
         self._metrics = metrics
         self._days: dict[str, tuple[float, Window]] = {}
-        self._gauges = GaugeTable()
 
-    def run_due(self) -> None:
-        """Compute the gauges if a minute has passed.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are.
-        """
-        now = self._clock()
-        if now >= self._next_look:
-            self._next_look = now + _EVERY_S
-            known = read_series(self._store)
-            windows = self.windows(known, now)
-            detectors = self._detection.step({one.id: one for one in windows})
-            newest: dict[tuple[str, str], float] = {}
-            for one, window in windows.items():
-                service = one.service, one.environment
-                newest[service] = max(newest.get(service, 0.0), window.newest_s)
-            examples = read_examples(self._store, "drop")
-            silent = self._silence.step(known, newest)
-            gauge = self._metrics.quality_silent
-            samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
-            for one, window in windows.items():
-                samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
-            self._gauges.show(samples)
+    def run(self, now: float) -> None:
+        """Compute the gauges."""
+        known = read_series(self._store)
+        windows = self.windows(known, now)
+        detectors = self._detection.step({one.id: one for one in windows})
+        newest: dict[tuple[str, str], float] = {}
+        for one, window in windows.items():
+            service = one.service, one.environment
+            newest[service] = max(newest.get(service, 0.0), window.newest_s)
+        examples = read_examples(self._store, "drop")
+        silent = self._silence.step(known, newest)
+        gauge = self._metrics.quality_silent
+        samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
+        for one, window in windows.items():
+            samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
+        self.show(samples)
 
     def clear(self) -> None:
-        """Remove all gauges: another worker is the active monitor."""
+        """Forget everything."""
+        super().clear()
         self._detection.clear()
         self._silence.clear()
         self._days.clear()
-        self._next_look = 0.0
-        self._gauges.show(())
 
     def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
         """Read the windows of those series that have verdicts in the last day."""
-        ids, found = iter(series), {}
-        former, self._days = self._days, {}
-        while some := list(islice(ids, _READ_AT_ONCE)):
-            hours = read_buckets(self._store, some, now - HOUR_S, now + HOUR_S, fine=True)
-            windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(some, hours, strict=True)}
-            few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
-            self._days |= {one: former[one] for one in few if one in former and former[one][0] > now}
-            stale = [one for one in few if one not in self._days]
-            days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
-            for series_id, day in zip(stale, days, strict=True):
-                self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
-            for series_id, window in windows.items():
-                _, shown = self._days.get(series_id, (now, window))
-                if shown.weight > 0:
-                    found[series[series_id]] = shown
-        return found
+        hours = read_buckets(self._store, series, now - HOUR_S, now + HOUR_S, fine=True)
+        windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
+        few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
+        former = self._days
+        self._days = {one: former[one] for one in few if one in former and former[one][0] > now}
+        stale = [one for one in few if one not in self._days]
+        days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
+        for series_id, day in zip(stale, days, strict=True):
+            self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
+        windows |= {series_id: day for series_id, (_, day) in self._days.items()}
+        return {series[series_id]: window for series_id, window in windows.items() if window.weight > 0}
 
     def _samples(
         self, series: Series, window: Window, detector: Detector, examples: Sequence[str], now: float

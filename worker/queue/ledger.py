@@ -52,6 +52,11 @@ class OutboxEntry(NamedTuple):
     kind: Literal["j", "d"]
     verdict: Verdict
 
+    @property
+    def written_s(self) -> float:
+        """When Redis wrote it, in seconds since the epoch."""
+        return int(self.entry_id.partition("-")[0]) / 1000
+
 
 def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
     """Decode an entry; None when it was trimmed away, is of another version, or cannot be read."""

@@ -1,14 +1,14 @@
 """Archives of verdicts, and sums of verdicts that are read one by one.
 
 An archive is a file of JSON lines, each a verdict as in the outbox (docs/reference/verdicts.md), plain or compressed by
-gzip. `tracejudge tail --json` prints such lines. Fields that the report does not use are not decoded.
+gzip. `tracejudge tail --json` prints such lines.
 """
 
 import gzip
 import hashlib
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import IO, Annotated, Final, Literal, NamedTuple, cast
@@ -16,7 +16,7 @@ from typing import IO, Annotated, Final, Literal, NamedTuple, cast
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from judges.core.verdict import Outcome, joined_parts
+from judges.core.verdict import Verdict, joined_parts
 from worker.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added, segment_value
 from worker.monitor.shares import Sums
 from worker.report.figures import Cost, Labels, Part, Scope
@@ -40,46 +40,16 @@ class AbsentArchiveError(ArchiveError):
     """An archive cannot be opened."""
 
 
-class VerdictScore(Struct, frozen=True):
-    """One score of a verdict."""
+class VerdictLine(Verdict, frozen=True, kw_only=True):
+    """A verdict as a line of an archive."""
 
-    metric: str
-    passed: bool | None = None
-
-
-class VerdictLine(Struct, frozen=True, kw_only=True):
-    """The fields of a verdict that the report uses; see `judges.core.verdict.Verdict`."""
-
-    evaluation_id: str
-    outcome: Outcome
-    metrics: tuple[str, ...]
-    service: str
-    judge: str
-    judge_version: str
-    judge_model: str
     started_at: Seconds
     duration_s: Seconds
-    origin: str = "live"
-    scores: tuple[VerdictScore, ...] = ()
-    session_id: str | None = None
-    environment: str | None = None
-    release: str | None = None
-    name: str | None = None
-    model: str | None = None
-    tags: Mapping[str, str] = msgspec.field(default_factory=dict)
-    weight: float = 1.0
-    cost_usd: float | None = None
-    details: msgspec.Raw = msgspec.Raw(b"{}")
     dead: bool = False
     """Set by `tracejudge tail --json` for an evaluation that was given up."""
 
-    @property
-    def ended_at(self) -> float:
-        """The time of the verdict, in seconds since the epoch."""
-        return self.started_at + self.duration_s
 
-
-decoder: Final = msgspec.json.Decoder(VerdictLine)
+_decoder: Final = msgspec.json.Decoder(VerdictLine)
 GUIDELINE: Final = "guideline"  # The key of rows by the number of a rule of `guidelines`.
 
 
@@ -90,11 +60,11 @@ class _RuleDetails(Struct, frozen=True):
     broken_rules: tuple[int, ...]
 
 
-def _guidelines(verdict: VerdictLine) -> dict[str, bool]:
+def _guidelines(verdict: Verdict) -> dict[str, bool]:
     """Return whether each rule is obeyed, by its number; `unknown` is broken where a failing verdict names none."""
     try:
-        found = msgspec.json.decode(verdict.details, type=_RuleDetails)
-    except (msgspec.DecodeError, RecursionError):
+        found = msgspec.convert(verdict.details, _RuleDetails)
+    except msgspec.ValidationError:
         return {}
     obeyed = {str(number): number not in found.broken_rules for number in range(1, found.rules + 1)}
     is_unknown = all(obeyed.values()) and any(score.passed is False for score in verdict.scores)
@@ -123,7 +93,7 @@ def read_archive(path: str | Path) -> Iterator[VerdictLine]:
                 if len(line) > MAX_LINE_BYTES:
                     raise ArchiveError(f"{path}:{number}: is longer than {MAX_LINE_BYTES >> 20} MiB")
                 if line.strip():
-                    yield decoder.decode(line)
+                    yield _decoder.decode(line)
     except msgspec.ValidationError as error:
         raise ArchiveError(f"{path}:{number}: is not a verdict: {error}") from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -173,7 +143,7 @@ class Tally:
         self.costs: dict[Labels, Cost] = defaultdict(Cost)
         self.skipped = Skipped()
 
-    def add(self, verdict: VerdictLine, at: float, *, only: Literal["all", "cost"] = "all") -> None:
+    def add(self, verdict: Verdict, at: float, *, only: Literal["all", "cost"] = "all") -> None:
         """Count a verdict of live traffic; others do not describe it.
 
         Args:
@@ -182,7 +152,7 @@ class Tally:
             only: Whether only its cost counts.
         """
         scope = self._scope
-        is_live = verdict.origin == "live" and verdict.weight > 0 and not verdict.dead
+        is_live = verdict.origin == "live" and verdict.weight > 0
         if not is_live or not scope.wants(verdict.service, verdict.judge):
             return
         if not scope.history <= at < scope.period.until:
@@ -228,7 +198,7 @@ class Tally:
             del self._ids[next(iter(self._ids))]
         return False
 
-    def _add_judgement(self, labels: Labels, verdict: VerdictLine, at: float, passed: bool | None) -> None:  # noqa: FBT001
+    def _add_judgement(self, labels: Labels, verdict: Verdict, at: float, passed: bool | None) -> None:  # noqa: FBT001
         group = _Group(labels, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
         buckets = self._groups.get(group)
         if buckets is None:
@@ -246,7 +216,7 @@ class Tally:
             kind = "abstained" if verdict.outcome == "abstained" else "unscored"
             setattr(counts, kind, added((getattr(counts, kind), one)))
 
-    def _grown(self, group: _Group, verdict: VerdictLine, at: float, *, passed: bool) -> tuple[float, float]:
+    def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:
         """Add a judgement to its session; return the session's sums before it, zeros where there are none."""
         period = int(at // CLUSTER_PERIOD_S)
         if verdict.session_id is None:

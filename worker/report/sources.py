@@ -5,7 +5,6 @@ buckets lack are only in verdicts, so they cover what the outbox still holds. Wi
 the same verdicts would count twice.
 """
 
-import datetime as dt
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,14 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
 from msgspec import structs
 
+from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from worker.config.settings import tag_of
 from worker.monitor.correction import corrections
-from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series
-from worker.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, VerdictLine, decoder, read_archive
+from worker.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
+from worker.queue.ledger import read_outbox_entry
+from worker.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, read_archive
 from worker.report.figures import (
     SERIES_KEYS,
     CorrectedShare,
@@ -39,7 +39,6 @@ from worker.report.figures import (
 )
 from worker.storage.client import Entry, Store, entry_position, scan_shards, summed_counts
 
-_SERIES_AT_ONCE: Final = 25
 _MOST_COUNT: Final = 4_000
 _COUNTS: Final = tuple(name for name in Coverage.__struct_fields__ if not name.endswith("_day") and name != "reasons")
 _OUTBOX_CUT: Final = "outbox_cut_off:monitor"
@@ -112,7 +111,9 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
     newest: dict[tuple[str, str], float] = {}
     for path in paths:
         for verdict in read_archive(path):
-            tally.add(verdict, at := verdict.ended_at)
+            at = verdict.started_at + verdict.duration_s
+            if not verdict.dead:
+                tally.add(verdict, at)
             first, last = min(first, at), max(last, at)
             if (name := (verdict.service, verdict.judge)) in newest or len(newest) < MAX_GROUPS:
                 newest[name] = max(at, newest.get(name, at))
@@ -142,13 +143,11 @@ def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: f
     begin = now // DAY_S * DAY_S
     # Day by day: the sums of all days are millions of buckets, and the newest verdict is mostly of the last ones.
     while wanted and begin >= oldest_bucket(now) and not any(newest.values()):
-        names = iter(wanted)
-        while some := list(islice(names, _SERIES_AT_ONCE)):
-            found = read_buckets(store, some, begin, begin + DAY_S, fine=False)
-            for name, buckets in zip(some, found, strict=True):
-                for bucket in buckets:
-                    pair = wanted[name].service, wanted[name].judge
-                    newest[pair] = max(newest[pair], bucket.begins_at)
+        for one, buckets in zip(
+            wanted.values(), read_buckets(store, wanted, begin, begin + DAY_S, fine=False), strict=True
+        ):
+            for bucket in buckets:
+                newest[one.service, one.judge] = max(newest[one.service, one.judge], bucket.begins_at)
         begin -= DAY_S
     return newest
 
@@ -171,18 +170,14 @@ def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> s
 
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
     """Read the buckets of series; the history before the report's periods is in hours."""
-    parts: list[Part] = []
-    waiting = iter(series)
     # Buckets of five minutes are kept for three days only, and history needs no finer ones.
-    turn = scope.first // HOUR_S * HOUR_S
-    while some := list(islice(waiting, _SERIES_AT_ONCE)):
-        ids = [one.id for one in some]
-        history = read_buckets(store, ids, scope.history, turn, fine=False)
-        recent = read_buckets(store, ids, turn, scope.period.until, fine=scope.step < HOUR_S)
-        for one, older, newer in zip(some, history, recent, strict=True):
-            buckets = scope.condensed([*older, *newer])
-            parts.append(Part(_labels(scope, one), one.version, one.judge_model, buckets))
-    return parts
+    turn, ids = scope.first // HOUR_S * HOUR_S, [one.id for one in series]
+    history = read_buckets(store, ids, scope.history, turn, fine=False)
+    recent = read_buckets(store, ids, turn, scope.period.until, fine=scope.step < HOUR_S)
+    return [
+        Part(_labels(scope, one), one.version, one.judge_model, scope.condensed([*older, *newer]))
+        for one, older, newer in zip(series, history, recent, strict=True)
+    ]
 
 
 def corrected_shares(
@@ -226,20 +221,17 @@ def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     return _Outbox(tally, oldest)
 
 
-def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, VerdictLine]]:
+def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, Verdict]]:
     """Yield verdicts with the times of their entries, which are those of the monitor's buckets."""
-    for entry_id, fields in entries:
-        try:
-            yield int(entry_id.partition(b"-")[0]) / 1000, decoder.decode((fields or {}).get(b"j", b""))
-        except (msgspec.DecodeError, RecursionError):
-            # A dead letter, or an entry of another version, which the exporters count.
-            continue
+    for entry in map(read_outbox_entry, entries):
+        # Exporters count entries of another version.
+        if entry is not None and entry.kind == "j":
+            yield entry.written_s, entry.verdict
 
 
 def read_coverage(store: Store, period: Period) -> Coverage | None:
     """Add up the account of the days of a period; None where no day has one."""
-    first, last = (time_of(at).date() for at in (period.since, period.until - 1))
-    days = [first + dt.timedelta(days=number) for number in range((last - first).days + 1)]
+    days = utc_days(period.since, period.until - 1)
     found = summed_counts(store, map(store.keys.account, days))
     totals: Counter[str] = sum(found, Counter())
     if not totals:

@@ -11,28 +11,30 @@ from worker.report.figures import Coverage, Estimate, Report, Row, written
 _LEFT: Final = ":--"
 _RIGHT: Final = "--:"
 _FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
-NO_LIMIT: Final = "Nothing is known to limit these figures."
+_NO_LIMIT: Final = "Nothing is known to limit these figures."
 
 
 def as_text(report: Report) -> str:
     """Write a table for people, then the coverage, the sources and the limits."""
     titles, rows = table(report)
+    lines = [heading(report), "", *aligned([titles, *rows], left=len(label_titles(report)))]
+    lines += ["", *_coverage_lines(report.coverage)]
+    for (title, texts), mark in zip(sections(report)[1:], ("  ", "  - "), strict=True):
+        lines += ["", title, *(f"{mark}{text}" for text in texts)]
+    return "\n".join(lines) + "\n"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
     # Not a table of rich: it would wrap in a terminal, and a file has no width.
-    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
-    left = len(label_titles(report))
-    lines = [heading(report), ""]
-    for cells in (titles, *rows):
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
         padded = [
             cell + fill if place < left else fill + cell
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
             for fill in [" " * (width - cell_len(cell))]
         ]
-        lines.append("  ".join(padded).rstrip())
-    lines += ["", *coverage_lines(report.coverage), "", "Sources"]
-    lines += [f"  {title}: {text}" for title, text in source_lines(report)]
-    lines += ["", "What these figures cannot say"]
-    lines += [f"  - {one_line(limit.text)}" for limit in report.limits] or [f"  {NO_LIMIT}"]
-    return "\n".join(lines) + "\n"
+        yield "  ".join(padded).rstrip()
 
 
 def as_markdown(report: Report) -> str:
@@ -43,12 +45,20 @@ def as_markdown(report: Report) -> str:
     lines = [f"## {heading(report)}", ""]
     lines += [f"| {' | '.join(map(_escaped, cells))} |" for cells in (titles, *rows)]
     lines.insert(3, f"| {' | '.join(marks)} |")
-    lines += ["", "### Coverage", "", *(f"- {_escaped(line)}" for line in coverage_lines(report.coverage))]
-    lines += ["", "### Sources", ""]
-    lines += [f"- {title}: {_escaped(text)}" for title, text in source_lines(report)]
-    lines += ["", "### What these figures cannot say", ""]
-    lines += [f"- {_escaped(limit.text)}" for limit in report.limits] or [NO_LIMIT]
+    for title, texts in sections(report):
+        lines += ["", f"### {title}", "", *(f"- {_escaped(text)}" for text in texts)]
     return "\n".join(lines) + "\n"
+
+
+def sections(report: Report) -> list[tuple[str, list[str]]]:
+    """Return the titles and lines that follow the table."""
+    sources = report.sources
+    of_figures = (("shares", sources.shares), ("cost", sources.cost), ("coverage", sources.coverage))
+    return [
+        ("Coverage", [one_line(line) for line in _coverage_lines(report.coverage)]),
+        ("Sources", [one_line(f"{figures}: {text}") for figures, text in of_figures]),
+        ("What these figures cannot say", [one_line(limit.text) for limit in report.limits] or [_NO_LIMIT]),
+    ]
 
 
 def heading(report: Report) -> str:
@@ -85,17 +95,17 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
 
 
 def _figures(report: Report, row: Row, *, has_corrected: bool) -> list[str]:
-    cells = [percent(row.share), _limits(row.share)]
+    cells = [percent(row.share), limits(row.share)]
     if report.compared_since is not None:
         # In points: a percentage of a percentage would be read as relative.
         one = row.difference
-        cells += ["-" if one is None else f"{100 * one.value:+.1f} points", _limits(row.difference, signed=True)]
+        cells += ["-" if one is None else f"{100 * one.value:+.1f} points", limits(row.difference, signed=True)]
     if has_corrected:
         # One method in a table; the document has all.
         fixed = row.corrected[0] if row.corrected else None
         share = None if fixed is None else fixed.share
         method = "-" if fixed is None else f"{fixed.method}, {fixed.labels:,} labels"
-        cells += [percent(share), _limits(share), method]
+        cells += [percent(share), limits(share), method]
     cost = row.usd_per_thousand
     cells += [f"{row.judgements:,}", f"{row.verdicts / row.traffic:.1%}" if row.traffic else "-"]
     return [*cells, percent(row.abstained), percent(row.unscored), "-" if cost is None else f"{cost:,.2f}"]
@@ -106,13 +116,14 @@ def percent(one: Estimate | None) -> str:
     return "-" if one is None else f"{one.value:.1%}"
 
 
-def _limits(one: Estimate | None, *, signed: bool = False) -> str:
+def limits(one: Estimate | None, *, signed: bool = False) -> str:
+    """Write the limits of an interval, signed in points, else in percent."""
     if one is None:
         return "-"
     return f"{100 * one.low:+.1f} to {100 * one.high:+.1f}" if signed else f"{one.low:.1%} to {one.high:.1%}"
 
 
-def coverage_lines(coverage: Coverage | None) -> Iterator[str]:
+def _coverage_lines(coverage: Coverage | None) -> Iterator[str]:
     """Write what became of the traces, from publication to score."""
     if coverage is None:
         yield "Coverage is not known"
@@ -124,12 +135,6 @@ def coverage_lines(coverage: Coverage | None) -> Iterator[str]:
     yield f"  {coverage.chosen:,} evaluations chosen: {ends}"
     if coverage.reasons:
         yield f"  unscored: {', '.join(f'{count:,} {reason}' for reason, count in coverage.reasons.items())}"
-
-
-def source_lines(report: Report) -> Sequence[tuple[str, str]]:
-    """List which source gave which figure."""
-    sources = report.sources
-    return [("shares", sources.shares), ("cost", sources.cost), ("coverage", sources.coverage)]
 
 
 def one_line(text: str) -> str:

@@ -191,7 +191,8 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     if opening > _SPARE_LEVELS:
         # Barely readable here, it would fail its whole batch: that nests it once more.
         _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
-    if may_hold_media(payload):
+    # A producer that numbers its entries marks media itself, where it encodes them.
+    if b"p" not in fields and may_hold_media(payload):
         trace = _trace_decoder.decode(msgspec.json.encode(without_media(msgspec.to_builtins(trace))))
     if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
         # It would go into logs and onto spans as it stands.
@@ -200,8 +201,9 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     if trace.spans:
         spans = [with_usable_times(span) for span in trace.spans]
         trace = msgspec.structs.replace(trace, spans=[span for span, _ in spans])
-        lost += ["spans"] if any(names for _, names in spans) else []
-    left_out += tuple(LeftOut(name, "number") for name in lost)
+        lost = (*lost, "spans") if any(names for _, names in spans) else lost
+    if lost:
+        left_out += tuple(LeftOut(name, "number") for name in lost)
     return TraceEntry(entry_id, _producer(fields), trace, payload, left_out, unknown)
 
 

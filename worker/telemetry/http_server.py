@@ -24,20 +24,41 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from worker.config.serving import Listen, Secret, credential_in
+from worker.config.serving import Listen, Secret, Tls
 from worker.config.settings import Settings
 from worker.telemetry.health import Readiness
 
 _REALM: Final = 'realm="tracejudge"'
 
 
+class Credential:
+    """What a header `Authorization` shows: a bearer token, or a name and a password. Its repr does not show it."""
+
+    def __init__(self, authorization: str | None) -> None:
+        scheme, _, text = (authorization or "").strip().partition(" ")
+        self.scheme = scheme.lower()
+        self.user = ""
+        if self.scheme == "basic":
+            try:
+                self.user, _, text = base64.b64decode(text, validate=True).decode().partition(":")
+            except ValueError:
+                text = ""
+        # A header may hold any bytes, decoded with surrogates.
+        self._secret = text.strip().encode("utf-8", "replace")
+
+    def shows(self, secret: str) -> bool:
+        """Return whether it is a secret, in a time that does not depend on how much of it is right."""
+        return hmac.compare_digest(self._secret, secret.strip().encode())
+
+
 class HttpAuth:
     """The credential of the page, if it has one. Its repr does not show it."""
 
-    def __init__(self, scheme: str | None = None, credential: str = "") -> None:
+    def __init__(self, scheme: str | None = None, secret: str = "", user: str = "") -> None:
         """Require a credential of the scheme ``Bearer`` or ``Basic``; without a scheme the page is open."""
         self.scheme = scheme
-        self._credential = credential.encode()
+        self._secret = secret
+        self._user = user
 
     @classmethod
     def of(cls, settings: Settings, environment: Mapping[str, str]) -> "HttpAuth":
@@ -52,7 +73,7 @@ class HttpAuth:
         if settings.metrics_user is None:
             return cls()
         password = Secret.of(settings, "metrics_password_").read(environment)
-        return cls("Basic", base64.b64encode(f"{settings.metrics_user}:{password}".encode()).decode())
+        return cls("Basic", password or "", settings.metrics_user)
 
     @property
     def challenge(self) -> str | None:
@@ -62,11 +83,11 @@ class HttpAuth:
         return f'{self.scheme} {_REALM}, charset="UTF-8"' if self.scheme == "Basic" else f"{self.scheme} {_REALM}"
 
     def admits(self, authorization: str | None) -> bool:
-        """Return whether a header opens the page, in a time that does not depend on how much of it is right."""
+        """Return whether a header opens the page."""
         if self.scheme is None:
             return True
-        scheme, credential = credential_in(authorization)
-        return hmac.compare_digest(credential, self._credential) and scheme == self.scheme.lower()
+        shown = Credential(authorization)
+        return shown.shows(self._secret) and (shown.scheme, shown.user) == (self.scheme.lower(), self._user)
 
 
 log = structlog.get_logger("tracejudge.http")
@@ -142,6 +163,18 @@ class HttpServer:
         self._stopping = asyncio.Event()
         self._stop: Callable[[], object] = bool
         self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(
+        cls, settings: Settings, environment: Mapping[str, str], registry: CollectorRegistry, readiness: Readiness
+    ) -> "HttpServer":
+        """Prepare the pages of a process with the credential and the certificate that the settings name.
+
+        Raises:
+            SettingsError: One of them cannot be used.
+        """
+        tls = Tls.of(settings, "metrics_tls_").context()
+        return cls(registry, readiness, HttpAuth.of(settings, environment), tls)
 
     def start(self, listen: Listen) -> str:
         """Listen, and return the address of the metrics page.

@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import contextlib
-import random
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,6 +12,7 @@ from weakref import WeakSet
 
 import structlog
 
+from judges.core.backoff import backoff_s
 from worker.storage.client import StoreError
 from worker.telemetry.health import Pulse
 from worker.telemetry.logs import where
@@ -88,7 +88,7 @@ class ServiceThread(ABC):
         self._away: dict[str, None] = {}
         self._trouble: str | None = None
         self._troubled_at = 0.0
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._failures = 0
         self._thread = threading.Thread(target=self._run, name=f"tracejudge-{name}", daemon=True)
 
     @property
@@ -129,13 +129,14 @@ class ServiceThread(ABC):
     def backoff(self, error: Exception) -> None:
         """Report an error and wait, a little longer each time, with jitter."""
         self.report_blocked(str(error))
+        pause_s = backoff_s(self._failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.5)
+        self._failures += 1
         if isinstance(error, StoreError):
             self._away[error.address] = None
             OUTAGE.report(error, self)
         else:
-            log.warning("service retrying", thread=self.name, error=str(error), seconds=round(self._backoff_s, 2))
-        self.stopping.wait(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
-        self._backoff_s = min(_MAX_BACKOFF_S, self._backoff_s * 2)
+            log.warning("service retrying", thread=self.name, error=str(error), seconds=round(pause_s, 2))
+        self.stopping.wait(pause_s)
 
     def _run(self) -> None:
         prepared = False
@@ -158,7 +159,7 @@ class ServiceThread(ABC):
                 while self._away:
                     OUTAGE.end(self._away.popitem()[0], self)
                 self._begun = True
-                self._backoff_s = _FIRST_BACKOFF_S
+                self._failures = 0
 
 
 def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:

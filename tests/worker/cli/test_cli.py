@@ -25,7 +25,7 @@ CONTRACT_VERBS = {
 
 
 HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("init",): ("--provider NAME", "--rate SHARE", "--output FILE", "--force", "--print"),
+    ("init",): ("--output FILE", "--force", "--print"),
     ("lint",): ("--config FILE", "--json", "Exit code 0 without findings, 1 with warnings only, 2"),
     ("demo",): ("--seconds N", "--keep", "--json"),
     ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),

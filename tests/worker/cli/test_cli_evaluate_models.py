@@ -14,8 +14,9 @@ from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Verdict, evaluation_id
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
+from judges.runs import JudgeRunner
 from tracejudge import Trace
-from worker.cli.evaluate.offline import Offline, OfflineGrader, OfflineGraders
+from worker.cli.evaluate.offline import Offline, OfflineGraders, Panel
 from worker.cli.evaluate.trace_files import Output
 from worker.config.graders import panel
 from worker.config.settings import Settings
@@ -143,10 +144,9 @@ class Hanging(ScriptedModel):
 
 async def cut_short(*models: Hanging) -> list[Verdict]:
     """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
-    members = [OfflineGrader(model) for model in models]
-    graders = OfflineGraders(
-        members, OfflineGrader(None), panel("majority", [grader.judge_model for grader in members])
-    )
+    members = [JudgeRunner(model) for model in models]
+    together = Panel(panel("majority", [grader.judge_model for grader in members]), members)
+    graders = OfflineGraders(members, {"safety": (*members, together)})
     offline = Offline(
         Settings(), [catalogue()["safety"]], graders, on_invalid_line=lambda *_: None, advance=lambda *_: None
     )

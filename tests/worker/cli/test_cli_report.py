@@ -3,6 +3,7 @@
 import datetime as dt
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import msgspec
@@ -105,6 +106,15 @@ def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:
         ended = served("report", *arguments)
         assert (ended.code, ended.out) == (2, "")
         assert f"{arguments[-2]}: {arguments[-1]}: No such file" in ended.err
+
+
+def test_html_without_jinja_names_the_extra(served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_archive(tmp_path / "verdicts", [verdict(number, NOW - 9) for number in range(30)])
+    monkeypatch.delitem(sys.modules, "worker.report.html", raising=False)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    ended = served("report", "--archive", file, "--format", "html")
+    assert (ended.code, ended.out) == (1, "")
+    assert "--format html needs the package jinja2: pip install 'tracejudge-worker[board]'" in ended.err
 
 
 def test_a_damaged_archive_is_exit_code_one(served: Run, tmp_path: Path) -> None:

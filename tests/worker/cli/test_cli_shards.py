@@ -12,10 +12,11 @@ from stage_parts import HOUR, Chosen, Ground, make_trace, make_verdict, settings
 from support.processes import free_port
 
 from judges.core.verdict import Score
-from worker.board.index import Selection, VerdictIndex
+from worker.board.index import VerdictIndex
 from worker.board.overview import read_funnel
 from worker.queue.batch import Evaluation, Item
 from worker.queue.ledger import DeadLetter, Ledger
+from worker.verdict_filter import VerdictFilter
 
 NOW_S = 1_700_000_000.0
 
@@ -161,20 +162,21 @@ def test_report_plan_and_board_are_of_all_servers(grounds: list[Ground], run: Ru
     assert planned["alternatives"][0]["sampled"] == len(TRACES)
     index = VerdictIndex(grounds[0].store)
     index.run_once()
-    rows = index.rows(Selection(), limit=100)
-    assert {row.trace_id for row in rows} == {trace["trace_id"] for trace in TRACES}
-    times = [row.at_ms for row in rows]
+    names = index.select(VerdictFilter(), limit=100)
+    entries = index.read(names)
+    assert {entry.verdict.trace_id for entry in entries.values()} == {trace["trace_id"] for trace in TRACES}
+    times = [entry.written_s for entry in entries.values()]
     assert times == sorted(times, reverse=True), "the newest first"
-    older = index.rows(Selection(), limit=100, before=rows[9].entry)
-    assert older == rows[10:]
-    assert {entry.verdict.trace_id for entry in index.entries(rows).values()} == {one["trace_id"] for one in TRACES}
+    assert index.select(VerdictFilter(), limit=100, before=names[9]) == names[10:]
     late = make_verdict(900, trace_id="late")
     grounds[2].send(late)
     index.run_once()
-    assert index.rows(Selection(), limit=1)[0].trace_id == "late"
+    assert [one.verdict.trace_id for one in index.read(index.select(VerdictFilter(), limit=1)).values()] == ["late"]
     grounds[1].client.delete(grounds[1].keys.verdicts)
     index.run_once()
-    assert {row.shard for row in index.rows(Selection(), limit=100)} == {0, 2}, "what is trimmed leaves the index"
+    assert {name[0] for name in index.select(VerdictFilter(), limit=100)} == {"0", "2"}, (
+        "what is trimmed leaves the index"
+    )
     funnel = read_funnel(grounds[0].store)
     assert (funnel.traces[0].total, funnel.unexplained) == (len(TRACES), 0)
 

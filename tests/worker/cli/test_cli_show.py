@@ -15,10 +15,11 @@ from judges.registry import configured
 from tracejudge import Trace
 from worker.config.loading import load
 from worker.explanation import explain, place
-from worker.lookup import VerdictFilter, outcome_of, scan_verdicts
+from worker.lookup import scan_verdicts
 from worker.monitor.label_store import labelled_trace
 from worker.storage.client import Store
 from worker.storage.keys import Keys
+from worker.verdict_filter import VerdictFilter, outcome_of
 
 REFUND = "0af7651916cd43dd8448eb211c80319c"
 LENT = "0af7651916cd43dd8448eb211c80319d"
@@ -190,7 +191,7 @@ def test_a_place_is_found_whatever_blanks_and_case(redis_url: str, prefix: str) 
     assert place("absent", DOCUMENTS[0], 0) is None
     # Details that another version has written must not break the page.
     store, settings = Store(redis_url, Keys(prefix)), load({})
-    (entry,) = scan_verdicts(store, VerdictFilter("shop", "facts_grounding"))
+    (entry,) = scan_verdicts(store, VerdictFilter(("shop",), ("facts_grounding",)))
     trace, judge = msgspec.convert(TRACES[0], Trace), configured(settings.judges)["facts_grounding"]
     assert outcome_of(entry) == "failed"
     for name, value in itertools.product(("sentences", "relevant", "documents", "spans"), (3, "x", [None, {}], {})):

@@ -25,8 +25,8 @@ from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes, LimitedModel
 from judges.endpoints.limiter import EndpointLimiter, LimiterClock
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
+from judges.runs import JudgeRunner, TimedAssessment, in_order
 from tracejudge import Trace
-from worker.cli.evaluate.offline import OfflineGrader, TimedAssessment, in_order
 from worker.cli.evaluate.trace_files import Line, Output, lines, trace_of
 from worker.selection.stream_entry import TraceEntry
 
@@ -56,7 +56,7 @@ def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[in
             await asyncio.sleep(0)
         return number
 
-    asyncio.run(in_order(each([*range(len(delays))]), work, kept.append, window=window))
+    asyncio.run(in_order(each([*range(len(delays))]), work, lambda _, found: kept.append(found), window=window))
     assert kept == [*range(len(delays))]
     assert most <= window
 
@@ -70,7 +70,7 @@ def test_what_is_ready_is_kept_when_it_is_cancelled() -> None:
         return number
 
     async def run() -> None:
-        task = asyncio.ensure_future(in_order(each([0, 1, 2, 3]), work, kept.append, window=2))
+        task = asyncio.ensure_future(in_order(each([0, 1, 2, 3]), work, lambda _, found: kept.append(found), window=2))
         for _ in range(20):
             await asyncio.sleep(0)
         task.cancel()
@@ -87,7 +87,9 @@ def test_what_becomes_ready_in_the_moment_of_the_cancelling_is_kept() -> None:
 
     async def run() -> None:
         ready = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(in_order(each([0]), lambda _: ready, kept.append, window=2))
+        task = asyncio.ensure_future(
+            in_order(each([0]), lambda _: ready, lambda _, found: kept.append(found), window=2)
+        )
         for _ in range(20):
             await asyncio.sleep(0)
         ready.set_result("paid for")
@@ -116,7 +118,7 @@ def test_a_fault_ends_it_and_leaves_nothing_behind(where: str) -> None:
 
     async def run() -> None:
         with pytest.raises(OSError, match=where):
-            await in_order(jobs(), work, lambda _: fail("keeping"), window=4)
+            await in_order(jobs(), work, lambda *_: fail("keeping"), window=4)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(run())
@@ -156,9 +158,7 @@ def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> End
     heard = Heard()
 
     async def run() -> Ended:
-        grader = OfflineGrader(
-            patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard)
-        )
+        grader = JudgeRunner(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard))
         found = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
         return Ended(found, asyncio.get_running_loop().time(), heard.told)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judges.core.backoff import backoff_s
 from judges.core.model import (
     BadModelRequestError,
     ContentFilteredError,
@@ -16,7 +17,7 @@ from judges.core.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from judges.endpoints.client import Retries, RetryBudget, backoff_s, is_transient
+from judges.endpoints.client import Retries, RetryBudget, is_transient
 
 AWAY = ModelUnavailableError("away")
 
@@ -28,14 +29,15 @@ def test_what_may_pass() -> None:
     assert [is_transient(kind("x")) for kind in others] == [False] * 5
 
 
-@given(st.integers(1, 1000), st.integers())
+@given(st.integers(0, 10**9), st.integers())
 def test_backoff_is_bounded(failed: int, seed: int) -> None:
-    assert 0 <= backoff_s(failed, random.Random(seed).uniform) <= min(8.0, 0.5 * 2 ** min(failed - 1, 20))
+    pause_s = backoff_s(failed, 0.5, 8.0, 0.75, random.Random(seed).uniform)
+    assert 0.75 <= pause_s / min(8.0, 0.5 * 2 ** min(failed, 20)) <= 1
 
 
 def test_backoff_doubles() -> None:
-    assert [backoff_s(failed, lambda _low, high: high) for failed in range(1, 7)] == [0.5, 1, 2, 4, 8, 8]
-    assert backoff_s(5, lambda low, _high: low) == 0, "full jitter"
+    assert [backoff_s(failed, 0.5, 8.0) for failed in range(6)] == [0.5, 1, 2, 4, 8, 8]
+    assert backoff_s(5, 0.5, 8.0, 0.0, lambda low, _high: low) == 0, "full jitter"
 
 
 @given(st.lists(st.booleans(), max_size=2000))

@@ -1,12 +1,11 @@
 """`tracejudge demo`: sample traffic through an embedded Redis and a real worker, with a planted quality drop.
 
-`sample_traffic` lays out and publishes the traffic, `screen` shows the scores as they come, `final_report` what remains
-in the terminal. This module starts and stops the parts, runs the traffic, and checks the accounting at the end.
+`sample_traffic` lays out and publishes the traffic, `final_report` adds up the verdicts. This module starts and stops
+the parts, runs the traffic, and checks the accounting at the end.
 """
 
 import contextlib
 import importlib.util
-import io
 import math
 import os
 import shutil
@@ -25,27 +24,16 @@ import msgspec
 
 import tracejudge
 from worker.accounting import Account, read_account
-from worker.cli.demo.final_report import Examples, print_report
+from worker.cli.demo.final_report import Results, percent, services, summary
 from worker.cli.demo.sample_traffic import DROP, JUDGES, Traffic, load_samples, make_plan
-from worker.cli.demo.screen import (
-    Lag,
-    Rate,
-    Scoreboard,
-    Show,
-    Tally,
-    View,
-    Watch,
-    introduction,
-    lines_display,
-    live_display,
-    page,
-)
-from worker.cli.options import JSON, NOTES, OUT, note, print_json
+from worker.cli.options import JSON, note, print_json
 from worker.config.settings import Board, Has, Rule, Settings, Where
 from worker.embedded import EmbeddedRedis, start_watcher
-from worker.storage.client import Store
+from worker.export.registry import enabled
+from worker.storage.client import Store, scan_shards
 from worker.storage.keys import Keys
 from worker.telemetry import logs
+from worker.telemetry.backlog import measure
 
 _MAX_SECONDS: Final = 3600
 # In a shorter run too few traces come before and after the drop to tell it from chance.
@@ -59,8 +47,8 @@ _STOP_TIMEOUT_S: Final = 8.0
 _SDK_TIMEOUT_S: Final = 1.0
 _LAST_LINES: Final = 8
 _STEP_S: Final = 0.1
-_SHOW_EVERY_S: Final = 0.25
-_MEASURE_EVERY_S: Final = 1.0
+_FIRST_LINE_S: Final = 1.0
+_LINE_EVERY_S: Final = 5.0
 _FLUSH_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 30.0
 
@@ -87,33 +75,33 @@ def command(seconds: int, *, keep: bool, as_json: bool) -> None:
     from the built-in lexical heuristic. Exit code 1 when a trace or a verdict is lost, or something is not finished in
     time.
     """
-    # Warnings of libraries would break the screen; real failures end in an error of ours.
+    # Warnings of libraries would hide the lines; real failures end in an error of ours.
     logs.configure("error")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows question marks
     if not as_json:
-        page().print(introduction(seconds))
-    NOTES.print("Starting an embedded Redis and a worker.", highlight=False)
-    is_live = sys.stdout.isatty() and not OUT.is_dumb_terminal and not as_json
+        print(introduction(seconds))
+    note("Starting an embedded Redis and a worker.")
     try:
         with _ending_on_signals(), open_session() as session:
             if not as_json:
-                page().print(session.addresses, style="dim", highlight=False)
-            # The result is printed after the live screen is left, so that it stays in the terminal.
-            with live_display() if is_live else lines_display() as show:
-                run = _Run(session, seconds, show)
-                outcome = run.play()
+                print(session.addresses, flush=True)
+            outcome = run(session, seconds)
             fault = outcome.fault
             if as_json:
-                print_json(json_document(outcome))
+                print_json(json_document(outcome, seconds))
             else:
-                kept = session.redis_url if keep and fault is None else None
-                print_report(
-                    page(), outcome.view, outcome.account, run.examples, environment=_ENVIRONMENT, redis_url=kept
+                print("\n".join(summary(outcome.results, seconds, _ENVIRONMENT)))
+                account = outcome.account
+                print(
+                    f"\n{account.published:,} traces published, {_judged(account):,} evaluations finished, "
+                    f"{account.lost:,} lost.",
+                    flush=True,
                 )
+                if not keep:
+                    print("`tracejudge demo --keep` leaves Redis, worker and board running.")
             if keep and fault is None:
                 board = f", board ({session.board_url})" if session.board_url else ""
-                note(f"Redis ({session.redis_url}){board} and worker keep running until Ctrl-C.")
+                note(f"Redis ({session.redis_url}){board} and worker keep running until Ctrl-C. For example run")
+                note(f"  tracejudge report --redis-url {session.redis_url} --since 1h")
                 with contextlib.suppress(SystemExit):  # a signal is the way to end it
                     while True:
                         session.worker.check()
@@ -123,6 +111,18 @@ def command(seconds: int, *, keep: bool, as_json: bool) -> None:
     if fault is not None:
         print(f"tracejudge: {fault}", file=sys.stderr)
         sys.exit(1)
+
+
+def introduction(seconds: float) -> str:
+    """Say what happens, and where the scores come from."""
+    before, after = percent(DROP.before.share), percent(DROP.after.share)
+    return (
+        f"TraceJudge demo\n"
+        f"Three sample services answer questions for {seconds:g} s, and a worker judges every answer.\n"
+        f"At {seconds / 2:g} s {DROP.service} begins to invent answers: its documents support {before} of them before\n"
+        f"and {after} after, so its pass share of {DROP.judge} has to fall.\n"
+        f"Scores come from the built-in lexical heuristic, which counts shared words; hard samples are left out."
+    )
 
 
 @contextlib.contextmanager
@@ -299,128 +299,79 @@ class Outcome(NamedTuple):
 
     account: Account
     delivered: bool
-    lag: Lag
-    view: View
+    outbox_lag: int
+    results: Results
 
     @property
     def fault(self) -> str | None:
         """The reason why the demo failed, in one line; None when it did not."""
-        account, seen = self.account, self.view.board.verdicts
-        judged = account.scored + account.abstained + account.unscored + account.dead
+        account, seen = self.account, self.results.verdicts
         if not self.delivered:
             return f"Redis did not confirm every trace within {_FLUSH_TIMEOUT_S:g} s"
         if account.lost:
             return f"the accounting does not balance: {account.lost:,} lost (a negative figure means counted twice)"
-        if not account.settled or self.lag.outbox:
+        if not account.settled or self.outbox_lag:
             return (
                 f"not finished within {_SETTLE_TIMEOUT_S:g} s: {account.unread:,} traces unread, "
-                f"{account.waiting:,} evaluations waiting, {self.lag.outbox:,} verdicts not exported"
+                f"{account.waiting:,} evaluations waiting, {self.outbox_lag:,} verdicts not exported"
             )
-        if seen != judged:
+        if seen != (judged := _judged(account)):
             return f"the outbox holds {seen:,} verdicts, the accounting {judged:,}"
         return None
 
 
-class _Run:
-    """Publishes, reads verdicts and shows them in steps of a tenth of a second.
+def _judged(account: Account) -> int:
+    return account.scored + account.abstained + account.unscored + account.dead
+
+
+def run(session: Session, seconds: float) -> Outcome:
+    """Publish the traffic, print progress lines, and wait until all of it is judged.
 
     One thread does everything, so there is nothing to stop when it is interrupted.
     """
-
-    def __init__(self, session: Session, seconds: float, show: Show) -> None:
-        plan = make_plan(load_samples(), seconds)
-        self._session = session
-        self._seconds = seconds
-        self._show = show
-        self._watch = Watch(session.store)
-        self._lag = Lag()
-        self._began_s = time.monotonic()
-        began_at = time.time()
-        self._traffic = Traffic(plan, began_at)
-        self.examples = Examples(self._traffic.examples, seconds / 2)
-        self._board = Scoreboard(began_at, seconds)
-        self._published, self._judged = Rate(), Rate()
-        self._next_show_s, self._next_measure_s = 0.0, _MEASURE_EVERY_S
-
-    def play(self) -> Outcome:
-        """Run the traffic, and wait until all of it is judged."""
-        while self._elapsed_s < self._seconds:
-            self._traffic.publish_due(self._elapsed_s)
-            self._step("publishing", self._traffic.pause_s(self._elapsed_s, _STEP_S))
-        self._traffic.publish_due(self._seconds)  # the last step may have overslept the end of the plan
-        delivered = tracejudge.flush(_FLUSH_TIMEOUT_S)
-        # The worker judges behind the traffic, and the accounting balances only when its last verdicts are exported.
-        deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-        while True:
-            self._step("waiting for the last verdicts", _STEP_S)
-            account = read_account(self._session.store)
-            outcome = Outcome(account, delivered, self._watch.lag(), self._view("ended"))
-            if outcome.fault is None or not delivered or time.monotonic() > deadline:
-                return outcome
-
-    @property
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
-
-    def _step(self, phase: str, pause_s: float) -> None:
-        entries = self._watch.read(pause_s)
-        self._board.add(entries)
-        self.examples.add(entries)
-        self._session.worker.check()
-        if self._elapsed_s >= self._next_measure_s:
-            self._next_measure_s = self._elapsed_s + _MEASURE_EVERY_S
-            self._lag = self._watch.lag()
-            self._published.update(self._traffic.published)
-            self._judged.update(self._board.verdicts)
-        if self._elapsed_s >= self._next_show_s:
-            self._next_show_s = self._elapsed_s + _SHOW_EVERY_S
-            self._show(self._view(phase))
-
-    def _view(self, phase: str) -> View:
-        return View(
-            elapsed_s=self._elapsed_s,
-            seconds=self._seconds,
-            phase=phase,
-            board=self._board,
-            lag=self._lag,
-            published=self._traffic.published,
-            published_per_s=self._published.per_s,
-            judged_per_s=self._judged.per_s,
-            addresses=self._session.addresses,
-        )
+    plan = make_plan(load_samples(), seconds)
+    began_s, began_at = time.monotonic(), time.time()
+    traffic = Traffic(plan, began_at)
+    next_line_s = _FIRST_LINE_S
+    while (elapsed_s := time.monotonic() - began_s) < seconds:
+        traffic.publish_due(elapsed_s)
+        session.worker.check()
+        if elapsed_s >= next_line_s:
+            next_line_s += _LINE_EVERY_S
+            judged = _judged(read_account(session.store))
+            note(f"{elapsed_s:3.0f} s  {traffic.published:,} traces published, {judged:,} evaluations finished")
+        time.sleep(traffic.pause_s(elapsed_s, _STEP_S))
+    traffic.publish_due(seconds)  # the last step may have overslept the end of the plan
+    delivered = tracejudge.flush(_FLUSH_TIMEOUT_S)
+    # The worker judges behind the traffic, and the accounting balances only when its last verdicts are exported.
+    deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+    store, exporters = session.store, tuple(enabled(Settings()))
+    while True:
+        session.worker.check()
+        account = read_account(store)
+        lag = sum(position.lag for position in measure(store, groups=exporters).outbox.values())
+        entries = (entry for chunk in scan_shards(store, store.keys.verdicts) for entry in chunk)
+        outcome = Outcome(account, delivered, lag, Results(entries, began_at + seconds / 2))
+        if outcome.fault is None or not delivered or time.monotonic() > deadline:
+            return outcome
+        time.sleep(_STEP_S)
 
 
-def json_document(outcome: Outcome) -> dict[str, object]:
+def json_document(outcome: Outcome, seconds: float) -> dict[str, object]:
     """Lay out the accounting as `tracejudge account --json` does, and the verdicts by service and judge."""
-
-    def tally(ratings: Tally) -> dict[str, object]:
-        return {"pass": ratings.passed, "fail": ratings.failed, "share": ratings.share}
-
-    view = outcome.view
-    planted = view.board.series(DROP.service, DROP.judge)
-    services: dict[str, dict[str, object]] = {}
-    for row in view.board.rows():
-        services.setdefault(row.service, {})[row.judge] = {
-            **tally(row.total),
-            "abstained": row.abstained,
-            "unscored": row.unscored.total(),
-            "unscored_reasons": dict(row.unscored),
-            "first_half": tally(row.before),
-            "second_half": tally(row.after),
-            "changed": row.has_changed,
-        }
+    planted = outcome.results.planted
     account: dict[str, object] = msgspec.to_builtins(outcome.account)
     return account | {
-        "services": services,
+        "services": services(outcome.results),
         "planted": {
             "service": DROP.service,
             "judge": DROP.judge,
-            "at_s": view.seconds / 2,
+            "at_s": seconds / 2,
             "labelled_before": DROP.before.share,
             "labelled_after": DROP.after.share,
             "judged_before": planted.before.share,
             "judged_after": planted.after.share,
         },
-        "seconds": view.seconds,
+        "seconds": seconds,
         "model": "lexical",
     }

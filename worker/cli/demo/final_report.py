@@ -1,82 +1,126 @@
-"""The report that ends the demo: scores, their words, an answer from before and after the drop, the alert, commands."""
+"""The results of the demo: verdicts before and after the drop, as rows of `report`, as an alert, and as JSON."""
 
-import contextlib
-import shutil
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from importlib.resources import files
-from pathlib import Path
-from shlex import quote
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from judges.agreement.intervals import wilson
-from judges.core.verdict import Verdict
-from judges.registry import catalogue
-from tracejudge import Trace
-from worker.accounting import Account
-from worker.cli.account import account_table
-from worker.cli.demo.sample_traffic import DROP, EXAMPLES, Shot
-from worker.cli.demo.screen import CONFIDENCE, RECENT, Scoreboard, View, missing_scores, percent, score_table
+from judges.agreement.intervals import Interval, wilson
+from worker.cli.demo.sample_traffic import DROP
 from worker.monitor.baseline import flat
 from worker.monitor.detector import Moments, State, limits_of, step
-from worker.queue.ledger import OutboxEntry
+from worker.queue.ledger import read_outbox_entry
+from worker.report.archive import Tally
+from worker.report.figures import Evidence, Period, Scope, Sources, difference, make_report
+from worker.report.text import aligned, label_titles, table
+from worker.storage.client import Entry
 
 ALERT: Final = "TraceJudgeQualityDrop"
 SEVERITY: Final = "page"
 _WEEK_S: Final = 7 * 86_400
-_DOCUMENT_CHARS: Final = 600
+# Of ten series chance then marks one in some thirty runs; with 95 % it would in every second or third.
+_Z: Final = 3.0
+# Two periods in place of times: the halves of a run are shorter than the buckets that a report counts in.
+_BEFORE, _AFTER = Period(0, 1), Period(1, 2)
+_SCOPE: Final = Scope(_AFTER, _BEFORE, ("service", "judge"), step=1)
+# The same in all rows of a demo, and too wide for a terminal.
+_LEFT_OUT: Final = frozenset({"of traffic", "abstained", "USD per 1,000"})
 
 
-class Example(NamedTuple):
-    """A judged answer, and when its call ended, in seconds since the traffic began."""
+class Half(NamedTuple):
+    """Verdicts of one series that passed and failed; those without a pass or fail are in neither."""
 
-    at_s: float
-    trace: Trace
-    verdict: Verdict
+    passed: int = 0
+    failed: int = 0
 
-    def rows(self) -> Iterator[tuple[str, Text]]:
-        """Yield what is shown of it: question, document, answer, verdict and reason."""
-        first = next(iter(self.trace.context or ()), "")
-        document = first if isinstance(first, str) else first.text
-        if len(document) > _DOCUMENT_CHARS:
-            document = f"{document[:_DOCUMENT_CHARS]}…"
-        texts = {"question": self.trace.input, "document": document, "answer": self.trace.output}
-        for name, text in texts.items():
-            yield name, Text(" ".join(str(text).split()))
-        passed = self.verdict.scores[0].passed
-        said, color = ("passed", "green") if passed else ("failed", "red")
-        yield "verdict", Text(f"{self.verdict.judge} {said}", style=f"bold {color}")
-        yield "reason", Text(" ".join((self.verdict.rationale or "").split()))
+    @property
+    def rated(self) -> int:
+        """Number of verdicts that passed or failed."""
+        return self.passed + self.failed
+
+    @property
+    def share(self) -> float | None:
+        """Share that passed, 0..1; None without a verdict."""
+        return self.passed / self.rated if self.rated else None
 
 
-class Examples:
-    """Two answers of the service that gets worse: one that passes before the drop, and one that fails after it."""
+class Series(NamedTuple):
+    """The verdicts of one judge on one service, before and after the drop."""
 
-    def __init__(self, published: Mapping[str, Shot], drop_at_s: float) -> None:
-        """Set where published samples are found by trace id, and the time of the drop."""
-        self.before: Example | None = None
-        self.after: Example | None = None
-        self._published = published
-        self._drop_at_s = drop_at_s
+    service: str
+    judge: str
+    before: Half
+    after: Half
+    abstained: int
+    unscored: Counter[str]
 
-    def add(self, entries: Iterable[OutboxEntry]) -> None:
-        """Keep the first of each kind."""
+    @property
+    def change(self) -> Interval | None:
+        """Difference of the pass shares after and before the drop, with its 99.7 % interval."""
+        if self.before.share is None or self.after.share is None:
+            return None
+        now = wilson(self.after.share, self.after.rated, _Z)
+        return difference(now, wilson(self.before.share, self.before.rated, _Z))
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the interval of the change holds no 0: chance hardly explains it."""
+        return self.change is not None and not self.change.low <= 0 <= self.change.high
+
+
+class Results:
+    """The verdicts of a run, divided by the time when the call ended, so that a lag of the worker moves none."""
+
+    def __init__(self, entries: Iterable[Entry], drop_at: float) -> None:
+        """Count the entries of the outbox; the drop is at ``drop_at`` seconds since the epoch."""
+        self.verdicts = 0
+        self._tally = Tally(_SCOPE)
+        self._reasons: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for entry in entries:
-            verdict = entry.verdict
-            shot = self._published.get(verdict.trace_id)
-            if shot is None or verdict.judge != DROP.judge or not verdict.scores:
+            outbox = read_outbox_entry(entry)
+            if outbox is None:
                 continue
-            good, bad = EXAMPLES
-            found = Example(shot.at_s, shot.trace, verdict)
-            kind = (shot.trace.tags or {})["sample"], shot.at_s >= self._drop_at_s, verdict.scores[0].passed
-            if kind == (good, False, True):
-                self.before = self.before or found
-            elif kind == (bad, True, False):
-                self.after = self.after or found
+            self.verdicts += 1
+            verdict = outbox.verdict
+            if verdict.outcome == "unscored":
+                self._reasons[verdict.service, verdict.judge][verdict.reason or "unknown"] += 1
+            if outbox.kind == "j":
+                is_before = (verdict.trace_ended_at or verdict.started_at) < drop_at
+                self._tally.add(verdict, (_BEFORE if is_before else _AFTER).since)
+
+    @property
+    def series(self) -> list[Series]:
+        """All series by service and judge."""
+        halves = {names: [Half(), Half()] for names in self._reasons}
+        abstained: Counter[tuple[str, str]] = Counter()
+        for part in self._tally.parts:
+            labels = dict(part.labels)
+            names = labels["service"], labels["judge"]
+            for bucket in part.buckets:
+                total, passed = bucket.sums.total, round(bucket.sums.total.passed)
+                place = bucket.begins_at in _AFTER
+                halves.setdefault(names, [Half(), Half()])[place] = Half(passed, total.judgements - passed)
+                abstained[names] += bucket.abstained.verdicts
+        return [
+            Series(*names, before, after, abstained[names], self._reasons.get(names, Counter()))
+            for names, (before, after) in sorted(halves.items())
+        ]
+
+    @property
+    def planted(self) -> Series:
+        """The series that gets worse."""
+        same = (series for series in self.series if (series.service, series.judge) == (DROP.service, DROP.judge))
+        return next(same, Series(DROP.service, DROP.judge, Half(), Half(), 0, Counter()))
+
+    def rows(self) -> Iterator[str]:
+        """Yield the rows of `tracejudge report` before the drop, and after it compared with before."""
+        evidence = Evidence(self._tally.parts, self._tally.costs, None, Sources("", "", ""), ())
+        scopes = {"Before the drop": _SCOPE._replace(period=_BEFORE, compared=None), "After the drop": _SCOPE}
+        for title, scope in scopes.items():
+            report = make_report(scope, evidence)
+            titles, rows = table(report)
+            kept = [place for place, name in enumerate(titles) if name not in _LEFT_OUT]
+            cells = [[row[place] for place in kept] for row in (titles, *rows)]
+            yield from (f"\n{title}", *aligned(cells, left=len(label_titles(report))))
 
 
 class Alert(NamedTuple):
@@ -88,19 +132,19 @@ class Alert(NamedTuple):
     reason: str
 
 
-def planted_alert(board: Scoreboard, seconds: float, environment: str) -> Alert | None:
+def planted_alert(results: Results, seconds: float, environment: str) -> Alert | None:
     """Compare the second half with the first by the monitor's own detector; None when it finds no drop.
 
     The first half stands in for the baseline, which the monitor learns in seven days, with the traffic of the demo.
     """
-    row = board.series(DROP.service, DROP.judge)
-    before, after = row.before, row.after
+    series = results.planted
+    before, after = series.before, series.after
     if before.share is None or after.share is None:
         return None
     # Laplace's rule of succession: a share of exactly 0 or 1 has no likelihood ratio.
     expected = (before.passed + 1) / (before.rated + 2)
     norm = flat(expected, per_week=before.rated / (seconds / 2) * _WEEK_S)
-    limits = limits_of(norm, Moments(), series=len(board.rows()))
+    limits = limits_of(norm, Moments(), series=len(results.series))
     if step(State(), 0, after.passed, after.failed, expected=expected, limits=limits) is None:
         return None
     # As the rule's own text; Prometheus writes percentages with four digits and no space.
@@ -115,115 +159,44 @@ def planted_alert(board: Scoreboard, seconds: float, environment: str) -> Alert 
     )
 
 
-def words(board: Scoreboard) -> Iterator[tuple[str, Text]]:
-    """Yield the words of the table with their meanings."""
-    yield "pass share", Text("judgements that passed, of those that passed or failed; what has no score is in none")
-    yield f"last {RECENT}", Text(f"pass share of the latest {RECENT} judgements")
-    yield "before, after", Text("pass share before and after the drop, by the time of the call")
-    yield (
-        "change",
-        Text(f"after less before, in points; ▼ or ▲ marks it where its {CONFIDENCE} interval does not hold 0"),
-    )
-    judges = catalogue()
-    for name in sorted({row.judge for row in board.rows()}):
-        yield name, Text(judges[name].asks)
+def percent(share: float | None) -> str:
+    """Write a share, 0..1; no data is not zero."""
+    return "-" if share is None else f"{share:.0%}".replace("%", " %")
 
 
-def commands(redis_url: str | None, trace_id: str | None = None) -> tuple[tuple[str, str], ...]:
-    """Return three commands with their purposes.
-
-    Args:
-        redis_url: Address of a Redis that keeps running.
-        trace_id: The trace of the example that fails, if there is one.
-    """
-    typed = sys.argv[0]
-    # As it was typed, since `make demo` runs the one of `.venv`, which need not be on PATH.
-    program = typed if Path(typed).name == "tracejudge" and shutil.which("tracejudge") != typed else "tracejudge"
-    if redis_url is not None:
-        tail = (
-            f"tail --redis-url {redis_url} --failed --service {DROP.service} --judge {DROP.judge} --no-follow --last 5"
-        )
-        whole = (f"{program} account --redis-url {redis_url}", "the outcome of every trace and every evaluation")
-        if trace_id is not None:
-            whole = (f"{program} show --redis-url {redis_url} {trace_id}", "the answer above that failed")
-        return (
-            (f"{program} {tail}", "the latest answers without support in their documents, and why"),
-            (
-                f"{program} report --redis-url {redis_url} --since 1h",
-                "pass shares with 95 % intervals, coverage and cost",
-            ),
-            whole,
-        )
-    sample = Path(str(files("judges").joinpath("samples", f"{DROP.service}.jsonl")))
-    with contextlib.suppress(ValueError):
-        sample = sample.relative_to(Path.cwd())
-    test = f"judges test {DROP.judge} {quote(str(sample))} --label grounded"
-    return (
-        (
-            f"{program} demo --keep",
-            "the same, but Redis, worker and board stay until Ctrl-C, for the board, `tail`, `report` and `show`",
-        ),
-        (f"{program} {test}", "how often the heuristic agrees with the labels of the samples; needs no Redis"),
-        (f"{program} judges show {DROP.judge}", "the prompt that a configured model receives in its place"),
-    )
-
-
-def print_report(
-    console: Console, view: View, account: Account, examples: Examples, *, environment: str, redis_url: str | None
-) -> None:
-    """Print everything that remains in the terminal; ``redis_url`` is the address of a Redis that keeps running."""
-
-    def title(text: str) -> None:
-        console.print(f"\n{text}", style="bold")
-
-    def pairs(rows: Iterable[tuple[str, Text]]) -> None:
-        table = Table(show_header=False, box=None, padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column()
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-
-    row = view.board.series(DROP.service, DROP.judge)
-    shares = f"{percent(row.before.share)} → {percent(row.after.share)}"
-    title(f"{DROP.service} {DROP.judge}: {shares} after the planted drop at {view.seconds / 2:g} s")
-    done = f"{view.published:,} traces published, {view.board.verdicts:,} evaluations finished"
-    console.print(f"{done}, {view.elapsed_s:.0f} s in all.\n")
-    console.print(score_table(view.board, view.seconds, console.width))
-    if (missing := missing_scores(view.board)) is not None:
-        console.print(missing)
-    title("The words")
-    pairs(words(view.board))
-    for name, example in (("before", examples.before), ("after", examples.after)):
-        if example is not None:
-            title(f"An answer of {DROP.service} from {name} the drop, at {example.at_s:.1f} s")
-            pairs(example.rows())
-    alert = planted_alert(view.board, view.seconds, environment)
+def summary(results: Results, seconds: float, environment: str) -> Iterator[str]:
+    """Yield the lines that remain in the terminal: the drop, the rows of the report, and the alert."""
+    planted = results.planted
+    shares = f"{percent(planted.before.share)} → {percent(planted.after.share)}"
+    yield f"\n{DROP.service} {DROP.judge}: {shares} after the planted drop at {seconds / 2:g} s"
+    yield from results.rows()
+    alert = planted_alert(results, seconds, environment)
     if alert is None:
-        title("No alert would fire")
-        text = (
-            "The judgements after the drop are too few to exclude chance at one false alarm a week: try more --seconds."
-        )
-        console.print(text, highlight=False)
+        yield "\nNo alert would fire"
+        yield "  Too few judgements came after the drop to exclude chance at one false alarm a week: try more seconds."
     else:
-        title("The alert that would fire")
-        pairs(
-            [
-                (alert.name, Text(alert.summary, style="bold red")),
-                (f"severity: {alert.severity}", Text(alert.reason)),
-                (
-                    "",
-                    Text(
-                        "Here the time before the drop is the baseline. In production the monitor learns it in 7 days."
-                    ),
-                ),
-            ]
-        )
-    console.print()
-    console.print(account_table(account, zeros=False))
-    title("Try next")
-    failed = None if examples.after is None else examples.after.verdict.trace_id
-    for line, purpose in commands(redis_url, failed):
-        # Not wrapped, so that it can be copied.
-        console.print(f"  {line}", style="bold", soft_wrap=True, highlight=False, markup=False)
-        console.print(f"    {purpose}", style="dim", highlight=False)
+        yield "\nThe alert that would fire"
+        yield f"  {alert.name} ({alert.severity}): {alert.summary}"
+        yield f"  {alert.reason}"
+        yield "  Here the time before the drop is the baseline. In production the monitor learns it in 7 days."
+
+
+def services(results: Results) -> dict[str, dict[str, object]]:
+    """Lay out the verdicts by service and judge, for JSON."""
+    document: dict[str, dict[str, object]] = {}
+    for series in results.series:
+        whole = Half(series.before.passed + series.after.passed, series.before.failed + series.after.failed)
+        document.setdefault(series.service, {})[series.judge] = {
+            **_counts(whole),
+            "abstained": series.abstained,
+            "unscored": series.unscored.total(),
+            "unscored_reasons": dict(series.unscored),
+            "first_half": _counts(series.before),
+            "second_half": _counts(series.after),
+            "changed": series.has_changed,
+        }
+    return document
+
+
+def _counts(half: Half) -> dict[str, object]:
+    return {"pass": half.passed, "fail": half.failed, "share": half.share}

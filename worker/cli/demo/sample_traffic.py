@@ -19,7 +19,8 @@ T = TypeVar("T")
 TRACES_PER_S: Final = 8.5
 _SEED: Final = 20
 _LABELS: Final = ("relevant", "safe", "grounded", "correct")
-_IDS: Final = ("trace_id", "span_id", "id")
+# Each repetition of a sample is another trace, and another conversation: in one its verdicts would count as dependent.
+_IDS: Final = ("trace_id", "span_id", "id", "session_id")
 FAILING_SERVICE: Final = "code-helper"
 # Judges for which shared words are some evidence: code shares few words with its documents, and a request for a summary
 # few with the summary, so groundedness of the one and relevance of the other would measure the heuristic only.
@@ -53,8 +54,6 @@ class Drop(NamedTuple):
 
 
 DROP: Final = Drop("support-bot", "groundedness", Mix(9, 1), Mix(2, 8))
-# Samples with short texts and one document: one is shown from before the drop, one from after it.
-EXAMPLES: Final = ("support-api-429", "support-invoice-vat")
 # Calls that succeed and fail in the failing service: a call without an answer is unscored, never a zero.
 _CALLS: Final = Mix(24, 1)
 
@@ -138,8 +137,6 @@ class Traffic:
     def __init__(self, plan: Sequence[Shot], began_at: float) -> None:
         """Set the plan and its start, in seconds since the epoch."""
         self.published = 0
-        # Those of `EXAMPLES`, by trace id.
-        self.examples: dict[str, Shot] = {}
         self._plan = plan
         self._began_at = began_at
 
@@ -147,13 +144,11 @@ class Traffic:
         """Publish everything that is due."""
         while self.published < len(self._plan) and self._plan[self.published].at_s <= elapsed_s:
             shot = self._plan[self.published]
-            # The SDK makes fresh ids, so that a repeated sample is another trace. The call ends at the planned time,
-            # not at the clock's: it decides whether a verdict counts before or after the drop.
+            # The SDK makes fresh ids. The call ends at the planned time, not at the clock's: it decides whether a
+            # verdict counts before or after the drop.
             fields = {name: value for name, value in asdict(shot.trace).items() if name not in _IDS}
             ended_at = self._began_at + shot.at_s
-            trace_id = tracejudge.publish(**fields | {"started_at": ended_at - shot.call_s, "ended_at": ended_at})
-            if (shot.trace.tags or {}).get("sample") in EXAMPLES:
-                self.examples[trace_id] = shot
+            tracejudge.publish(**fields | {"started_at": ended_at - shot.call_s, "ended_at": ended_at})
             self.published += 1
 
     def pause_s(self, elapsed_s: float, longest_s: float) -> float:

@@ -19,15 +19,17 @@ from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import Halves, balanced, halves, improvement, least_shown
 from judges.alignment import Alignment, NotJudgedError, Rules, Trial
 from judges.core.judge import Judge, is_name
+from judges.core.model import Spent
 from judges.core.verdict import Assessment, Call
 from judges.custom import define, is_definition, kind_of
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.registry import configured
+from judges.runs import JudgeRunner
 from tracejudge import Trace
-from worker.cli.evaluate.offline import OfflineGrader, open_graders
+from worker.cli.evaluate.offline import open_graders
 from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.evaluate.trace_files import Conversations
-from worker.cli.judges.measuring import Comparison, compared, cost_of
+from worker.cli.judges.measuring import Comparison, compared
 from worker.cli.judges.test import TracesError, labelled_traces
 from worker.cli.options import (
     CONFIG,
@@ -161,7 +163,7 @@ def align(
     comparison = compared(judge, metric, labelled, tag, invert=invert)
     divided = _divided(comparison)
     graders = open_graders(settings, (judge,), (model,), DelayNotes(OFFLINE_PATIENCE_S), combine=None, tries=tries)
-    grader = graders.models[0]
+    grader = graders.runners[0]
     if grader.is_free or settings.models[model].decides:
         kind = "answers typed questions" if settings.models[model].decides else "is built in"
         raise click.UsageError(
@@ -295,7 +297,7 @@ class _Report(NamedTuple):
 
     judge: Judge
     metric: str
-    grader: OfflineGrader
+    grader: JudgeRunner
     optimizer: Optimizer
     divided: Halves
     aligned: Aligned
@@ -304,7 +306,7 @@ class _Report(NamedTuple):
     def print(self, made: Judge, out: Path | None, *, as_json: bool) -> None:
         """Print the agreement before and after, the guidance, and the cost."""
         aligned, gain = self.aligned, self.aligned.gain
-        cost = cost_of(self.calls, self.grader.price)
+        cost = Spent().plus(self.calls, self.grader.price).reported.cost_usd
         rows = [("traces to learn from", self.divided.train, aligned.first.judged, aligned.best.judged)]
         if gain is not None:
             rows.append(("held-out traces", self.divided.held_out, aligned.before, aligned.after))

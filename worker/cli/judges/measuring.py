@@ -1,8 +1,7 @@
 """Measure a judge against labels, and print the result as one JSON document or as tables."""
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import click
@@ -22,13 +21,14 @@ from judges.agreement.labelled import (
     scale_of,
     shares,
 )
-from judges.core.combine import combine, metrics_of
+from judges.core.combine import metrics_of
 from judges.core.judge import Judge, Metric
-from judges.core.model import Price
-from judges.core.verdict import Assessment, Call
+from judges.core.model import Spent
+from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
-from worker.cli.evaluate.offline import OfflineGraders, in_order
+from judges.runs import JudgeRunner, in_order
+from worker.cli.evaluate.offline import OfflineGraders, Panel, Question
 from worker.cli.evaluate.summary import cost_in_words
 from worker.cli.options import NOTES, OUT, print_json, print_line, print_table, reasons_in_words
 
@@ -37,29 +37,19 @@ _ROUNDING: Final = 1e-9
 _MAX_LISTED: Final = 12
 
 
-def cost_of(calls: Sequence[Call], price: Price | None) -> float | None:
-    """Return the cost of calls; None, which is not free, without a price or where an answer reported no tokens."""
-    unreported = any(call.status == "ok" and not call.input_tokens + call.output_tokens for call in calls)
-    if price is None or unreported:
-        return None
-    return sum(map(price.cost_of, calls))
-
-
 class Subject(NamedTuple):
     """The assessments of one judge model, `code` or a panel, for one metric of a judge."""
 
     judge: Judge
     metric: str
-    judge_model: str
-    price: Price | None
+    by: JudgeRunner | Panel
     judged: Sequence[Judged]
-    # Judging costs nothing in Python, with the built-in model, and by combining verdicts.
-    pays: bool = True
 
     @property
     def cost_usd(self) -> float | None:
         """Cost of all calls; None, which is not free, without a price or where an answer did not report its tokens."""
-        return cost_of([call for one in self.judged for call in one.assessment.calls], self.price)
+        calls = [call for one in self.judged for call in one.assessment.calls]
+        return Spent().plus(calls, self.by.price).reported.cost_usd
 
     @property
     def without_score(self) -> Mapping[str, int]:
@@ -75,7 +65,7 @@ class Subject(NamedTuple):
     def title(self) -> str:
         """Title of its table."""
         metric = "" if self.metric == self.judge.name else f" {self.metric}"
-        return f"{self.judge.name}{metric} by {self.judge_model}"
+        return f"{self.judge.name}{metric} by {self.by.judge_model}"
 
 
 class Measured(NamedTuple):
@@ -121,44 +111,33 @@ class Measured(NamedTuple):
 
 async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: Sequence[Labelled]) -> Measured:
     """Judge all traces by all models."""
-    members = graders.of(judge)
-    found: list[Sequence[Assessment]] = []
+    asked = graders.by_judge[judge.name]
+    assessments = list[Assessment]()
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
-        task = progress.add_task(judge.name, total=len(labelled))
+        task = progress.add_task(judge.name, total=len(asked) * len(labelled))
 
-        async def jobs() -> AsyncIterator[Labelled]:
+        async def jobs() -> AsyncIterator[tuple[Question, JudgeRunner | Panel]]:
             for one in labelled:
-                yield one
+                question = Question(judge, one.trace)
+                for grader in asked:
+                    yield question, grader
 
-        async def work(one: Labelled) -> Sequence[Assessment]:
-            assessed = await asyncio.gather(*(grader.ask(judge, one.trace) for grader in members))
+        async def ask(job: tuple[Question, JudgeRunner | Panel]) -> Assessment:
+            timed = await job[0].ask(job[1])
             progress.advance(task)
-            return [each.assessment for each in assessed]
+            return timed.assessment
 
         try:
-            await in_order(jobs(), work, found.append, window=max(1, len(labelled)))
+            window = max(1, len(asked) * len(labelled))
+            await in_order(jobs(), ask, lambda _, assessment: assessments.append(assessment), window=window)
         finally:
             await graders.aclose((judge,))
-
-    def judged(assessments: Iterable[Assessment]) -> Sequence[Judged]:
-        return [Judged(one.trace, one.label, given, metric) for one, given in zip(labelled, assessments, strict=True)]
-
-    names = [grader.judge_model for grader in members]
-    subjects = [
-        Subject(
-            grader.form_of(judge), metric, grader.judge_model, grader.price, judged(column), pays=not grader.is_free
-        )
-        for grader, column in zip(members, zip(*found, strict=True), strict=True)
-    ]
-    together = graders.combining(judge)
-    if together is None:
-        return Measured(subjects, None)
-    combined = (combine(together.combine, dict(zip(names, each, strict=True)), judge.metrics) for each in found)
-    return Measured(
-        subjects,
-        Subject(graders.form_of_panel(judge), metric, together.judge_model, None, judged(combined), pays=False),
-    )
+    subjects = []
+    for place, by in enumerate(asked):
+        own = zip(labelled, assessments[place :: len(asked)], strict=True)
+        subjects.append(Subject(by.form_of(judge), metric, by, [Judged(*one, each, metric) for one, each in own]))
+    return Measured(subjects[:-1], subjects[-1]) if isinstance(asked[-1], Panel) else Measured(subjects, None)
 
 
 class Comparison(NamedTuple):
@@ -332,8 +311,8 @@ def print_shares(measured: Measured, tag: str, *, as_json: bool, is_comparable: 
         print_table(OUT, table)
     advice = f": for that use --label {tag}" if is_comparable else ""
     said = f"Shares per value of {tag!r}, and no agreement{advice}."
-    if any(one.pays for one in measured.members):
-        has_price = any(one.price is not None for one in measured.members)
+    if not all(one.by.is_free for one in measured.members):
+        has_price = any(one.by.price is not None for one in measured.members)
         said += f" Cost: {cost_in_words(measured.cost_usd, has_price=has_price)}"
     print_line(OUT, said)
     _print_notes(measured)
@@ -345,7 +324,7 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
         "judge": first.judge.name,
         "metric": first.metric,
         "version": first.judge.version,
-        "model": ", ".join(one.judge_model for one in measured.members) if whole is None else whole.judge_model,
+        "model": ", ".join(one.by.judge_model for one in measured.members) if whole is None else whole.by.judge_model,
         "traces": len(first.judged),
         "cost_usd": measured.cost_usd,
         "notes": measured.notes,
@@ -356,7 +335,7 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
         document["disagreement"] = measured.disagreement
     if len(measured.members) > 1:
         document["models"] = [
-            {"model": one.judge_model, "cost_usd": one.cost_usd, **figures(one)} for one in measured.members
+            {"model": one.by.judge_model, "cost_usd": one.cost_usd, **figures(one)} for one in measured.members
         ]
     print_json(document)
 
@@ -395,7 +374,8 @@ def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> N
         order = alike.rank_correlation
         none = "no figure: all grades or all ratings are the same"
         print_line(OUT, f"rank correlation: {none if order is None else f'{order:.3f} (1 is the same order)'}")
-    cost = f"; cost: {cost_in_words(subject.cost_usd, has_price=subject.price is not None)}" if subject.pays else ""
+    by = subject.by
+    cost = "" if by.is_free else f"; cost: {cost_in_words(subject.cost_usd, has_price=by.price is not None)}"
     print_line(OUT, f"unscored: {reasons_in_words(unscored)}{cost}")
 
 
@@ -418,8 +398,8 @@ def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[
         if comparison.has_own_labels:
             cells.append(_figure(like.same_label))
         unscored = found.unscored if comparison.is_rated else one.without_score
-        cost = cost_in_words(one.cost_usd, has_price=one.price is not None) if one.pays else "none"
-        table.add_row(escape(one.judge_model), *cells, reasons_in_words(unscored), cost)
+        cost = "none" if one.by.is_free else cost_in_words(one.cost_usd, has_price=one.by.price is not None)
+        table.add_row(escape(one.by.judge_model), *cells, reasons_in_words(unscored), cost)
     print_table(OUT, table)
 
 

@@ -47,7 +47,7 @@ def exit_code(measured: Measured, minimum: Minimum | None, *, rated: bool) -> in
     found = [(one, _failure(one, minimum, rated=rated)) for one in measured.checked]
     for one, said in found:
         if said is not None:
-            note(f"{one.judge_model}: {said}" if len(measured.members) > 1 else said)
+            note(f"{one.by.judge_model}: {said}" if len(measured.members) > 1 else said)
     return int(any(said is not None for _, said in found))
 
 

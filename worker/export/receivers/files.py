@@ -14,10 +14,10 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, ClassVar, Final, Literal
+from typing import IO, Final, Literal
 
 from judges.core.verdict import Verdict
 from worker.config.receivers import FileSettings
@@ -44,107 +44,89 @@ class _Lines(Channel):
         return Request(self.path, b"".join([item.body + b"\n" for item in items]))
 
 
-class _LineExporter(ReceiverExporter):
-    """Base of both receivers."""
-
-    channels: ClassVar[Sequence[Channel]] = (_Lines(),)  # type: ignore[misc]
-
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
-        """Encode the whole verdict."""
-        return [(self.channels[0], Item(verdict, self.whole(verdict)))]
-
-
-class StdoutExporter(_LineExporter):
-    """JSON lines on standard output; logs go to standard error."""
-
-    kind = "stdout"
-    address = "standard output"
-
-    @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:  # noqa: ARG003 - nothing can be wrong
-        """There is nothing to check."""
-        return ()
-
-    @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:  # noqa: ARG003 - nothing is configured
-        """Name what collects the output."""
-        return "what collects the standard output of workers keeps verdicts: erase them there, by trace id"
-
-    def send(self, request: Request) -> Reply:
-        """Write lines; a closed output is an error."""
-        try:
-            sys.stdout.buffer.write(request.body)
-            sys.stdout.buffer.flush()
-        except (OSError, ValueError) as error:
-            return Reply("unreachable", type(error).__name__, "it cannot be written", error=error)
-        return Reply("accepted", "written")
-
-
-class FileExporter(_LineExporter):
-    """JSON lines in one folder."""
+class FileExporter(ReceiverExporter):
+    """JSON lines in one folder, or on standard output; logs go to standard error."""
 
     kind = "file"
+    channels = (_Lines(),)
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
-        self._files = _options(settings, name)
-        self._folder = Path(self._files.path)
+        self._files = _files(settings, name)
         self._worker = f"{socket.gethostname()}-{os.getpid()}"
         self._next_tidy = 0.0
 
     @classmethod
-    def checks_of(cls, settings: Settings, name: str) -> Sequence[Check]:
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:
         """Check that the folder can be written."""
-        return [Check(f"receiver {name}", partial(_check, name, _options(settings, name).path))]
+        files = _files(settings, name)
+        return () if files is None else [Check(f"receiver {name}", partial(_check, name, files.path))]
 
     @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
-        """Name the folder."""
-        path = _options(settings, name).path
-        return f"the files in {path} on other machines keep verdicts: run this command there as well"
+    def keeps(cls, settings: Settings, name: str) -> str:
+        """Name the folder, or what collects the output."""
+        files = _files(settings, name)
+        if files is None:
+            return "what collects the standard output of workers keeps verdicts: erase them there, by trace id"
+        return f"the files in {files.path} on other machines keep verdicts: run this command there as well"
 
     @property
     def address(self) -> str:
         """The folder."""
-        return self._files.path
+        return "standard output" if self._files is None else self._files.path
+
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
+        """Encode the whole verdict."""
+        yield self.channels[0], Item(verdict, self.whole(verdict))
 
     def send(self, request: Request) -> Reply:
-        """Append lines to the file of today, and wait until they are on the disk."""
+        """Write lines; a closed output is an error."""
+        fix = "" if self._files is None else "make the folder writable"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with locked(self._folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl", "a+b") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(0, end - 1))
-                # A line that was cut, as by a full disk, must not become a part of the next one.
-                file.write((b"" if file.read(1) in {b"", b"\n"} else b"\n") + request.body)
-                file.flush()
-                os.fsync(file.fileno())
-            if time.monotonic() >= self._next_tidy:
-                self._next_tidy = time.monotonic() + _TIDY_EVERY_S
-                self._tidy()
-        except OSError as error:
-            what = f"it cannot be written: {error.strerror}"
-            return Reply("unreachable", type(error).__name__, what, "make the folder writable", error=error)
+            if self._files is None:
+                sys.stdout.buffer.write(request.body)
+                sys.stdout.buffer.flush()
+            else:
+                self._append(request.body, self._files)
+        except (OSError, ValueError) as error:
+            what = f"it cannot be written: {getattr(error, 'strerror', None) or 'it is closed'}"
+            return Reply("unreachable", type(error).__name__, what, fix, error=error)
         return Reply("accepted", "written")
 
-    def _tidy(self) -> None:
-        """Compress complete files of past days, and delete those that are too old."""
-        now, keep = time.time(), self._files.keep_days
-        oldest = "" if keep is None else _day(now - keep * _DAY_S)
-        _remove_leftovers(self._folder)
-        for path in sorted(self._folder.glob(f"{PREFIX}*.jsonl*")):
-            day = path.name.removeprefix(PREFIX)[:10]
-            with contextlib.suppress(FileNotFoundError):  # Another worker was faster.
-                if day < oldest:
+    def _append(self, lines: bytes, files: FileSettings) -> None:
+        """Append lines to the file of today, and wait until they are on the disk."""
+        folder = Path(files.path)
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / f"{PREFIX}{_day(time.time())}.{self._worker}.jsonl", "a+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            # A line that was cut, as by a full disk, must not become a part of the next one.
+            file.write((b"" if file.read(1) in {b"", b"\n"} else b"\n") + lines)
+            file.flush()
+            os.fsync(file.fileno())
+        if time.monotonic() >= self._next_tidy:
+            self._next_tidy = time.monotonic() + _TIDY_EVERY_S
+            tidy(folder, files)
+
+
+def tidy(folder: Path, files: FileSettings) -> None:
+    """Compress complete files of past days, and delete those that are too old."""
+    now, keep = time.time(), files.keep_days
+    oldest = "" if keep is None else _day(now - keep * _DAY_S)
+    _remove_leftovers(folder)
+    for path in sorted(folder.glob(f"{PREFIX}*.jsonl*")):
+        day = path.name.removeprefix(PREFIX)[:10]
+        with contextlib.suppress(FileNotFoundError):  # Another worker was faster.
+            if day < oldest:
+                path.unlink()
+            elif files.compress and path.suffix == ".jsonl" and day < _day(now - _QUIET_S):
+                # A reader may find both for a moment; it counts an evaluation id once.
+                temporary = path.with_name(f".{path.name}.{os.getpid()}.gz")
+                with locked(path):
+                    with path.open("rb") as plain, gzip.open(temporary, "wb") as compressed:
+                        shutil.copyfileobj(plain, compressed)
+                    _replace(path.with_name(f"{path.name}.gz"), temporary)
                     path.unlink()
-                elif self._files.compress and path.suffix == ".jsonl" and day < _day(now - _QUIET_S):
-                    # A reader may find both for a moment; it counts an evaluation id once.
-                    temporary = path.with_name(f".{path.name}.{os.getpid()}.gz")
-                    with locked(path):
-                        with path.open("rb") as plain, gzip.open(temporary, "wb") as compressed:
-                            shutil.copyfileobj(plain, compressed)
-                        _replace(path.with_name(f"{path.name}.gz"), temporary)
-                        path.unlink()
 
 
 def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -> int:
@@ -219,10 +201,9 @@ def _day(at: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(at))
 
 
-def _options(settings: Settings, name: str) -> FileSettings:
+def _files(settings: Settings, name: str) -> FileSettings | None:
     options = settings.all_receivers[name]
-    assert isinstance(options, FileSettings)  # noqa: S101 - by its kind
-    return options
+    return options if isinstance(options, FileSettings) else None
 
 
 def _check(name: str, path: str) -> Sequence[Finding]:

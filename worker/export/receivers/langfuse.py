@@ -7,28 +7,27 @@ does not have yet.
 import datetime as dt
 import os
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from judges.core.verdict import W3C_SPAN_ID, Verdict
 from worker.config.receivers import HttpReceiver
 from worker.config.serving import Secret
-from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
 from worker.export.receiver_delivery import (
     Answer,
     Channel,
     HttpExporter,
     Item,
+    decoded,
+    encoded,
     label_of,
     last_scores,
     name_of,
+    origin_of,
 )
-from worker.storage.client import Store
-from worker.telemetry.metrics import Metrics
 
 _PATH: Final = "/api/public/ingestion"
 _BUSY: Final = frozenset({408, 429})
@@ -60,9 +59,8 @@ class _Scores(Channel):
         """Read the answer to each event."""
         if reply.kind != "accepted":
             return None
-        try:
-            answers = msgspec.json.decode(reply.body or b"", type=_Answers)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        answers = decoded(reply, _Answers)
+        if answers is None:
             return Answer(is_read=False)
         status = {event.id: event.status for event in answers.errors}
         is_later = {
@@ -79,43 +77,35 @@ class LangfuseExporter(HttpExporter):
     expected = "the address of Langfuse, as https://langfuse.example.com"
     keeps_there = "scores: delete them there, by trace"
     probe = Request(_PATH, b'{"batch":[]}')
-
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
-        super().__init__(settings, store, metrics, name)
-        self._channel = _Scores()
-        self.channels = (self._channel,)
+    channels = (_Scores(),)
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return basic authentication by the public and the secret key."""
         public = Secret.of(options, f"receivers.{name}.public_key_").read(os.environ)
-        secret = Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
+        secret = cls.api_key(options, name)
         if public is None or secret is None:
             return {}
         return {"authorization": f"Basic {b64encode(f'{public}:{secret}'.encode()).decode('ascii')}"}
 
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode an event for each score."""
         ended = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC)
         is_session = "session" in verdict.details and verdict.session_id is not None
-        where: dict[str, object] = {"sessionId": verdict.session_id} if is_session else {"traceId": verdict.trace_id}
+        where = {"sessionId" if is_session else "traceId": verdict.session_id if is_session else verdict.trace_id}
         if not is_session and W3C_SPAN_ID.fullmatch(verdict.span_id or ""):
             where["observationId"] = verdict.span_id
-        found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             name = f"{verdict.evaluation_id}-{name_of(verdict.judge, score.metric)}"
-            metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version, "label": label_of(score)}
-            body: dict[str, object] = {
+            body = encoded(
                 **where,
-                "id": name,
-                "name": name_of(verdict.judge, score.metric),
-                "value": score.value,
-                "dataType": "NUMERIC",
-                "metadata": {**metadata, "judge_model": verdict.judge_model},
-            }
-            comment = self.explanation(verdict, score)
-            body |= {} if comment is None else {"comment": comment}
-            body |= {} if verdict.environment is None else {"environment": verdict.environment}
-            event = {"id": name, "timestamp": ended.isoformat(), "type": "score-create", "body": body}
-            found.append((self._channel, Item(verdict, msgspec.json.encode(event), about=name)))
-        return found
+                id=name,
+                name=name_of(verdict.judge, score.metric),
+                value=score.value,
+                dataType="NUMERIC",
+                metadata={**origin_of(verdict), "label": label_of(score)},
+                comment=self.explanation(verdict, score),
+                environment=verdict.environment,
+            )
+            event = encoded(id=name, timestamp=ended.isoformat(), type="score-create", body=Raw(body))
+            yield self.channels[0], Item(verdict, event, about=name)

@@ -4,21 +4,25 @@ Feedback has an id of its own, so that a verdict that is sent twice is one feedb
 """
 
 import datetime as dt
-import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
-
-import msgspec
 
 from judges.core.verdict import Verdict
 from worker.config.receivers import HttpReceiver, LangsmithSettings
-from worker.config.serving import Secret
-from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
-from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, label_of, last_scores, name_of, run_of
-from worker.storage.client import Store
-from worker.telemetry.metrics import Metrics
+from worker.export.receiver_delivery import (
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    encoded,
+    label_of,
+    last_scores,
+    name_of,
+    origin_of,
+    run_of,
+)
 
 TAG: Final = LangsmithSettings.tag
 _PATH: Final = "/feedback"
@@ -55,19 +59,15 @@ class LangsmithExporter(HttpExporter):
     keeps_there = "feedback: delete it there, by run"
     probe = Request("/sessions?limit=1", b"", method="GET")
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
-
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
-        super().__init__(settings, store, metrics, name)
-        self._channel = _Feedback()
-        self.channels = (self._channel,)
+    channels = (_Feedback(),)
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return the header with the key."""
-        key = Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
+        key = cls.api_key(options, name)
         return {} if key is None else {"x-api-key": key}
 
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback for each score.
 
         Raises:
@@ -76,24 +76,19 @@ class LangsmithExporter(HttpExporter):
         run = run_of(verdict, TAG)
         # Else a verdict that is sent again later would have the time of that.
         at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()
-        found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             name = name_of(verdict.judge, score.metric)
-            metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version}
-            body: dict[str, object] = {
-                "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{verdict.evaluation_id} {name}")),
-                "run_id": run,
-                "created_at": at,
-                "modified_at": at,
-                "key": name,
-                "score": score.value,
-                "feedback_source": {"type": "model", "metadata": {**metadata, "judge_model": verdict.judge_model}},
+            body = encoded(
+                id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{verdict.evaluation_id} {name}")),
+                run_id=run,
+                created_at=at,
+                modified_at=at,
+                key=name,
+                score=score.value,
+                feedback_source={"type": "model", "metadata": origin_of(verdict)},
                 # Feedback would otherwise keep the trace for longer, which costs.
-                "extend_trace_retention": False,
-            }
-            label = label_of(score)
-            body |= {} if label is None else {"value": label}
-            comment = self.explanation(verdict, score)
-            body |= {} if comment is None else {"comment": comment}
-            found.append((self._channel, Item(verdict, msgspec.json.encode(body), about=run)))
-        return found
+                extend_trace_retention=False,
+                value=label_of(score),
+                comment=self.explanation(verdict, score),
+            )
+            yield self.channels[0], Item(verdict, body, about=run)

@@ -6,11 +6,10 @@ first.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
@@ -23,6 +22,8 @@ from worker.export.receiver_delivery import (
     HttpExporter,
     Item,
     SkippedError,
+    decoded,
+    encoded,
     label_of,
     last_scores,
     name_of,
@@ -130,7 +131,7 @@ class MlflowExporter(HttpExporter):
         named = {} if experiment is None else {"x-mlflow-experiment-id": experiment}
         return {**super().credentials(options, name), **named}
 
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode an assessment for each score.
 
         Raises:
@@ -138,7 +139,6 @@ class MlflowExporter(HttpExporter):
         """
         if W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
             raise SkippedError("no_target")
-        found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             about = f"{verdict.evaluation_id} {score.metric}"
             state = self._memory.state(about)
@@ -147,30 +147,25 @@ class MlflowExporter(HttpExporter):
             if state == _BEGUN:
                 self._unclear.add(about)
             kind = "LLM_JUDGE" if self.annotator_kind(verdict.judge_model) == "LLM" else "CODE"
-            metadata = {
-                _ID: about,
-                "judge_version": verdict.judge_version,
-                "judge_model": verdict.judge_model,
-                "label": label_of(score) or "",
-                "sampling_probability": f"{verdict.probability:g}",
-            }
-            assessment: dict[str, object] = {
-                "assessment_name": name_of(verdict.judge, score.metric),
-                "trace_id": f"tr-{verdict.trace_id}",
-                "source": {"source_type": kind, "source_id": verdict.judge},
-                "feedback": {"value": score.value},
-                "metadata": metadata,
-                "create_time": _time(verdict),
-                "last_update_time": _time(verdict),
-            }
-            if W3C_SPAN_ID.fullmatch(verdict.span_id or ""):
-                assessment["span_id"] = verdict.span_id
-            rationale = self.explanation(verdict, score)
-            if rationale is not None:
-                assessment["rationale"] = rationale
-            body = msgspec.json.encode({"assessment": assessment})
-            found.append((self._channel, Item(verdict, body, target=verdict.trace_id, about=about)))
-        return found
+            assessment = encoded(
+                assessment_name=name_of(verdict.judge, score.metric),
+                trace_id=f"tr-{verdict.trace_id}",
+                source={"source_type": kind, "source_id": verdict.judge},
+                feedback={"value": score.value},
+                metadata={
+                    _ID: about,
+                    "judge_version": verdict.judge_version,
+                    "judge_model": verdict.judge_model,
+                    "label": label_of(score) or "",
+                    "sampling_probability": f"{verdict.probability:g}",
+                },
+                create_time=_time(verdict),
+                last_update_time=_time(verdict),
+                span_id=verdict.span_id if W3C_SPAN_ID.fullmatch(verdict.span_id or "") else None,
+                rationale=self.explanation(verdict, score),
+            )
+            body = b'{"assessment":%b}' % assessment
+            yield self._channel, Item(verdict, body, target=verdict.trace_id, about=about)
 
     def send_items(self, channel: Channel, items: Sequence[Item]) -> Reply:
         """Send an assessment; where MLflow may have it already, only if it does not."""
@@ -195,11 +190,8 @@ def _is_unknown(reply: Reply) -> bool:
 
 def _holds(reply: Reply, about: str) -> bool:
     """Return whether a trace has an assessment. An answer that cannot be read means no."""
-    try:
-        read = msgspec.json.decode(reply.body or b"", type=_Read)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return any(each.metadata.get(_ID) == about for each in read.trace.trace_info.assessments)
+    read = decoded(reply, _Read)
+    return read is not None and any(each.metadata.get(_ID) == about for each in read.trace.trace_info.assessments)
 
 
 def _time(verdict: Verdict) -> str:

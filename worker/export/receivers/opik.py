@@ -3,20 +3,13 @@
 Opik keeps one score for each trace, name and author, so that a verdict that is sent twice is one score.
 """
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
-
-import msgspec
 
 from judges.core.verdict import Verdict
 from worker.config.receivers import HttpReceiver, OpikSettings
-from worker.config.serving import Secret
-from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
-from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, last_scores, name_of, run_of
-from worker.storage.client import Store
-from worker.telemetry.metrics import Metrics
+from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, encoded, last_scores, name_of, run_of
 
 TAG: Final = OpikSettings.tag
 _PATH: Final = "/v1/private/traces/feedback-scores"
@@ -48,41 +41,29 @@ class OpikExporter(HttpExporter):
     keeps_there = "feedback scores: delete them there, by trace"
     probe = Request("/v1/private/projects?size=1", b"", method="GET")
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
-
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
-        super().__init__(settings, store, metrics, name)
-        self._channel = _Scores()
-        self.channels = (self._channel,)
-        options = settings.all_receivers[name]
-        assert isinstance(options, OpikSettings)  # noqa: S101 - by its kind
-        self._project = {} if options.project is None else {"project_name": options.project}
+    channels = (_Scores(),)
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return the key as Opik's cloud wants it, and the workspace."""
-        key = Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
-        workspace = getattr(options, "workspace", None)
-        given = {"authorization": key, "comet-workspace": workspace}
+        given = {"authorization": cls.api_key(options, name), "comet-workspace": getattr(options, "workspace", None)}
         return {header: value for header, value in given.items() if value is not None}
 
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback score for each score.
 
         Raises:
             SkippedError: The trace has no tag that can name it in Opik.
         """
         target = run_of(verdict, TAG)
-        found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
-            body: dict[str, object] = {
-                **self._project,
-                "id": target,
-                "name": name_of(verdict.judge, score.metric),
-                "value": score.value,
-                "source": "sdk",
-            }
-            body |= {} if score.label is None else {"category_name": score.label}
-            reason = self.explanation(verdict, score)
-            body |= {} if reason is None else {"reason": reason}
-            found.append((self._channel, Item(verdict, msgspec.json.encode(body), about=target)))
-        return found
+            body = encoded(
+                project_name=getattr(self._options, "project", None),
+                id=target,
+                name=name_of(verdict.judge, score.metric),
+                value=score.value,
+                source="sdk",
+                category_name=score.label,
+                reason=self.explanation(verdict, score),
+            )
+            yield self.channels[0], Item(verdict, body, about=target)

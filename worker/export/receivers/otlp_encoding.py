@@ -9,7 +9,7 @@ of one verdict are appended as bytes. The tests compare the result, attribute by
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -20,7 +20,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Call, Score, Verdict
 from worker.config.judge_files import exported_name
-from worker.config.redaction import Redaction
 from worker.export.receiver_delivery import BY_CODE
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
@@ -322,18 +321,17 @@ class VerdictEncoder:
         providers: Mapping[str, str],
         *,
         models: Mapping[str, str] | None = None,
-        explanations: bool = False,
-        redaction: Redaction | None = None,
+        explain: Callable[[Verdict, Score], str | None] = lambda *_: None,
         is_child: bool = False,
     ) -> None:
         """Prepare the encoder; ``providers`` and, for labels, the requested ``models`` are by judge model.
 
-        With ``is_child`` the evaluation's span is a child of the judged span, where that has ids in W3C form.
+        ``explain`` returns the rationale of a score as it may be sent. With ``is_child`` the evaluation's span is a
+        child of the judged span, where that has ids in W3C form.
         """
         self._is_child = is_child
         self._shared = _SharedParts(providers, models or {})
-        self._explanations = explanations
-        self._redaction = redaction
+        self._explain = explain
 
     def encode(self, verdict: Verdict) -> Encoded:
         """Encode the evaluation's span, the spans of its calls below it, and one event per score.
@@ -375,7 +373,7 @@ class VerdictEncoder:
         judge = (verdict.judge, verdict.judge_version, verdict.judge_model)
         annotation = self._shared.annotation(_ScoreKey(number, *judge, score.metric, score.label))
         encoded = annotation.shared + annotation.score.double(score.value)
-        explanation = self._explanation(verdict, score)
+        explanation = self._explain(verdict, score)
         return encoded + annotation.explanation.text(explanation) if explanation else encoded
 
     def _call(self, verdict: Verdict, number: int, call: Call, trace: bytes, root: bytes) -> bytes:
@@ -410,16 +408,12 @@ class VerdictEncoder:
             events = []
             for score in scored.values():
                 event = self._shared.event(verdict.judge, score.metric, score.label, None)
-                explanation = self._explanation(verdict, score)
+                explanation = self._explain(verdict, score)
                 own = _EVENT_EXPLANATION.text(explanation) if explanation else b""
                 events.append(common + event + _EVENT_SCORE.double(score.value) + own)
             return events
         label = verdict.outcome if verdict.reason is None else None
         return [common + self._shared.event(verdict.judge, metric, label, verdict.reason) for metric in verdict.metrics]
-
-    def _explanation(self, verdict: Verdict, score: Score) -> str | None:
-        explanation = verdict.explanation(score) if self._explanations else None
-        return self._redaction.text(explanation) if explanation and self._redaction else explanation
 
 
 class _JudgedSpan(NamedTuple):

@@ -5,7 +5,7 @@ A receiver that is down delays them; they wait in the outbox, up to its cap. Red
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -30,7 +30,6 @@ from judges.core.verdict import Verdict
 from judges.models.credentials import is_endpoint
 from worker.config.graders import providers
 from worker.config.receivers import OtlpSettings, base_url
-from worker.config.redaction import Redaction
 from worker.config.settings import Settings, SettingsError
 from worker.export.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.export.receiver_delivery import CHECK_TIMEOUT_S, Answer, Channel, HttpExporter, Item, finding_of
@@ -123,8 +122,7 @@ class OtlpExporter(HttpExporter):
         self._encoder = VerdictEncoder(
             providers(settings),
             models={model.judge_model: model.model for model in settings.models.values() if model.model is not None},
-            explanations=self.explains,
-            redaction=Redaction.of(settings.redact),
+            explain=self.explanation,
             is_child=options.placement == "child",
         )
         self._logs_wanted = options.logs
@@ -188,21 +186,19 @@ class OtlpExporter(HttpExporter):
         return finding if of_logs.result == "ok" else of_logs
 
     @classmethod
-    def keeps_of(cls, settings: Settings, name: str) -> str:
+    def keeps(cls, settings: Settings, name: str) -> str:
         """Name the receiver, also where a variable of OpenTelemetry holds its address."""
         options = settings.all_receivers[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
         where = options.url or _variables().get("ENDPOINT")
         return f"{address(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"
 
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the verdict's spans, and its events while the receiver takes them."""
         encoded = self._encoder.encode(verdict)
-        items: list[tuple[Channel, Item]] = []
-        items.append((self._traces, Item(verdict, span_fields(encoded.spans), size=len(encoded.spans))))
+        yield self._traces, Item(verdict, span_fields(encoded.spans), size=len(encoded.spans))
         if self._sends_events and encoded.events:
-            items.append((self._logs, Item(verdict, record_fields(encoded.events), size=len(encoded.events))))
-        return items
+            yield self._logs, Item(verdict, record_fields(encoded.events), size=len(encoded.events))
 
     def lacks(self, channel: Channel, reply: Reply) -> bool:
         """Return whether only the path of events is absent; during a deployment both may be."""

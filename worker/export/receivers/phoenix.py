@@ -4,13 +4,12 @@ Phoenix keeps one annotation for each name, target and identifier. The identifie
 verdict that is sent twice is one annotation.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
-from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
 from worker.export.receiver_delivery import (
     Answer,
@@ -22,8 +21,6 @@ from worker.export.receiver_delivery import (
     last_scores,
     name_of,
 )
-from worker.storage.client import Store
-from worker.telemetry.metrics import Metrics
 
 _NOT_FOUND: Final = 404
 _RESERVED: Final = frozenset({"note"})
@@ -53,6 +50,9 @@ class _Annotations(Channel):
         return Answer(absent=absent, unsent=[item for item in items if item.about not in text])
 
 
+_CHANNELS: Final = {kind: _Annotations(kind) for kind in ("span", "trace", "session", "document")}
+
+
 class PhoenixExporter(HttpExporter):
     """Annotations of one Phoenix server."""
 
@@ -61,14 +61,9 @@ class PhoenixExporter(HttpExporter):
     keeps_there = "annotations: delete them there, by trace"
     probe = Request("/v1/span_annotations?sync=true", b'{"data":[]}')
     drop_reasons = (*HttpExporter.drop_reasons, "no_target")
+    channels = tuple(_CHANNELS.values())
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
-        super().__init__(settings, store, metrics, name)
-        kinds = ("span", "trace", "session", "document")
-        self._channels = {kind: _Annotations(kind) for kind in kinds}
-        self.channels = tuple(self._channels.values())
-
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode an annotation for each score, and one for each document that was judged for relevance.
 
         Raises:
@@ -82,18 +77,16 @@ class PhoenixExporter(HttpExporter):
             kind, where = "span", {"span_id": verdict.span_id or ""}
         else:
             kind, where = "trace", {"trace_id": verdict.trace_id}
-        found: list[tuple[Channel, Item]] = []
         for score in last_scores(verdict):
             name = name_of(verdict.judge, score.metric)
             explanation = self.explanation(verdict, score)
             result: dict[str, object] = {"label": label_of(score), "score": score.value, "explanation": explanation}
             metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version, "passed": score.passed}
             body = self._annotation(verdict, f"{name}_" if name in _RESERVED else name, result, metadata, where)
-            found.append((self._channels[kind], Item(verdict, body, about=next(iter(where.values())))))
+            yield _CHANNELS[kind], Item(verdict, body, about=next(iter(where.values())))
         for where_document, relevance in self._documents(verdict):
             body = self._annotation(verdict, verdict.judge, relevance, {}, where_document)
-            found.append((self._channels["document"], Item(verdict, body, about=str(where_document["span_id"]))))
-        return found
+            yield _CHANNELS["document"], Item(verdict, body, about=str(where_document["span_id"]))
 
     def _annotation(
         self,

@@ -8,10 +8,9 @@ import hashlib
 import hmac
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict
@@ -19,7 +18,7 @@ from worker.config.receivers import WebhookSettings
 from worker.config.serving import Secret
 from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
-from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item
+from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, decoded
 from worker.storage.client import Store
 from worker.telemetry.metrics import Metrics
 
@@ -63,10 +62,7 @@ class _Verdicts(Channel):
         """Read which verdicts the server refuses; any other body means that it took all."""
         if reply.kind != "accepted":
             return None
-        try:
-            answer: Any = msgspec.json.decode(reply.body or b"{}", type=_Answer)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return Answer()
+        answer = decoded(reply, _Answer) or _Answer()
         again = [item for item in items if item.about in answer.retry]
         return Answer(sum(item.about in answer.rejected for item in items), again=again)
 
@@ -89,9 +85,9 @@ class WebhookExporter(HttpExporter):
         body = b'{"version":%d,"verdicts":[]}' % VERSION
         return Request("", body, signed(body, _key_of(settings, name)))
 
-    def items(self, verdict: Verdict) -> Iterable[tuple[Channel, Item]]:
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the whole verdict."""
-        return [(self._channel, Item(verdict, self.whole(verdict), about=verdict.evaluation_id))]
+        yield self._channel, Item(verdict, self.whole(verdict), about=verdict.evaluation_id)
 
 
 def _key_of(settings: Settings, name: str) -> str | None:

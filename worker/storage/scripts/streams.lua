@@ -13,13 +13,17 @@ local function before(left, right)
   return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
 end
 
--- What Redis knows of a group, nil without stream or group.
-local function group_state(stream, wanted)
-  if redis.call('EXISTS', stream) == 0 then return nil end
+-- What Redis knows of a group of a stream that exists, nil without the group.
+local function state_of(stream, wanted)
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local state = pairs_of(group)
     if state['name'] == wanted then return state end
   end
+end
+
+-- The same, nil also without the stream.
+local function group_state(stream, wanted)
+  return redis.call('EXISTS', stream) == 1 and state_of(stream, wanted) or nil
 end
 
 local function last_delivered(stream, wanted)
@@ -28,7 +32,7 @@ local function last_delivered(stream, wanted)
 end
 
 -- What noting an acknowledgement needs of the stream, for guard().
-local OF_STREAM = {'XACK', 'EXISTS', 'XPENDING', 'XINFO GROUPS'}
+local OF_STREAM = {'XACK', 'XPENDING', 'XINFO GROUPS'}
 
 -- Returns two functions: one acknowledges entries and returns how many were acknowledged for the first time, which Redis
 -- itself forgets when somebody sets the group back (XGROUP SETID); the other notes the last of them at the end, and moves
@@ -51,25 +55,27 @@ local function acknowledging(stream, group, groups, field, first)
   end
 
   local function note(last)
-    local delivered = acknowledged > 0 and last_delivered(stream, group)
-    if not delivered then return end
+    if acknowledged == 0 then return end
+    -- What was acknowledged was in a group of the stream.
+    local state = state_of(stream, group)
+    local delivered, writes = state['last-delivered-id'], {}
     -- Of a group that was made again, entries that are delivered once more come before the last one here.
     if acknowledged == asked and not (known and before(last, known)) then
-      known = last
-      redis.call('HSET', groups, field, last)
+      known, writes = last, {field, last}
     end
-    if known and before(delivered, known) then
-      redis.pcall('XGROUP', 'SETID', stream, group, known)
-      return
-    end
-    local pending = redis.call('XPENDING', stream, group)[2]
+    local is_back = known and before(delivered, known)
+    if is_back then redis.pcall('XGROUP', 'SETID', stream, group, known) end
+    local pending = not is_back and state['pending'] > 0 and redis.call('XPENDING', stream, group)[2]
     if pending then
       -- The id before it.
       local ms, number = pending:match('(%d+)-(%d+)')
       delivered = number == '0' and string.format('%.0f-18446744073709551615', ms - 1)
         or string.format('%s-%.0f', ms, number - 1)
     end
-    if not all or before(all, delivered) then redis.call('HSET', groups, field .. ':all', delivered) end
+    if not is_back and (not all or before(all, delivered)) then
+      writes[#writes + 1], writes[#writes + 2] = field .. ':all', delivered
+    end
+    if #writes > 0 then redis.call('HSET', groups, unpack(writes)) end
   end
   return acknowledge, note
 end

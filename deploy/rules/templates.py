@@ -1,0 +1,130 @@
+"""Placeholders ``<<name argument>>`` in the tables of alerts and dashboards; the head of ``alerts.toml`` lists them."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from deploy.rules.promql import NO_PANELS, PANELS, RATED, SERIES, TimeScale, but_members, by, full_increase
+from deploy.rules.table import Burn, Table, seconds
+
+_FORMS: Final[Mapping[str, tuple[float, str]]] = {
+    "percent": (0.001, "humanizePercentage"),
+    "count": (1, 'printf "%.0f"'),
+    "points": (0.1, 'printf "%.1f"'),
+    "rate": (0.1, 'printf "%.1f"'),
+}
+_GAUGES: Final = ("share", "upper", "judgements")
+_DURATIONS: Final = ("window", "baseline", "for", "keep_firing_for")
+_INNERMOST: Final = re.compile(r"<<((?:(?!<<|>>).)*)>>", re.DOTALL)
+_PLACEHOLDER: Final = re.compile(r"([\w.]+)(?:\(([^)]*)\))?(?: (.*))?", re.DOTALL)
+
+
+class Template:
+    """Fills in the placeholders of an alert or a panel, for one row of settings or for none."""
+
+    def __init__(self, table: Table, time: TimeScale, path: str | None, texts: Mapping[str, str]) -> None:
+        settings = {} if path is None else _lookup(table, path)
+        self._table = table
+        self._time = time
+        self._window = getattr(settings, "window", "")
+        self._texts = texts
+        self.values = {
+            "job": table.job,
+            "runbook_base": table.runbook_base,
+            "min_judgements": str(table.min_judgements),
+            "but_members": but_members(),
+            "no_panels": NO_PANELS,
+            "panels": PANELS,
+            "rated": ", ".join(RATED),
+            "judged": ", ".join(SERIES),
+        }
+        for key, value in msgspec.to_builtins(settings).items():
+            if key in _DURATIONS:
+                self.values |= {key: time(value), f"{key}_name": value} if value else {}
+            else:
+                self.values[key] = f"{value:g}" if isinstance(value, float) else str(value)
+            if key == "bound":
+                self.values["bound_percent"] = f"{value:.0%}"
+        if self._window:
+            self.values["window_s"] = f"{time.seconds(self._window):g}"
+            self.values["half_window_s"] = f"{time.seconds(self._window) / 2:g}"
+            self.values["quarter_window"] = time(f"{seconds(self._window) / 4:.0f}s")
+        if isinstance(settings, Burn) and path is not None:
+            self._add_burn(settings, path.rpartition(".")[2])
+
+    def _add_burn(self, burn: Burn, speed: str) -> None:
+        # The share below which a budget burns this fast.
+        objective = by(RATED, 'tracejudge_quality_objective{segment=""}', "max")
+        budget = f"(1 - {objective})"
+        share = f"1 - {burn.factor:g} * {budget}"
+        if any(speed in row.factors for row in self._table.objectives):
+            own = f"1 - {budget} * on (judge, metric) group_left () tracejudge:burn_factor_{speed}"
+            share = f"{own} or {share}"
+        self.values |= {"speed": speed.title(), "least_share": share}
+        window = burn.window
+        recorded = f"tracejudge:{{}}:{window}" if window else "<<now {}>>"
+        names = ("pass_share", "pass_share_upper", "effective_judgements") if window else _GAUGES
+        figure = f"max(tracejudge:pass_share:{window}{{}})" if window else "max(tracejudge_quality_share{})"
+        length = f"the last {self._time(window)}" if window else "the last <<gauge_window>>"
+        self.values |= {
+            **{f"burn_{gauge}": recorded.format(name) for gauge, name in zip(_GAUGES, names, strict=True)},
+            "burn_figure": figure,
+            "burn_window": length,
+            "burn_text": f"In {length} <<figure(percent) {figure}>> passed; now " if window else "",
+        }
+
+    def __call__(self, text: str, alert: str = "") -> str:
+        """Replace all placeholders, the innermost first."""
+        values = self.values | {"alert": alert}
+        while match := _INNERMOST.search(text):
+            text = text[: match.start()] + self._filled(match[1], values) + text[match.end() :]
+        return text
+
+    def _filled(self, placeholder: str, values: Mapping[str, str]) -> str:
+        match = _PLACEHOLDER.fullmatch(placeholder)
+        if match is None:
+            raise ValueError(f"<<{placeholder}>> is no placeholder")
+        name, argument, body = match[1], match[2] or "", match[3] or ""
+        if name in values:
+            return values[name]
+        if name in self._texts:
+            return self._texts[name].replace("<<argument>>", body)
+        if "." in name:
+            value = _lookup(self._table, name)
+            return f"{value:g}" if isinstance(value, float) else str(value)
+        match name:
+            case "time":
+                filled = self._time(argument)
+            case "sum" | "max":
+                filled = by(argument.split(", "), body, name)
+            case "increase":
+                filled = full_increase(body, self._window, self._time)
+                filled = by(argument.split(", "), filled) if argument else filled
+            case "total":
+                filled = _figure(f"`round({body}", argument)
+            case "figure":
+                # Recorded series have no segment, and an empty matcher accepts that.
+                matched = body.replace("{}", '{` $series `,segment=""}')
+                filled = _figure(f"print `round({matched}", argument)
+            case _:
+                raise ValueError(f"there is no placeholder {name!r}; the head of alerts.toml lists them all")
+        return filled
+
+
+def one_line(text: str) -> str:
+    """Join the lines of a text of a table."""
+    return " ".join(text.strip().split("\n"))
+
+
+def _lookup(table: Table, path: str) -> Any:
+    value: Any = table
+    for name in path.split("."):
+        value = value[name] if isinstance(value, dict) else getattr(value, name)
+    return value
+
+
+def _figure(query: str, form: str) -> str:
+    step, shown = _FORMS[form]
+    return f"{{{{ range query ({query}, {step})`) }}}}{{{{ .Value | {shown} }}}}{{{{ else }}}}?{{{{ end }}}}"
