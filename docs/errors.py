@@ -66,6 +66,7 @@ _DOCTOR: Final = """
 
 The `name` of a finding of [`tracejudge doctor`](commands.md#tracejudge-doctor), whose `result` is `ok`, `warning` or
 `broken`; each of the last two says how to fix it. `NAME` stands for a role, a model or a receiver.
+Warnings about the configuration have the names of [`tracejudge lint`](lint.md).
 
 """
 _EVENTS_HEAD: Final = """

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from judges.catalog import CatalogueError, catalogue
 from judges.core.combine import JOINT
+from judges.core.faults import Fault, Kind, SettingsError, fault_of
 from judges.core.judge import RULE, Judge, is_name
 from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
-from judges.custom.definition import SettingsError, read_text, read_toml
+from judges.custom.definition import read_text, read_toml
 from judges.custom.installed import distribution_of, installed
 
 __all__ = ["CatalogueError", "catalogue", "configured"]
@@ -64,7 +65,19 @@ class Place(NamedTuple):
 
     def at(self, key: str = "") -> str:
         """Return the place of a key, with which errors begin."""
-        return ": ".join(filter(None, (self.file, ".".join(filter(None, (self.table, key))))))
+        return ": ".join(filter(None, (self.file, self.whole(key))))
+
+    def whole(self, key: str) -> str:
+        """Return a key with the table before it."""
+        return ".".join(filter(None, (self.table, key)))
+
+    def fault(self, message: str, code: Kind = "wrong-value", key: str = "") -> Fault:
+        """Make a fault of a message that holds the fix after a semicolon."""
+        return fault_of(self.whole(key), message, code, self.file)
+
+    def error(self, message: str, code: Kind = "wrong-value", key: str = "") -> SettingsError:
+        """Make an error of such a fault."""
+        return SettingsError(self.fault(message, code, key))
 
 
 class JudgeTable(NamedTuple):
@@ -90,11 +103,11 @@ def shown(path: Path) -> Path:
 def read_judge(path: Path) -> JudgeTable:
     """Read a file that defines one judge, whose name is the file's."""
     path, advice = shown(path), "name the file of a judge, NAME.toml"
-    _check_readable(path, f"{path}", advice)
+    _check_readable(path, Place(f"{path}"), advice)
     values = read_toml(path, advice)
     name = path.stem if is_toml(path) else path.name
     if not is_name(name):
-        raise SettingsError(f"{path}: is not the name of a judge; {_NAMING}: rename it")
+        raise Place(f"{path}").error(f"is not the name of a judge; {_NAMING}: rename it")
     return complete(JudgeTable(name, Place(f"{path}"), values), path.parent)
 
 
@@ -108,48 +121,49 @@ def make_defined(table: JudgeTable) -> Judge:
     name, place, values = table
     if name in installed(frozenset(catalogue())):
         fix = f"rename it, or uninstall {distribution_of(name)}"
-        raise SettingsError(f"{place.at()}: has the name of a judge of an installed distribution; {fix}")
+        raise place.error(f"has the name of a judge of an installed distribution; {fix}", "conflict")
     if name in catalogue() and values.get("based_on") != name:
         fix = f"rename it; settings of the built-in judge belong in tracejudge.toml under [judges.{name}]"
-        raise SettingsError(f"{place.at()}: has the name of a built-in judge; {fix}")
+        raise place.error(f"has the name of a built-in judge; {fix}", "conflict")
     if not place.table and isinstance(values.get("judges"), Mapping):
         fix = "in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
-        raise SettingsError(f"{place.at('judges')}: {fix}")
+        raise place.error(fix, "conflict", "judges")
     if not is_definition(values) and nearly_kind(values) is None:
         what = "there is no such judge" if place.table else "does not say what the judge asks"
-        raise SettingsError(f"{place.at()}: {what}; a judge of your own has one of {', '.join(KINDS)}")
+        code: Kind = "unknown-name" if place.table else "missing-key"
+        raise place.error(f"{what}; a judge of your own has one of {', '.join(KINDS)}", code)
     if not is_name(name):
-        raise SettingsError(f"{place.at()}: {_NAMING}; rename it")
+        raise place.error(f"{_NAMING}; rename it")
     try:
         return define(name, values)
     except DefinitionError as error:
-        raise SettingsError(f"{place.at(error.key)}: {error.fix}") from error
+        raise place.error(error.fix, error.fault.code, error.key) from error
 
 
 def complete(table: JudgeTable, base: Path) -> JudgeTable:
     """Add what a table names: the text of a template, and the absolute place of a Python file."""
     if "template" in table.values:
-        file, here = table.values["template"], table.place.at("template")
+        file = table.values["template"]
         if not isinstance(file, str) or not file.strip() or len(file) > _MAX_FILE_CHARS:
-            raise SettingsError(f'{here}: must be the name of a file, as "facts.yaml"')
+            raise table.place.error('must be the name of a file, as "facts.yaml"', key="template")
         path, advice = shown(base / file), "name a template file"
-        _check_readable(path, f"{here}: {path}", advice)
-        text = read_text(path, f"{here}: {path}", advice)
+        _check_readable(path, table.place, advice, "template")
+        text = read_text(path, advice, table.place.whole("template"), table.place.file)
         table = table._replace(values={**table.values, "template": {"file": file, "text": text}})
     code = table.values.get("code")
     place, colon, name = code.rpartition(":") if isinstance(code, str) else ("", "", "")
     if not place.endswith(".py"):
         return table
     path = shown(base / place)
-    _check_readable(path, f"{table.place.at('code')}: {path}", "name a file of Python")
+    _check_readable(path, table.place, "name a file of Python", "code")
     return table._replace(values={**table.values, "code": f"{base / place}{colon}{name}"})
 
 
-def _check_readable(path: Path, place: str, advice: str) -> None:
+def _check_readable(path: Path, place: Place, advice: str, key: str = "") -> None:
     """Refuse a pipe: reading it would block until some program writes."""
     try:
         is_pipe = path.is_fifo()
     except (OSError, ValueError):
         return  # the read that follows describes the error
     if is_pipe:
-        raise SettingsError(f"{place}: is a pipe and no file; {advice}")
+        raise place.error(f"{f'{path}: ' if key else ''}is a pipe and no file; {advice}", "unreadable-file", key)

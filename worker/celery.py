@@ -29,9 +29,11 @@ from celery.worker.control import Panel, control_command, inspect_command
 from msgspec import Meta, Struct
 
 from judges.core.backoff import backoff_s
+from judges.core.faults import Fault
 from tracejudge.sharding import MAX_SHARDS
 from worker.broker import broker
-from worker.config.loading import UnknownVariable, config_path, foreign_variables, load, unconfigured, unknown_variables
+from worker.config.loading import load
+from worker.config.reading import config_path, foreign_variables, unconfigured, unknown_variables
 from worker.config.settings import Settings, SettingsError
 from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
 from worker.runtime import Runtime
@@ -393,7 +395,7 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self.stop(parent)
 
 
-def _log_config(settings: Settings, path: str | None, variables: Sequence[UnknownVariable]) -> None:
+def _log_config(settings: Settings, path: str | None, variables: Sequence[Fault]) -> None:
     # A worker started in another folder would judge by the heuristic, and its verdicts look like any others.
     if (said := unconfigured(settings, path)) is not None:
         event = f"{said}; `tracejudge init` writes one"
@@ -401,7 +403,7 @@ def _log_config(settings: Settings, path: str | None, variables: Sequence[Unknow
     else:
         log.info("configuration loaded", config=path, config_hash=settings.config_hash)
     for variable in variables:
-        log.warning("unknown variable", variable=variable.name, close_match=variable.close)
+        log.warning("unknown variable", variable=variable.place, cause=variable.text, fix=variable.fix)
 
 
 def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from prometheus_client import disable_created_metrics
 from judges.endpoints.client import LimitedModel, Retries
 from judges.endpoints.limiter import EndpointLimiter
 from judges.models.registry import ModelSettingsError, build
+from judges.python.protocol import withhold
 from judges.registry import configured
 from worker.config.graders import CODE, Graders, queue_label
-from worker.config.loading import place_of, redis_fix
-from worker.config.redaction import keep_secrets
+from worker.config.reading import named_variables, place_of, redis_fix
+from worker.config.serving import Listen
 from worker.config.settings import Settings, SettingsError
 from worker.export.registry import enabled
 from worker.export.sums import QualitySums, ShardSums
@@ -79,7 +80,7 @@ class Runtime:
         self._readiness = Readiness()
         self._http_server = HttpServer.of(settings, os.environ, self.metrics.registry, self._readiness)
         judges = configured(settings.judges)
-        keep_secrets(settings)
+        withhold(*named_variables(settings))
         measure_python(judges.values(), self.metrics)
         self._graders = Graders(settings, judges)
         for judge, judge_model in self._graders.outvoted:
@@ -140,7 +141,7 @@ class Runtime:
                 OUTAGE.report(error)
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        page = self._http_server.start(settings.metrics_host, settings.metrics_port)
+        page = self._http_server.start(Listen.of(settings, "metrics_"))
         if self._shared.has("judge"):
             self._shared.loop.start()
         for shard in self.shards.values():

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from worker.config.objectives import Name, Objective, Positive, Share, Speed, mistake_in
+from worker.config.objectives import Name, Objective, Positive, Share, Speed, mistakes_in
 
 # The folder `deploy`.
 FOLDER: Final = Path(__file__).parent.parent
@@ -125,8 +125,8 @@ def seconds(duration: str) -> float:
 
 
 def _check_rows(table: Table) -> None:
-    if (mistake := mistake_in(table.objectives)) is not None:
-        raise TableError(mistake)
+    if (mistake := next(mistakes_in(table.objectives), None)) is not None:
+        raise TableError(f"objectives: {mistake}")
     for row in table.objectives:
         for name, burn in table.burn.items():
             factor = row.factors.get(name, burn.factor)

@@ -8,9 +8,10 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from judges.agent.texts import CUT, NO_ROOM, WITHHELD
+from judges.core.exploration import End
 from judges.core.model import Tool
 from judges.core.prompt import Message, ToolCall, marked, neutralise
 
@@ -64,9 +65,6 @@ def tool_result(call_id: str, text: str) -> Result:
 def notice(call_id: str, text: str) -> Result:
     """Answer a call with a text of our own."""
     return Result(Message("tool", text, tool_call_id=call_id), size_bytes=_text_bytes(text))
-
-
-End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]
 
 
 @dataclass

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from judges.agent.conversation import Conversation, End, ExplorationStats, Result, Size, size_bytes
+from judges.agent.conversation import Conversation, ExplorationStats, Result, Size, size_bytes
 from judges.agent.texts import LAST, READ_FIRST
 from judges.agent.tool_use import MAX_CALLS, ToolUse, in_thread
-from judges.core.exploration import Exploration, Limits, Toolbox
+from judges.core.exploration import End, Exploration, Limits, Toolbox
 from judges.core.model import ChatResponse, Price
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import FINAL_REASONS, Call

@@ -1,12 +1,15 @@
 """Agent judges: the tools by which a model reads a trace, and the limits of one attempt."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from judges.core.model import Tool
 from tracejudge import Trace
+
+End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]
+"""What ended an exploration."""
 
 
 class Toolbox(Protocol):

@@ -10,20 +10,13 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta, Struct, inspect
 
+from judges.core.faults import Kind, SettingsError, fault_of
 from judges.core.judge import RULE, has_text, is_name
 from judges.core.prompt import INVISIBLE, neutralise
 
 _MAX_NAME_CHARS: Final = 40
 _MAX_LISTED: Final = 30
 MAX_BYTES: Final = 1 << 20  # No file of a configuration is longer; another one was named by mistake.
-
-
-class SettingsError(ValueError):
-    """The configuration is wrong."""
-
-    def __init__(self, message: str) -> None:
-        """Keep the message on one line, whatever names it quotes."""
-        super().__init__("".join(sign if sign.isprintable() else "?" for sign in message))
 
 
 class DefinitionError(SettingsError):
@@ -34,27 +27,39 @@ class DefinitionError(SettingsError):
         fix: What is wrong there and what to write instead, in one line.
     """
 
-    def __init__(self, key: str, fix: str) -> None:
-        super().__init__(f"{key}: {fix}")
+    def __init__(self, key: str, fix: str, code: Kind = "wrong-value") -> None:
+        super().__init__(fault_of(key, fix, code))
         self.key = key
         self.fix = fix
 
 
-def read_text(path: Path, place: str, advice: str) -> str:
-    """Read at most a mebibyte of UTF-8; a ``SettingsError`` begins with ``place`` and ends with ``advice``."""
+def read_text(path: Path, advice: str, key: str = "", place: str = "") -> str:
+    """Read at most a mebibyte of UTF-8, or raise ``SettingsError``.
+
+    Args:
+        path: The file.
+        advice: How to fix a path that is no such file.
+        key: The key that names the file, if one does.
+        place: The file or variable with that key.
+    """
+
+    def unusable(message: str) -> SettingsError:
+        message, where = (f"{path}: {message}", place) if key else (message, f"{path}")
+        return SettingsError(fault_of(key, message, "unreadable-file", where))
+
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise SettingsError(f"{place}: {unread(error, advice)}") from error
+        raise unusable(unread(error, advice)) from error
     except ValueError as error:
-        raise SettingsError(f"{place}: is not a file name; {advice}") from error  # a zero byte
+        raise unusable(f"is not a file name; {advice}") from error  # a zero byte
     if len(data) > MAX_BYTES:
-        raise SettingsError(f"{place}: is longer than 1 MiB; {advice}")
+        raise unusable(f"is longer than 1 MiB; {advice}")
     try:
         return data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{place}: is not UTF-8; save it as UTF-8") from error
+        raise unusable("is not UTF-8; save it as UTF-8") from error
 
 
 def unread(error: OSError, advice: str) -> str:
@@ -65,14 +70,14 @@ def unread(error: OSError, advice: str) -> str:
 
 def read_toml(path: Path, advice: str) -> dict[str, Any]:
     """Read a TOML file; a ``SettingsError`` names it and, if it cannot be read, ends with ``advice``."""
-    text = read_text(path, f"{path}", advice)
+    text = read_text(path, advice)
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         # Python refuses numbers of more than 4,300 digits, and tomllib does not translate that error.
         odd = "it is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
         why = error if isinstance(error, tomllib.TOMLDecodeError) else odd
-        raise SettingsError(f"{path}: is not TOML: {why}; fix it there") from error
+        raise SettingsError(fault_of("", f"is not TOML: {why}; fix it there", "unreadable-file", f"{path}")) from error
 
 
 def short(text: str) -> str:
@@ -131,12 +136,11 @@ def kind_of(table: Mapping[str, object]) -> str:
     found = [kind for kind in KINDS if kind in table]
     if not found:
         if meant := nearly_kind(table):
-            raise DefinitionError(short(meant.key), f"unknown key; did you mean {meant.kind}?")
-        raise DefinitionError(KINDS[0], f"is missing; a judge is defined by one of {', '.join(KINDS)}")
+            raise DefinitionError(short(meant.key), f"unknown key; did you mean {meant.kind}?", "unknown-key")
+        raise DefinitionError(KINDS[0], f"is missing; a judge is defined by one of {', '.join(KINDS)}", "missing-key")
     if len(found) > 1:
-        raise DefinitionError(
-            found[1], f"cannot be combined with {found[0]}; a judge is defined by one of them, take one out"
-        )
+        fix = f"cannot be combined with {found[0]}; a judge is defined by one of them, take one out"
+        raise DefinitionError(found[1], fix, "conflict")
     return found[0]
 
 
@@ -162,7 +166,7 @@ def check_name(name: str, key: str) -> None:
 def text_of(text: str, key: str) -> str:
     """Prepare a text for a prompt: stripped, with invisible characters made visible, neither empty nor too long."""
     if not has_text(text):
-        raise DefinitionError(key, "is empty; say what the model is to judge")
+        raise DefinitionError(key, "is empty; say what the model is to judge", "missing-key")
     if len(text) > _MAX_TEXT_CHARS:
         raise DefinitionError(key, f"must have at most {_MAX_TEXT_CHARS} characters")
     return neutralise(text).strip()
@@ -219,11 +223,13 @@ def convert(table: object, kind: type[S], path: str = "") -> S:
     fields = fields_of(wanted)
     if name := UNKNOWN.search(text):
         place = here or next((kind for kind in KINDS if kind in fields), "")
-        fix = _BY_PLACE.get(place, {}).get(name[1]) or f"unknown key{nearest(name[1], fields)}"
-        raise DefinitionError(".".join(filter(None, (here, short(name[1])))), fix) from cause
+        key, fix = ".".join(filter(None, (here, short(name[1])))), _BY_PLACE.get(place, {}).get(name[1])
+        if fix is not None:
+            raise DefinitionError(key, fix, "conflict") from cause
+        raise DefinitionError(key, f"unknown key{nearest(name[1], fields)}", "unknown-key") from cause
     if name := MISSING.search(text):
         key = ".".join(filter(None, (here, name[1])))
-        raise DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}") from cause
+        raise DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}", "missing-key") from cause
     raise DefinitionError(here or "the table", f"must be {expected(wanted)}") from cause
 
 

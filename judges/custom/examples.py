@@ -40,7 +40,7 @@ def _example(number: int, given: Mapping[str, object], variables: Sequence[str],
     if unknown := [name for name in given if name not in known]:
         raise DefinitionError(f"{key}.{short(unknown[0])}", f"is no variable of this judge{nearest(unknown[0], known)}")
     if "result" not in given:
-        raise DefinitionError(f"{key}.result", "is missing; write the right answer to the example")
+        raise DefinitionError(f"{key}.result", "is missing; write the right answer to the example", "missing-key")
     if not any(name in given for name in shown):
         raise DefinitionError(key, f"shows no case; give a value of {', '.join(shown) or 'a variable besides trace'}")
     try:

@@ -64,8 +64,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     definition = convert(table, Definition)
     built_in = catalogue().get(definition.based_on)
     if built_in is None:
-        named = short(definition.based_on)
-        raise DefinitionError(_KEY, f"there is no built-in judge {named}{nearest(definition.based_on, catalogue())}")
+        fix = nearest(definition.based_on, catalogue())
+        raise DefinitionError(_KEY, f"there is no built-in judge {short(definition.based_on)}{fix}", "unknown-name")
     try:
         base = built_in.configured(definition.settings)
     except msgspec.ValidationError as error:

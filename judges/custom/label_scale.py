@@ -132,7 +132,8 @@ def checked_labels(
         passing = (good,)
     names = tuple(dict.fromkeys(map(plain, passing or ())))
     if passing is None and numbers is None:
-        raise DefinitionError(keys.passing, f'is missing; name the labels that pass, as ["{short(stripped[0])}"]')
+        fix = f'name the labels that pass, as ["{short(stripped[0])}"]'
+        raise DefinitionError(keys.passing, f"is missing; {fix}", "missing-key")
     if passing is not None:
         _check_passing(names, stripped, worth, keys.passing)
     # In the order of the labels: another order of the passing ones must not change the judge's version.
@@ -178,7 +179,7 @@ def _first_alike(labels: Sequence[str], fold: Callable[[str], str]) -> tuple[str
 def _check_numbers(labels: Sequence[str], numbers: Mapping[str, float], key: str) -> None:
     for label in numbers:
         if label not in labels:
-            raise DefinitionError(key, f"there is no label {short(label)}{nearest(label, labels)}")
+            raise DefinitionError(key, f"there is no label {short(label)}{nearest(label, labels)}", "unknown-name")
     without = [label for label in labels if label not in numbers]
     if without:
         raise DefinitionError(key, f"give numbers to all labels or to none; none has {listed(without)}")
@@ -193,9 +194,10 @@ def _check_numbers(labels: Sequence[str], numbers: Mapping[str, float], key: str
 def _check_passing(passing: Sequence[str], labels: Sequence[str], numbers: Mapping[str, float], key: str) -> None:
     for label in passing:
         if label not in labels:
-            raise DefinitionError(key, f"there is no label {short(label)}{nearest(label, labels)}")
+            raise DefinitionError(key, f"there is no label {short(label)}{nearest(label, labels)}", "unknown-name")
     if not passing:
-        raise DefinitionError(key, "is empty; name at least one label, or take it out where labels have numbers")
+        fix = "name at least one label, or take it out where labels have numbers"
+        raise DefinitionError(key, f"is empty; {fix}", "missing-key")
     if len(passing) == len(labels):
         raise DefinitionError(key, "names all labels, so that nothing could fail; leave one out")
     if not numbers:

@@ -217,7 +217,7 @@ def _scale(result: Mapping[str, object]) -> Scale:
         unknown = next(iter(result))
         if whole := RESULT_EXAMPLES.get(unknown):
             raise DefinitionError(f"result.{unknown}", f"needs a scale; write it as {whole}")
-        raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}")
+        raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}", "unknown-key")
     if found[0] == "integer":
         return checked_range(convert(result, IntegerRange, "result"))
     if found[0] == "number":

@@ -217,7 +217,8 @@ def checked_range(declared: IntegerRange | NumberRange) -> Range:
         raise DefinitionError(key, "the first bound must be below the second, as [1, 5]")
     pass_at, direction = declared.pass_at, declared.direction
     if pass_at is not None and direction == "none":
-        raise DefinitionError("result.pass_at", 'nothing passes or fails with direction = "none"; take out one of them')
+        fix = 'nothing passes or fails with direction = "none"; take out one of them'
+        raise DefinitionError("result.pass_at", fix, "conflict")
     if pass_at is not None and not lowest <= pass_at <= highest:
         bounds = f"from {_plain(lowest)} to {_plain(highest)}"
         raise DefinitionError("result.pass_at", f"must be within the range, {bounds}")

@@ -81,7 +81,8 @@ def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> An
         )
     for key, forms in _GOES_WITH.items():
         if getattr(table, key) is not None and table.form_of not in forms:
-            raise DefinitionError(f"answer.{key}", f"goes with as = {' or '.join(forms)} alone; take it out")
+            fix = f"goes with as = {' or '.join(forms)} alone; take it out"
+            raise DefinitionError(f"answer.{key}", fix, "conflict")
     for key in ("result_key", "rationale_key"):
         if getattr(table, key) is not None and table.form == "ours":
             raise DefinitionError(f"answer.{key}", 'names a key of the template\'s form; add form = "template"')

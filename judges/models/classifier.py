@@ -237,15 +237,18 @@ def _form(settings: ModelSettings) -> str:
 
 def _check(settings: ModelSettings) -> None:
     if settings.backend is None:
-        raise ModelSettingsError('backend: is missing; set it to "http" for a server, or "onnx" for a folder')
+        raise ModelSettingsError(
+            'backend: is missing; set it to "http" for a server, or "onnx" for a folder', "missing-key"
+        )
     if not settings.path:
-        raise ModelSettingsError("path: is missing; name the folder with judge.toml")
+        raise ModelSettingsError("path: is missing; name the folder with judge.toml", "missing-key")
     if settings.backend == "onnx":
         if not settings.model:
-            raise ModelSettingsError("model: is missing; name the model as verdicts and metrics should show it")
+            message = "model: is missing; name the model as verdicts and metrics should show it"
+            raise ModelSettingsError(message, "missing-key")
         for name in ("base_url", "api_key_env", "api_key_file"):
             if getattr(settings, name) is not None:
-                raise ModelSettingsError(f'{name}: goes with backend = "http" alone; take it out')
+                raise ModelSettingsError(f'{name}: goes with backend = "http" alone; take it out', "conflict")
         return
     check_endpoint(settings)
     if _form(settings) not in {_PREDICT, _CLASSIFY}:

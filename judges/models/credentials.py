@@ -62,15 +62,15 @@ def _from_file(name: str) -> str:
     return raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
 
 
-def check_pem(where: str, path: str | None, kind: type[Exception] = KeyRefusedError) -> None:
-    """Open the file of certificates or of a key that ``where`` names, if any, or raise an error of this kind."""
+def pem_fault(path: str | None, *, is_key: bool = False) -> str | None:
+    """Open a file of certificates, or of a key; return why it cannot be used and how to fix it, None if it can."""
     try:
-        is_key = "key" in where.rpartition(" ")[2].lower()
-        if path and not (b"PRIVATE KEY-----" in Path(path).read_bytes() and is_key):
+        if path and not (is_key and b"PRIVATE KEY-----" in Path(path).read_bytes()):
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
-        raise kind(f"{where}: the file {path} cannot be used ({why}); name a readable PEM file") from None
+        return f"the file {path} cannot be used ({why}); name a readable PEM file"
+    return None
 
 
 _GUARDED: Final = tuple(
@@ -88,6 +88,7 @@ _GUARDED: Final = tuple(
     )
 )
 NO_PROXY: Final = "none"
+_MAX_PORT: Final = 65535
 _GUARDED_NAMES: Final = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal")
 # Deprecated IPv4-compatible addresses, and NAT64 with its well-known and its local prefix.
 _EMBEDDING: Final = tuple(map(ip_network, ("::/96", "64:ff9b::/96", "64:ff9b:1::/48")))
@@ -153,6 +154,17 @@ def proxy_for(url: str, setting: str | None) -> str | None:
     if not proxy.startswith(("http://", "https://")):
         raise ProxyRefusedError('its proxy is not http:// or https://; set proxy to one that is, or to "none"')
     return proxy
+
+
+def is_endpoint(url: str) -> bool:
+    """Check that a URL can be called."""
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        # Not raised on: the text of httpx's error may quote a part of a password.
+        return False
+    usable_port = parts.port is None or 0 < parts.port <= _MAX_PORT
+    return parts.scheme in {"http", "https"} and bool(parts.host) and usable_port
 
 
 def is_guarded(host: str) -> bool:

@@ -32,7 +32,7 @@ from judges.core.model import (
     ToolsRefusedError,
 )
 from judges.models.connections import BrokenReplyError, Connections
-from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, check_pem
+from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, pem_fault
 from judges.models.replies import UNREADABLE, decode_reply, read_quota, retry_after_s
 from tracejudge.content.redact import redact_credentials
 from tracejudge.redis_url import mask_url
@@ -40,7 +40,6 @@ from tracejudge.redis_url import mask_url
 _MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 _KEEPALIVE_S: Final = 60.0
 _CONNECT_TIMEOUT_S: Final = 10.0
-_MAX_PORT: Final = 65535
 
 
 class Reply(NamedTuple):
@@ -159,17 +158,6 @@ class HttpEndpoint:
             self._connections = None
 
 
-def is_endpoint(url: str) -> bool:
-    """Check that a URL can be called."""
-    try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
-        # Not raised on: the text of httpx's error may quote a part of a password.
-        return False
-    usable_port = parts.port is None or 0 < parts.port <= _MAX_PORT
-    return parts.scheme in {"http", "https"} and bool(parts.host) and usable_port
-
-
 def below(base_url: str, path: str) -> str:
     """Add a path to an address, before its query, such as Azure's `api-version`."""
     url = httpx.URL(base_url)
@@ -179,7 +167,8 @@ def below(base_url: str, path: str) -> str:
 def tls_context(*urls: str | None, kind: type[Exception] = KeyRefusedError) -> ssl.SSLContext:
     """Make a context that trusts what the environment names; one that trusts nobody if no address is https."""
     if any(url is not None and httpx.URL(url).scheme == "https" for url in urls):
-        check_pem("SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE"), kind)
+        if (fault := pem_fault(os.environ.get("SSL_CERT_FILE"))) is not None:
+            raise kind(f"SSL_CERT_FILE: {fault}")
         return httpx.create_ssl_context()
     # Loading the certificates takes 20 ms of CPU.
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

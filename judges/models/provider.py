@@ -10,16 +10,28 @@ from typing import Final, NamedTuple
 
 import httpx
 
+from judges.core.faults import Kind
 from judges.core.model import ChatModel, ModelSettings
-from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_guarded, proxy_for, read_key
-from judges.models.http import is_endpoint, tls_context
+from judges.models.credentials import (
+    KeyRefusedError,
+    ProxyRefusedError,
+    is_endpoint,
+    is_guarded,
+    proxy_for,
+    read_key,
+)
+from judges.models.http import tls_context
 
 # Settings of the providers whose endpoints bound an answer.
 OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens", "body"})
 
 
 class ModelSettingsError(ValueError):
-    """The settings of a model cannot be used; the message names the key and how to fix it."""
+    """The settings of a model cannot be used; the message begins with the key and ends with how to fix it."""
+
+    def __init__(self, message: str, code: Kind = "wrong-value") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ProbeRequest(NamedTuple):
@@ -52,10 +64,10 @@ _REQUEST_PATHS: Final = ("/chat/completions", "/v1/messages", "/decisions", "/sy
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
     """Check model, address and key of a provider with an HTTP endpoint, or raise ``ModelSettingsError``."""
     if not settings.model:
-        raise ModelSettingsError("model: is missing; name the endpoint's model")
+        raise ModelSettingsError("model: is missing; name the endpoint's model", "missing-key")
     base_url = settings.base_url or default_url
     if not base_url:
-        raise ModelSettingsError('base_url: is missing; set it, as "https://host/v1"')
+        raise ModelSettingsError('base_url: is missing; set it, as "https://host/v1"', "missing-key")
     if not is_endpoint(base_url):
         raise ModelSettingsError('base_url: must be http:// or https:// and a host, as "https://host/v1"')
     url = httpx.URL(base_url)
@@ -69,7 +81,8 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
             " does, set allow_link_local = true"
         )
     if settings.api_key_env is not None and settings.api_key_file is not None:
-        raise ModelSettingsError("api_key_file: goes in place of api_key_env, not beside it; take one of them out")
+        message = "api_key_file: goes in place of api_key_env, not beside it; take one of them out"
+        raise ModelSettingsError(message, "conflict")
 
 
 class Access(NamedTuple):

@@ -79,7 +79,7 @@ def check(settings: ModelSettings) -> None:
     for name in sorted(frozenset().union(*(each.own_settings for each in PROVIDERS.values())) - provider.own_settings):
         if getattr(settings, name) is not None:
             owners = " or ".join(owner for owner, each in PROVIDERS.items() if name in each.own_settings)
-            raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out")
+            raise ModelSettingsError(f"{name}: goes with the provider {owners} alone; take it out", "conflict")
     if settings.price and not all(usd is None or 0 <= usd < math.inf for usd in structs.astuple(settings.price)):
         fix = "must be USD per million tokens, 0 or more, as { input = 0.10, output = 0.50 }"
         raise ModelSettingsError(f"price: {fix}")
@@ -90,16 +90,17 @@ def check(settings: ModelSettings) -> None:
         variable = next((each.key_hosts[host] for each in PROVIDERS.values() if host in each.key_hosts), None)
         if variable is not None:
             fix = f"name the variable that holds it, as {variable}"
-            raise ModelSettingsError(f"api_key_env: https://{host} requires a key; {fix}")
+            raise ModelSettingsError(f"api_key_env: https://{host} requires a key; {fix}", "missing-key")
 
 
 def _check_body(path: str, value: object) -> None:
     """Check that further fields, nested ones included, replace none of ours and hold no secret."""
     if path.removeprefix("body.") in _OURS:
-        raise ModelSettingsError(f"{path}: TraceJudge sets this field; take it out of body")
+        raise ModelSettingsError(f"{path}: TraceJudge sets this field; take it out of body", "conflict")
     is_named = is_secret_name(path.rpartition(".")[2])
     if isinstance(value, str) and (is_named or redact_credentials(value, value.encode()) != value):
-        raise ModelSettingsError(f"{path}: holds a secret; name the variable with the key in api_key_env")
+        message = f"{path}: holds a secret; name the variable with the key in api_key_env"
+        raise ModelSettingsError(message, "secret-in-file")
     for key, each in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
         _check_body(f"{path}.{key}", each)
 

@@ -358,7 +358,7 @@ def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:
         ('links = { Grafana = "javascript:alert(1)" }', "board"),
         ('proxies = ["everyone"]', "everyone"),
         ('tls_cert = "a.pem"', "tls_key"),
-        ('token_env = "A"\ntoken_file = "b"', "exclude"),
+        ('token_env = "A"\ntoken_file = "b"', "goes in place of token_env"),
     ):
         file = tmp_path / "tracejudge.toml"
         file.write_text(f"[board]\n{text}\n")

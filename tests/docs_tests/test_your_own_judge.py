@@ -27,9 +27,9 @@ from judges.python import protocol as frames
 from judges.python.api import judge as mark
 from judges.registry import configured, read_judge
 from tracejudge import Trace
-from worker.config.checks import _MAX_MODELS
 from worker.config.judge_files import check
 from worker.config.loading import load
+from worker.config.rule_checks import MAX_MODELS
 from worker.config.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -183,7 +183,7 @@ def test_limits_are_those_of_the_code() -> None:
         "templates about one document: documents of a trace": f"{_MAX_DOCUMENTS}",
         "code: time for one trace": f"{mark(lambda _: True).time_limit_s:g} s; up to an hour with `time_limit_s`",
         "code: size of the result": f"{frames.MAX_ANSWER_BYTES >> 10} KiB",
-        "models of a rule": f"{_MAX_MODELS}",
+        "models of a rule": f"{MAX_MODELS}",
     }
 
 

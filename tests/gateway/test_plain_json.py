@@ -159,7 +159,7 @@ WRONG = [
     ({"host": "0.0.0.0"}, {}, "no token is required"),  # noqa: S104
     ({"tokens": {"a": {"token_env": "A"}}}, {}, "A is empty"),
     ({"tokens": {"a": {"token_env": "A"}}}, {"A": "short"}, "at least 16"),
-    ({"tokens": {"a": {"token_env": "not-a-name"}}}, {}, "never the token"),
+    ({"tokens": {"a": {"token_env": "not-a-name"}}}, {}, "never the secret"),
     ({"tokens": {"a": {}}}, {}, "set token_env or token_file"),
     ({"tls_cert": "a.pem"}, {}, "go together"),
     ({"cors_origins": ["*"]}, {}, "must be an origin"),

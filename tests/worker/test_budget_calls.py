@@ -15,7 +15,7 @@ from stage_parts import Ground, make_trace, sampler_of, settings_of
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
-from worker.cli.doctor import budgets as doctor
+from worker.cli.lint import setting_warnings
 from worker.config.settings import Budget, Monitor, Rule, Settings
 from worker.judging.reservations import Budgets, demand_terms
 from worker.monitor.budgets import NOT_REDUCED, read_demand
@@ -289,16 +289,16 @@ def test_doctor_names_models_without_a_price_and_rates_that_stay(ground: Ground)
     priced = {"default": MODEL, "free": unpriced, "words": ModelSettings(provider="lexical")}
     in_usd, in_tokens = Budget(usd_per_day=1.0), Budget(tokens_per_day=10_000)
 
-    def findings(budget: Budget, **settings: Any) -> list[tuple[str, str]]:
+    def findings(budget: Budget, **settings: Any) -> list[str]:
         known = settings_of(ground, **{"models": priced, "budgets": {"all": budget}, **settings})
-        return [(one.result, one.what) for one in doctor(known)]
+        return [fault.text for fault in setting_warnings(known) if fault.code == "budget-not-kept"]
 
-    assert findings(in_tokens) == findings(in_usd, models={"default": MODEL}) == [("ok", "all")]
-    ((result, what),) = findings(in_usd)
-    assert (result, what.split(": ")[1].split(";")[0]) == ("warning", "free")
-    refused = [what for _, what in findings(Budget(tokens_per_day=10))]
+    assert findings(in_tokens) == findings(in_usd, models={"default": MODEL}) == []
+    (what,) = findings(in_usd)
+    assert what.split(": ")[1].split(";")[0] == "free"
+    refused = findings(Budget(tokens_per_day=10))
     assert [what.partition(",")[0] for what in refused] == [
         f"all is below the longest answer of {name}" for name in ("default", "free")
     ]
-    ((result, what),) = findings(in_tokens, monitor=Monitor(enabled=False))
-    assert (result, "monitor is disabled" in what) == ("warning", True)
+    (what,) = findings(in_tokens, monitor=Monitor(enabled=False))
+    assert "monitor is disabled" in what

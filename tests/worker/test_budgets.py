@@ -11,8 +11,8 @@ from stage_parts import Ground, make_trace, make_traces, sampler_of, settings_of
 from judges.core.model import ModelSettings, Price
 from judges.endpoints.client import LimitedModel
 from worker.accounting import read_account
-from worker.cli.doctor import budgets as doctor_budgets
 from worker.cli.doctor import spending
+from worker.cli.lint import setting_warnings
 from worker.config.loading import load
 from worker.config.settings import NANO, Budget, Rule, SettingsError
 from worker.judging.reservations import Budgets
@@ -224,9 +224,9 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
     assert [one.result for one in spending(rich, ground.store)] == ["ok"]
     assert spending(rich, ground.store)[0].what == "no limit of a budget is reached"
     priced = structs.replace(MODEL, price=Price(1, 1), max_output_tokens=2_000)
-    for usd, result in ((0.001, "warning"), (1.0, "ok")):
+    for usd, is_refused in ((0.001, True), (1.0, False)):
         asked = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=usd), models={"default": priced})
-        assert [one.result for one in doctor_budgets(asked)] == [result], usd
+        assert ("budget-not-kept" in {fault.code for fault in setting_warnings(asked)}) == is_refused, usd
     small = Purse(ground, 1)
     assert not small.reserve(9, 1000)
     assert spending(rich, ground.store)[0].what.endswith("is reached; 1 call was refused so far")

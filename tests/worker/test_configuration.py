@@ -18,8 +18,9 @@ from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
-from worker.config.loading import load, place_of, unknown_variables
-from worker.config.receivers import KINDS, PhoenixSettings, Secret
+from worker.config.loading import load
+from worker.config.reading import place_of, unknown_variables
+from worker.config.receivers import KINDS, HeaderSource, PhoenixSettings
 from worker.config.settings import (
     Board,
     Budget,
@@ -297,7 +298,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
     "receivers": (
         '{"mine": {"kind": "phoenix", "url": "http://host", "headers": {"x-team": {"env": "TEAM"}}}}',
-        {"mine": PhoenixSettings(url="http://host", headers={"x-team": Secret(env="TEAM")})},
+        {"mine": PhoenixSettings(url="http://host", headers={"x-team": HeaderSource(env="TEAM")})},
     ),
     "models": (
         (
@@ -360,11 +361,11 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
     given = (*known, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
     found = unknown_variables(load({}), dict.fromkeys(given, "x") | {"CELERY_BROKER_URL": ""})
     assert [str(one) for one in found] == [
-        "CELERY_BROKER_READ_URL is for another program with Celery, and is ignored; take it out of this environment",
-        "CELERY_CONFIG_MODULE is for another program with Celery, and is ignored; take it out of this environment",
-        "CELERY_RESULT_BACKEND is for another program with Celery, and is ignored; take it out of this environment",
-        "TRACEJUDGE_REDIS_ULR is no setting; did you mean TRACEJUDGE_REDIS_URL?",
-        "TRACEJUDGE_XYZZY is no setting; nothing reads it",
+        "CELERY_BROKER_READ_URL: is for another program with Celery, and is ignored; take it out of this environment",
+        "CELERY_CONFIG_MODULE: is for another program with Celery, and is ignored; take it out of this environment",
+        "CELERY_RESULT_BACKEND: is for another program with Celery, and is ignored; take it out of this environment",
+        "TRACEJUDGE_REDIS_ULR: is no setting; did you mean TRACEJUDGE_REDIS_URL?",
+        "TRACEJUDGE_XYZZY: is no setting, and nothing reads it; take it out",
     ]
 
 
@@ -462,11 +463,11 @@ KNOWN = ", ".join([*KEYS][:30]) + ", …"
 HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
 URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 NO_HOST = (
-    f"tracejudge.toml: redis_url has no valid host and port: {URL_FORM}; percent-encode special characters in the"
+    f"tracejudge.toml: redis_url: has no valid host and port: {URL_FORM}; percent-encode special characters in the"
     " password"
 )
 QUOTE = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
-NAME_THE_VARIABLE = "give the name of the variable that holds the key, as OPENAI_API_KEY, never the key"
+NAME_THE_VARIABLE = "give the name of the variable that holds the secret, as API_KEY, never the secret"
 OTHER_MODEL = '[models.other]\nbase_url = "https://elsewhere/v1"\nmodel = "m"\n'
 
 
@@ -624,7 +625,7 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
     # addresses
     "scheme of redis": in_file(
-        f"redis_url = 'http://:{SECRET}@host'", f"redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}"
+        f"redis_url = 'http://:{SECRET}@host'", f"redis_url: must begin with redis://, rediss:// or unix://: {URL_FORM}"
     ),
     "password with a slash": Mistake(NO_HOST, f"redis_url = 'redis://:{SECRET}/x@host:6379/0'"),
     "password in a bracket": Mistake(NO_HOST, f"redis_url = 'redis://[{SECRET}'"),
@@ -641,7 +642,7 @@ MISTAKES: Mapping[str, Mistake] = {
         "otlp_endpoint = 'http://user:12#34@host'", f"otlp_endpoint: {QUOTE}"
     ),
     "scheme of the receiver": in_file(
-        "otlp_endpoint = 'localhost:4318'", "otlp_endpoint: must be http://host:port or https://host:port"
+        "otlp_endpoint = 'localhost:4318'", "otlp_endpoint: has no scheme; write http:// or https:// before the host"
     ),
     "no host of the receiver": in_file(
         "otlp_endpoint = 'http://'", "otlp_endpoint: must be http://host:port or https://host:port"
@@ -662,12 +663,10 @@ MISTAKES: Mapping[str, Mistake] = {
         "kind = 'phoenix'", ".url: is missing; set the address of the receiver, as http://host:port"
     ),
     "folder of a file": in_receiver("kind = 'file'", ".path: is missing; it must be a string"),
-    "scheme of a receiver": in_receiver(
-        f"kind = 'phoenix'\nurl = 'http://user:{SECRET}/x@host'", ".url: must be http://host:port or https://host:port"
-    ),
+    "scheme of a receiver": in_receiver(f"kind = 'phoenix'\nurl = 'http://user:{SECRET}/x@host'", f".url: {QUOTE}"),
     "key as variable": in_receiver(
         f"kind = 'phoenix'\nurl = 'http://h'\napi_key_env = '{SECRET}'",
-        ".api_key_env: give the name of the variable that holds it, as PHOENIX_API_KEY, never the value itself",
+        f".api_key_env: {NAME_THE_VARIABLE}",
     ),
     "key twice": in_receiver(
         "kind = 'phoenix'\nurl = 'http://h'\napi_key_env = 'A'\napi_key_file = 'b'",
@@ -826,7 +825,7 @@ MISTAKES: Mapping[str, Mistake] = {
         "--roles: roles[0]: must be one of export, ingest, judge, monitor", arguments={"roles": ["judges"]}
     ),
     "address as an argument": Mistake(
-        f"--redis-url: redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}",
+        f"--redis-url: redis_url: must begin with redis://, rediss:// or unix://: {URL_FORM}",
         arguments={"redis_url": f"http://{SECRET}@host"},
     ),
 }

@@ -26,7 +26,8 @@ from judges.core.model import ModelSettings
 from tracejudge.delivery.buffer import Batch
 from tracejudge.delivery.transport import RedisStream
 from worker.broker import Broker, broker
-from worker.config.loading import load, producer_settings
+from worker.config.loading import load
+from worker.config.reading import producer_settings
 from worker.config.settings import Settings, SettingsError
 from worker.embedded import EmbeddedRedis, ServerBinary
 from worker.export.receiver_client import Destination, ReceiverClient, Request

@@ -10,7 +10,7 @@ from judges.core.model import ModelSettings
 from judges.custom.installed import make
 from judges.python import protocol as environment
 from judges.registry import catalogue
-from worker.config.redaction import keep_secrets
+from worker.config.reading import named_variables
 from worker.config.settings import Settings
 from worker.export.prometheus import VerdictCounter
 from worker.queue.ledger import OutboxEntry
@@ -77,7 +77,7 @@ def test_secrets_of_ours_are_kept_from_judges_in_code(monkeypatch: pytest.Monkey
     monkeypatch.setattr(environment, "_withheld", set())
     models = {"default": ModelSettings(model="m", api_key_env="PAID"), "free": ModelSettings(model="n")}
     page = {"metrics_token_env": "PAGE", "metrics_user": "u", "metrics_password_env": "WORD"}
-    keep_secrets(Settings(models=models, **page))  # type: ignore[arg-type]
+    environment.withhold(*named_variables(Settings(models=models, **page)))  # type: ignore[arg-type]
     there = dict.fromkeys(("PAID", "PAGE", "WORD", "HOME"), "x")
     assert environment.passed_on(there) == {"HOME": "x"}
     assert environment.passed_on(there, ("PAID",)) == {"PAID": "x", "HOME": "x"}

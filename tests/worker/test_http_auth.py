@@ -9,8 +9,9 @@ from support.cases import each_case
 from support.redis_kinds import make_certificates
 
 from worker.config.loading import load
+from worker.config.serving import Tls
 from worker.config.settings import Settings, SettingsError
-from worker.telemetry.http_server import HttpAuth, tls_context
+from worker.telemetry.http_server import HttpAuth
 
 SECRET = "s3cret-t0ken"  # noqa: S105 - nobody's
 IN_VARIABLE = Settings(metrics_token_env="TOKEN")  # noqa: S106 - a name
@@ -91,7 +92,7 @@ ABSENT = {
     "token of two words": (
         IN_VARIABLE,
         {"TOKEN": f"{SECRET} more"},
-        "metrics_token: holds a blank or a character beyond ASCII",
+        "metrics_token: must be ASCII characters without blanks",
     ),
 }
 
@@ -152,13 +153,13 @@ def test_settings_that_do_not_go_together_are_one_line(
 
 def test_certificate_and_key_are_read_before_anything_starts(tmp_path: Path) -> None:
     files = make_certificates(tmp_path)
-    assert tls_context(Settings()) is None
-    assert tls_context(Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key)))
+    assert Tls.of(Settings(), "metrics_tls_").context() is None
+    assert Tls("metrics_tls_", str(files.server), str(files.server_key)).context() is not None
     for cert, key, said in (
         (files.server, files.client_key, "certificate and key cannot be used (KEY_VALUES_MISMATCH)"),
         (files.server_key, files.server_key, "certificate and key cannot be used"),
         (tmp_path / "absent", files.server_key, "certificate or key cannot be read (No such file or directory)"),
     ):
         with pytest.raises(SettingsError, match=r"^metrics_tls_cert: ") as refused:
-            tls_context(Settings(metrics_tls_cert=str(cert), metrics_tls_key=str(key)))
+            Tls("metrics_tls_", str(cert), str(key)).context()
         assert said in str(refused.value)

@@ -19,10 +19,11 @@ from support.processes import wait_until
 from support.redis_kinds import make_certificates
 from support.scrape import ACCEPT, scrape
 
+from worker.config.serving import Listen, Tls
 from worker.config.settings import Settings, SettingsError
 from worker.telemetry import http_server
 from worker.telemetry.health import Pulse, Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer, tls_context
+from worker.telemetry.http_server import HttpAuth, HttpServer
 
 TOKEN = "s3cret-t0ken"  # noqa: S105 - nobody's
 CLOSED = HttpAuth("Bearer", TOKEN)
@@ -49,7 +50,7 @@ class Served:
         self.thread, self.readiness = Thread(), Readiness()
         self.readiness.watch("reader", "ingest", self.thread)
         self._serving = HttpServer(registry, self.readiness, access or HttpAuth(), tls)
-        self.metrics = self._serving.start(host, 0)
+        self.metrics = self._serving.start(Listen("metrics_", host, 0))
         self.root = self.metrics.removesuffix("/metrics")
         self.port = urlsplit(self.root).port
         self.stop = self._serving.stop
@@ -154,7 +155,7 @@ def test_only_the_metrics_ask_who_is_there(serve: Serve) -> None:
 def test_tls_holds_for_all_pages(serve: Serve, tmp_path: Path) -> None:
     files = make_certificates(tmp_path)
     settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
-    served = serve(tls=tls_context(settings))
+    served = serve(tls=Tls.of(settings, "metrics_tls_").context())
     assert served.root.startswith("https://")
     known = ssl.create_default_context(cafile=str(files.authority))
     with httpx.Client(verify=known, trust_env=False, timeout=60) as client:
@@ -269,7 +270,7 @@ def test_more_clients_than_connections_make_room_for_a_probe(serve: Serve, tmp_p
     """Clients in the middle of a TLS handshake count as well."""
     files = make_certificates(tmp_path)
     settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
-    served = serve(tls=tls_context(settings) if is_secure else None)
+    served = serve(tls=Tls.of(settings, "metrics_tls_").context() if is_secure else None)
     known = ssl.create_default_context(cafile=str(files.authority))
     connections = served._serving._connections
     with ExitStack() as idle:
@@ -284,9 +285,9 @@ def test_more_clients_than_connections_make_room_for_a_probe(serve: Serve, tmp_p
 def test_a_port_that_is_taken_is_an_error_of_the_start(serve: Serve) -> None:
     served = serve()
     with pytest.raises(SettingsError, match=r"metrics_port: 127.* used \(Address already in use\); set another"):
-        HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start("127.0.0.1", served.port)
+        HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start(Listen("metrics_", "127.0.0.1", served.port))
     with pytest.raises(SettingsError, match=r"cannot be used .*; set another metrics_host$"):
-        HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start("192.0.2.1", 0)
+        HttpServer(CollectorRegistry(), Readiness(), HttpAuth()).start(Listen("metrics_", "192.0.2.1", 0))
 
 
 def test_an_address_of_version_six_is_served(serve: Serve) -> None:

@@ -18,8 +18,8 @@ from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.core.verdict import Verdict
 from worker.cli.tail import _newest, verdict_line
-from worker.config.checks import check_settings
-from worker.config.settings import NANO, Cascade, Rule, Settings, SettingsError
+from worker.config.rule_checks import judge_names, rule_faults
+from worker.config.settings import NANO, Cascade, Rule, Settings
 from worker.export.sums import QualitySums
 from worker.monitor.cascade_shares import (
     START_RATE,
@@ -300,10 +300,9 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
     for wanted, (fields, rules) in cases.items():
         cascade = msgspec.structs.replace(SETTINGS["cascades"]["both"], **fields)
         cascades = {"both": cascade, "other": Cascade("cheap", "default", rate=0.1)}
-        with pytest.raises(SettingsError) as caught:
-            check_settings(Settings(models=models, cascades=cascades, rules=rules), {}, needs_rules=True)
-        assert wanted in str(caught.value), wanted
-    check_settings(Settings(models=models, cascades=SETTINGS["cascades"], rules=(rule,)), {}, needs_rules=True)
+        faults = faults_of(Settings(models=models, cascades=cascades, rules=rules))
+        assert wanted in faults[0], wanted
+    assert faults_of(Settings(models=models, cascades=SETTINGS["cascades"], rules=(rule,))) == []
     # A judge with a model of its own needs no form for the second model.
     judges = {
         "kind": {
@@ -315,7 +314,11 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
     models["decider"] = msgspec.structs.replace(CHEAP, model="decider")
     then = {"both": Cascade("cheap", "decider", rate=0.1)}
     own = msgspec.structs.replace(rule, judges=("safety", "kind"))
-    check_settings(Settings(models=models, cascades=then, rules=(own,), judges=judges), {}, needs_rules=True)
+    assert faults_of(Settings(models=models, cascades=then, rules=(own,), judges=judges)) == []
+
+
+def faults_of(settings: Settings) -> list[str]:
+    return [str(fault) for fault in rule_faults(settings, judge_names(settings))]
 
 
 def test_a_cascade_with_a_budget_spends_it(ground: Ground) -> None:

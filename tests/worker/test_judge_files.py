@@ -11,9 +11,9 @@ from support.cases import each_case
 
 from judges.custom import definition as files
 from judges.registry import catalogue, configured, read_judge
-from worker.config import loading as configuration
 from worker.config.judge_files import check
 from worker.config.loading import load
+from worker.config.reading import CONFIG_NAME
 from worker.config.settings import Settings, SettingsError
 
 FILE = "tracejudge.toml"
@@ -500,4 +500,4 @@ def test_the_settings_hold_all_that_a_worker_needs(monkeypatch: pytest.MonkeyPat
     before = versions(settings)
     monkeypatch.chdir("/")
     assert versions(settings) == before
-    assert configuration.CONFIG_NAME == FILE
+    assert CONFIG_NAME == FILE

@@ -19,9 +19,9 @@ from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
-from worker.config.checks import check_settings
 from worker.config.graders import Graders
-from worker.config.settings import Monitor, Rule, Settings, SettingsError
+from worker.config.rule_checks import judge_names, rule_faults
+from worker.config.settings import Monitor, Rule, Settings
 from worker.export.sums import QualitySums
 from worker.judging.second_judging import Repeats
 from worker.monitor.counts import counted_until, read_counts
@@ -47,8 +47,9 @@ def rules_of(second_model: str | None, repeat: float = 0.0) -> tuple[Rule, ...]:
 def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
     table = tomllib.loads(Path("deploy/prometheus/objectives.toml").read_text(encoding="utf-8"))
     assert {row["judge"] for row in table["objectives"] if row.get("safety")} == set(Monitor().safety)
-    with pytest.raises(SettingsError, match=r"monitor\.safety: there is no judge 'safty'; did you mean safety"):
-        check_settings(Settings(monitor=Monitor(safety=("safty",))), {}, needs_rules=False)
+    settings = Settings(monitor=Monitor(safety=("safty",)))
+    (fault,) = rule_faults(settings, judge_names(settings))
+    assert str(fault) == "monitor.safety: there is no judge 'safty'; did you mean safety?"
 
 
 class Traffic:

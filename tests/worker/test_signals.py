@@ -26,8 +26,8 @@ def kill(*_, **__):
 if sys.argv[0] == "celery":
     import worker
     kill()
-import tracejudge_worker, worker.config.loading as loading
-loading.load = kill
+import tracejudge_worker, worker.config.loading as loading, worker.config.reading as reading
+loading.load = reading.load_without_judges = kill
 tracejudge_worker.main()
 """
 """Runs a command that gets a signal when it reads its configuration."""

@@ -15,10 +15,10 @@ from judges.models.registry import ModelSettingsError, build
 from worker.cli.doctor.http_endpoints import endpoint
 from worker.cli.lint import lint
 from worker.config.loading import load
+from worker.config.serving import Tls
 from worker.config.settings import SettingsError
 from worker.export.receiver_client import Destination, ReceiverClient
 from worker.telemetry.finding import cause_of
-from worker.telemetry.http_server import server_tls
 
 MODEL = ModelSettings(base_url="https://127.0.0.1:1/v1", model="m")
 
@@ -126,8 +126,8 @@ def test_lint_reports_each_file_that_stops_a_start(tmp_path: Path) -> None:
     variables = {"SSL_CERT_FILE": "/nowhere/h"}
     found = lint(variables, str(path))
     assert {(one.key or one.place, one.line) for one in found} == {
-        ("shards", 1), ("broker_url", 2), ("metrics_tls_cert", 3), ("receivers.x.ca_file", 11),
-        ("receivers.x.client_cert", 12), ("SSL_CERT_FILE", None),
+        ("shards", 1), ("broker_url", 2), ("metrics_tls_cert", 3), ("metrics_tls_key", 4), ("receivers.x.ca_file", 11),
+        ("receivers.x.client_cert", 12), ("receivers.x.client_key", 13), ("SSL_CERT_FILE", None),
     }  # fmt: skip
     assert {(one.code, one.fix) for one in found} == {("TJ001", "name a readable PEM file")}
     assert all("cannot be used (No such file" in one.what and "secret" not in one.what for one in found)
@@ -141,10 +141,10 @@ def test_the_doctor_names_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_certificates_of_our_own_servers_are_named(pair: Pair) -> None:
-    assert server_tls("gateway.tls_cert", pair.cert, pair.key) is not None
+    assert Tls("gateway.tls_", pair.cert, pair.key).context() is not None
     for cert, key in (("/nowhere/c.pem", pair.key), (pair.cert, "/nowhere/k.pem"), (pair.cert, pair.cert)):
         with pytest.raises(SettingsError, match=r"^gateway.tls_cert: certificate ") as caught:
-            server_tls("gateway.tls_cert", cert, key)
+            Tls("gateway.tls_", cert, key).context()
         assert [path in str(caught.value) for path in (cert, key)] == [True, True]
 
 

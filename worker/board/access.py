@@ -11,11 +11,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from worker.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secret
 from worker.config.settings import Settings, SettingsError
-from worker.telemetry.http_server import LOOPBACK, Credential, read_secret
+from worker.telemetry.http_server import Credential
 from worker.telemetry.metrics import BOARD_PAGES, BoardMetrics
 
-_MIN_TOKEN_CHARS: Final = 16
 _MAX_NAME_CHARS: Final = 100
 _REALM: Final = "TraceJudge board"
 HEADERS: Final = {
@@ -46,14 +46,13 @@ class Access:
             SettingsError: It is absent or unusable, or other machines may connect and none is required.
         """
         board = settings.board
-        self._token = read_secret("board.token", board.token_env, board.token_file, environment)
+        self._token = Secret.of(board, "board.token_").read(environment)
         self._user_header = board.user_header
         self._proxies = tuple(ipaddress.ip_network(address) for address in board.proxies)
         self._hosts = LOOPBACK | {host.lower() for host in board.hosts}
-        if self._token is not None and len(self._token) < _MIN_TOKEN_CHARS:
-            fix = f"must have at least {_MIN_TOKEN_CHARS} characters; make one at random"
-            raise SettingsError(f"board.token: {fix}")
-        if self._token is None and self._user_header is None and board.host not in LOOPBACK:
+        if self._token is not None and len(self._token) < LEAST_TOKEN_CHARS:
+            raise SettingsError(f"board.token: must have at least {LEAST_TOKEN_CHARS} characters; make one at random")
+        if self._token is None and self._user_header is None and not Listen.of(board, "board.").is_local:
             fix = 'set token_env or token_file in [board], user_header behind a reverse proxy, or host = "127.0.0.1"'
             raise SettingsError(f"board.host: other machines may connect and nothing is required of them; {fix}")
 

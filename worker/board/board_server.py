@@ -10,11 +10,12 @@ from worker.board.access import Access
 from worker.board.index import VerdictIndex
 from worker.board.overview import OverviewThread
 from worker.board.pages import Board
+from worker.config.serving import Listen, Tls
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpServer, listen, server_tls, url_of
+from worker.telemetry.http_server import HttpServer
 from worker.telemetry.metrics import BoardMetrics
 from worker.telemetry.web_server import WebServer
 
@@ -49,15 +50,15 @@ class BoardServer:
         for thread in self._threads:
             self._readiness.watch(thread.name, thread.role, thread)
         self._pages = HttpServer.of(settings, environment, metrics.registry, self._readiness)
-        server_tls("board.tls_cert", board.tls_cert, board.tls_key)
-        self._listener = listen(board.host, board.port, "board.port", _BACKLOG)
-        self.url = url_of(board.host, self._listener, is_tls=board.tls_cert is not None)
+        tls, listen = Tls.of(board, "board.tls_"), Listen.of(board, "board.")
+        is_tls = tls.context() is not None
+        self._listener = listen.open(_BACKLOG)
+        self.url = listen.url(self._listener, is_tls=is_tls)
         app = Board(self._store, settings, access, index, overview).app(metrics)
-        tls = board.tls_cert, board.tls_key
-        self._server = WebServer(app, self._readiness, *tls, timeout_graceful_shutdown=_GRACE_S)
+        self._server = WebServer(app, self._readiness, tls.cert, tls.key, timeout_graceful_shutdown=_GRACE_S)
         if board.metrics_port is not None:
             try:
-                page = self._pages.start(settings.metrics_host, board.metrics_port, "board.metrics_port")
+                page = self._pages.start(Listen("board.metrics_", settings.metrics_host, board.metrics_port))
             except SettingsError:
                 self._listener.close()
                 raise

@@ -7,7 +7,8 @@ import click
 import msgspec
 
 from worker.cli.options import REDIS, note, note_unknown_variables
-from worker.config.loading import config_path, load, redis_fix
+from worker.config.loading import load
+from worker.config.reading import config_path, redis_fix
 from worker.config.settings import SettingsError
 from worker.telemetry import logs
 from worker.telemetry.service import OUTAGE

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from worker.cli.options import REDIS, note_unknown_variables
-from worker.config.loading import config_path, load, redis_fix
+from worker.config.reading import config_path, load_without_judges, redis_fix
 from worker.config.settings import SettingsError
 from worker.telemetry import logs
 from worker.telemetry.service import OUTAGE
@@ -26,7 +26,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     """
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise SettingsError("the gateway needs further packages: pip install 'tracejudge-worker[gateway]'")
-    settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
+    settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, **given))
     OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)

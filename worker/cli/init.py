@@ -8,7 +8,7 @@ import click
 
 from judges.models.registry import known_models
 from worker.cli.options import note
-from worker.config.loading import CONFIG_NAME
+from worker.config.reading import CONFIG_NAME
 
 _MODEL, _KNOWN = next((name, known) for name, known in known_models().items() if "usual" in known)
 _PRICE: Final = ", ".join(f"{key} = {usd}" for key, usd in _KNOWN["price"].items())

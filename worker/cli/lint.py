@@ -1,7 +1,6 @@
 """`tracejudge lint`: all mistakes of a configuration, and what is allowed but probably a mistake.
 
-A start stops at the first mistake. To find the next one, what is wrong is taken out of a copy of the configuration,
-which is then checked again. A mistake that only follows from what was taken out is not reported.
+Nothing is asked over the network. `tracejudge doctor` makes the same checks, and then asks.
 """
 
 import os
@@ -9,53 +8,54 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import click
 from msgspec import Struct
 
+from judges.core.faults import Fault, SettingsError, one_line
+from judges.core.model import ChatRequest
 from judges.custom.definition import MAX_BYTES
-from worker.cli.doctor import budgets, canary
-from worker.cli.doctor.judge_models import calibrations
+from judges.models.registry import known_model
+from judges.registry import configured
 from worker.cli.options import CONFIG, JSON, NOTES, amount, print_json
-from worker.config.checks import check_files, models_of_judge
-from worker.config.loading import Given, build, named_variables, read, unconfigured, unknown_variables
-from worker.config.settings import Rule, Settings, SettingsError
+from worker.config.canary_file import Canary
+from worker.config.errors import Faults, collected
+from worker.config.loading import build
+from worker.config.reading import Given, named_variables, read, unconfigured, unknown_variables
+from worker.config.rule_checks import models_of_judge
+from worker.config.settings import NANO, Rule, Settings
+from worker.judging.reservations import most_tokens
 
 Severity = Literal["error", "warning"]
-_MAX_FINDINGS: Final = 200
 Step = str | int
 Key = tuple[Step, ...]
 
 
 class Code(NamedTuple):
-    """A kind of finding. ``fix`` is for errors that name none; ``words`` is a pattern of the texts of its errors."""
+    """A kind of finding. ``fix`` is for errors that name none."""
 
     code: str
     name: str
     severity: Severity
     meaning: str
     fix: str = ""
-    words: str = ""
 
 
 CODES: Final = (
     Code("TJ001", "unreadable-file", "error", "A file cannot be read, or is no TOML or PEM.",
-        "check its path, its permissions and its syntax",
-        r"cannot be read|the file .* cannot be used|is not (TOML|UTF-8|JSON|a file name)|longer than 1 MiB|is a pipe"),
+        "check its path, its permissions and its syntax"),
     Code("TJ002", "unknown-key", "error", "No setting has this name.",
-        "take it out, or name a key of docs/reference/configuration.md", r"unknown (key|kind)"),
-    Code("TJ003", "missing-key", "error", "A needed key is absent or empty.", "set it", r": is (missing|empty)"),
+        "take it out, or name a key of docs/reference/configuration.md"),
+    Code("TJ003", "missing-key", "error", "A needed key is absent or empty.", "set it"),
     Code("TJ004", "unknown-name", "error", "A judge, model or budget of this name does not exist.",
-        "name one that the configuration has", r"there is no "),
+        "name one that the configuration has"),
     Code("TJ005", "no-probabilities", "error", "The first model of a cascade returns no probabilities.",
-        'name a first model that does, such as one with provider = "decisions"',
-        r"returns no probabilities"),
+        'name a first model that does, such as one with provider = "decisions"'),
     Code("TJ006", "secret-in-file", "error", "A secret stands where the name of its variable belongs.",
-        "name a variable of the environment, and put the secret there", r"never the (key|value|secret|token)"),
+        "name a variable of the environment, and put the secret there"),
     Code("TJ007", "wrong-value", "error", "A value has the wrong type, or is out of its bounds.",
-        "set a value as docs/reference/configuration.md describes it",
-        r"must be(gin)? |has no valid |names no socket|does not name the master|write an amount"),
+        "set a value as docs/reference/configuration.md describes it"),
     Code("TJ008", "conflict", "error", "Values do not go together.", "keep one of them"),
     Code("TJ101", "chooses-nothing", "warning", "A rule chooses no trace."),
     Code("TJ102", "never-wins", "warning", "Another rule already chooses all that a rule chooses."),
@@ -67,16 +67,9 @@ CODES: Final = (
     Code("TJ108", "heuristic-judges", "warning", "Without a configuration the built-in heuristic judges every trace."),
     Code("TJ109", "stale-calibration", "warning", "A calibration was fitted for another version of its judge."),
     Code("TJ110", "canary-without-labels", "warning", "The canary has no labelled trace for a judge of the rules."),
+    Code("TJ111", "ending-model", "warning", "A model leaves its maker's API."),
 )  # fmt: skip
 """Every code. Codes are stable: scripts and suppressions name them."""
-_OF_DOCTOR: Final = (
-    ("budget-not-kept", "budgets", budgets),
-    ("stale-calibration", "calibrations", calibrations),
-    ("canary-without-labels", "canary_file", canary),
-)
-# Without the mistakes a rule may choose something else, and name less.
-_OF_WHOLE: Final = frozenset({"chooses-nothing", "never-wins", "unused"})
-_RULE_NAME: Final = re.compile(r" \(rule '.*'\)$")
 _BY_NAME: Final = {code.name: code for code in CODES}
 
 
@@ -127,115 +120,38 @@ def command(file: str | None, config: str | None, *, as_json: bool) -> None:
 
 
 def lint(environment: Mapping[str, str], config: str | None = None) -> list[LintFinding]:
-    """Return all findings, errors first, each group in the order of the checks."""
-    found: list[LintFinding] = []
-    variables = dict(environment)
-    while True:
-        try:
-            given = read(variables, config)
-            break
-        except SettingsError as error:
-            place, _, text = str(error).partition(": ")
-            found.append(_finding(_code_of(str(error)), text, place=place))
-            if variables.pop(place, None) is None:
-                return found
-    copy = _Copy(given, variables)
-    settings = copy.mistakes(found)
-    if settings is not None:
-        left_out = _OF_WHOLE if found else frozenset()
-        found += (one for one in _warnings(settings, given, environment) if one.name not in left_out)
-    for unknown in unknown_variables(settings or Settings(), environment):
-        fix = f"call it {unknown.close}" if unknown.close else "take it out"
-        text = unknown.ignored or f"nothing reads it; {fix}"
-        found.append(_finding(_BY_NAME["unknown-variable"], text, place=unknown.name))
-    return found
+    """Return all findings: errors, or without any the warnings, in the order of the checks."""
+    return [finding_of(fault) for fault in examine(environment, config).faults]
 
 
-class _Copy:
-    """A configuration from which mistakes are taken out one by one, until the rest is right."""
+class Configuration(NamedTuple):
+    """A configuration, and all that is wrong in it or probably a mistake; no settings if its file cannot be read."""
 
-    def __init__(self, given: Given, environment: Mapping[str, str]) -> None:
-        self._given = given
-        self._environment = environment
-        # Rows of tables keep their number in the file when an earlier one is taken out.
-        self._numbers = {key: list(range(len(rows))) for key, rows in given.values.items() if isinstance(rows, list)}
-        self._reported: set[Key] = set()
-        self._gone: set[str] = set()
+    faults: list[Fault]
+    settings: Settings | None = None
+    path: str | None = None
 
-    def mistakes(self, found: list[LintFinding]) -> Settings | None:
-        """Add the findings; return the settings without the mistakes, None where they cannot be taken out."""
-        for _ in range(_MAX_FINDINGS):
-            settings = None
-            try:
-                settings = build(self._given)
-                check_files(settings, self._given.origin, self._environment, of_worker=True)
-            except SettingsError as error:
-                place, key, text = self._located(str(error))
-                shown = key
-                if len(key) > 1 and isinstance(key[1], int):
-                    shown = (key[0], self._numbers[str(key[0])][key[1]], *key[2:])
-                # An error that only misses what was taken out is not one of the file.
-                follows = re.search("there is no |go(es)? (together|with)", text) and any(
-                    name in text for name in self._gone
-                )
-                if shown not in self._reported and not follows:
-                    found.append(_finding(_code_of(str(error)), text, place=place, key=shown))
-                if key and self._take_out(key, text, shown):
-                    continue
-            return settings
-        return None
-
-    def _located(self, text: str) -> tuple[str, Key, str]:
-        """Split an error into its place, key and text."""
-        text = _RULE_NAME.sub("", text)
-        for place in sorted({"defaults", *self._given.origin.values()}, key=len, reverse=True):
-            if text.startswith(f"{place}: "):
-                rest = text.removeprefix(f"{place}: ")
-                named = re.match(r"[a-z_]+(?:\.[\w-]+|\[\d+\])*", rest)
-                key = parse_key(named[0]) if named else ()
-                if key and key[0] in self._given.origin:
-                    return place, key, rest[named.end() :].removeprefix(":").lstrip() if named else rest
-                # Errors on addresses name the key within a sentence.
-                words = (word for word in re.findall(r"[a-z_]+", rest) if self._given.origin.get(word) == place)
-                return place, tuple(next(zip(words), ())), rest
-        place, _, rest = text.partition(": ")
-        return place, (), rest
-
-    def _take_out(self, key: Key, text: str, shown: Key) -> bool:
-        """Remove what an error names: one item of a list, the key, or, the second time, the table around it."""
-        values = self._given.values
-        held = _at(values, key)
-        wrong = (
-            [item for item in held if isinstance(item, str) and f"'{item}'" in text] if isinstance(held, list) else []
-        )
-        if isinstance(held, list) and wrong and len(held) > len(wrong):
-            held[:] = [item for item in held if item not in wrong]
-            return True
-        repeated = shown in self._reported
-        self._reported.add(shown)
-        while len(key) > 1 and (repeated or _at(values, key) is None):
-            key, repeated = key[:-1], False
-        parent = _at(values, key[:-1])
-        if isinstance(parent, dict) and key[-1] in parent:
-            del parent[key[-1]]
-            self._gone.add(str(key[-1]))
-            if len(key) == 1:
-                del self._given.origin[str(key[0])]
-        elif isinstance(parent, list) and isinstance(key[-1], int) and key[-1] < len(parent):
-            del parent[key[-1]]
-            del self._numbers[str(key[0])][key[-1]]
-        else:
-            return False
-        return True
+    @property
+    def is_wrong(self) -> bool:
+        """Whether no worker would start with it."""
+        return any(_BY_NAME[fault.code].severity == "error" for fault in self.faults)
 
 
-def _at(values: Any, key: Key) -> Any:
-    for step in key:
-        try:
-            values = values[step]
-        except (LookupError, TypeError):
-            return None
-    return values
+def examine(
+    environment: Mapping[str, str], config: str | None, arguments: Mapping[str, object] | None = None
+) -> Configuration:
+    """Read and check a configuration as a worker does at its start, then look for what a start accepts."""
+    try:
+        faults, given = collected(read(environment, config, arguments))
+        further, settings = collected(given.placed(build(given, environment, of_worker=True)))
+    except SettingsError as error:
+        return Configuration([error.fault])
+    faults += further
+    if not faults:
+        warnings, _ = collected(given.placed(_warnings(settings, given, environment)))
+        # The defaults are no mistakes.
+        faults = [fault for fault in warnings if fault.place != "defaults"]
+    return Configuration([*faults, *unknown_variables(settings, environment)], settings, given.path)
 
 
 def parse_key(text: str) -> Key:
@@ -276,56 +192,51 @@ def _parts(dotted: str) -> Key:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
 
 
-def _code_of(text: str) -> Code:
-    return next(code for code in CODES if code.severity == "error" and re.search(code.words, text))
-
-
-def _finding(code: Code, text: str, *, place: str = "", key: Key = ()) -> LintFinding:
-    """Make a finding; the texts of errors hold the fix after a semicolon."""
-    what, _, fix = text.partition("; ")
-    shown = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in key).removeprefix(".")
-    line = None
-    if key and not place.startswith(("TRACEJUDGE_", "--")):
+def finding_of(fault: Fault) -> LintFinding:
+    """Add the line to a fault, and what its code stands for."""
+    line, code = None, _BY_NAME[fault.code]
+    if fault.key and not fault.place.startswith(("TRACEJUDGE_", "--")):
         try:
-            with open(place, encoding="utf-8-sig") as file:  # noqa: PTH123 - a place is no path where nothing is set
-                line = line_of(file.read(MAX_BYTES), key)
+            with open(fault.place, encoding="utf-8-sig") as file:  # noqa: PTH123 - a place is no path if nothing is set
+                line = line_of(file.read(MAX_BYTES), parse_key(fault.key))
         except (OSError, ValueError):
             line = None
-    return LintFinding(code.code, code.name, code.severity, what, fix or code.fix, place, line, shown)
+    what, fix, place, key = map(one_line, (fault.text, fault.fix or code.fix, fault.place, fault.key))
+    return LintFinding(code.code, code.name, code.severity, what, fix, place, line, key)
 
 
-def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) -> Iterator[LintFinding]:
+def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) -> Faults[None]:
     """Find what a start accepts."""
-
-    def warn(name: str, text: str, *key: Step) -> LintFinding:
-        place = given.origin.get(str(key[0]), "") if key else given.path or ""
-        return _finding(_BY_NAME[name], text, place=place, key=key)
-
+    here = given.path or "environment"
     if (absent := unconfigured(settings, given.path)) is not None:
-        yield warn("heuristic-judges", f"{absent}; write one: tracejudge init")
-    for name, text, key in (*_of_rules(settings), *_of_tables(settings)):
-        if key[0] in given.origin:
-            yield warn(name, text, *key)
-    for name, table, check in _OF_DOCTOR:
-        found = check(settings) if table in given.origin else ()
-        yield from (warn(name, f"{one.what}; {one.fix}", table) for one in found if one.result == "warning")
+        yield Fault("", absent, "write one: tracejudge init", "heuristic-judges", here)
+    yield from setting_warnings(settings)
     for variable in sorted(name for name in named_variables(settings) if not environment.get(name)):
-        yield warn("unset-variable", f"{variable} is not set here; set it where the worker runs")
+        yield Fault("", f"{variable} is not set here", "set it where the worker runs", "unset-variable", here)
 
 
-def _of_rules(settings: Settings) -> Iterator[tuple[str, str, Key]]:
-    """Find rules without an effect: the name of the finding, its text, and its key."""
+def setting_warnings(settings: Settings) -> Iterator[Fault]:
+    """Find what is allowed in settings without mistakes, and probably not meant."""
+    yield from _rules(settings)
+    yield from _tables(settings)
+    yield from _models(settings)
+    yield from _budgets(settings)
+    yield from _calibrations(settings)
+    yield from _canary(settings)
+
+
+def _rules(settings: Settings) -> Iterator[Fault]:
     for number, rule in enumerate(settings.rules):
-        key = "rules", number
+        key = f"rules[{number}]"
         if not (rule.rate or rule.always or rule.first_per_hour) or rule.where.service == "":
-            yield "chooses-nothing", f"{rule.name!r} chooses no trace; raise its rate, or take it out", key
+            yield Fault(key, f"{rule.name!r} chooses no trace", "raise its rate, or take it out", "chooses-nothing")
         elif winners := _winners(settings, number):
             what = f"all that {rule.name!r} chooses is chosen by {' and '.join(map(repr, winners))} already"
-            yield "never-wins", f"{what}; take it out, or raise its rate", key
+            yield Fault(key, what, "take it out, or raise its rate", "never-wins")
 
 
-def _of_tables(settings: Settings) -> Iterator[tuple[str, str, Key]]:
-    """Find models, cascades and judges that nothing names, and models that share a label."""
+def _tables(settings: Settings) -> Iterator[Fault]:
+    """Find models, cascades and judges that nothing names."""
     named = {name for rule in settings.rules for name in rule.models}
     used = {name for rule in settings.rules for name in (*settings.models_of(rule), rule.second_model)}
     used |= {cascade.then for name, cascade in settings.cascades.items() if name in named}
@@ -334,12 +245,63 @@ def _of_tables(settings: Settings) -> Iterator[tuple[str, str, Key]]:
     for key, known in (("models", used), ("cascades", named), ("judges", judges)):
         for name in getattr(settings, key):
             if name not in known:
-                yield "unused", "no rule uses it; name it in a rule, or take it out", (key, name)
-    seen: dict[str, str] = {}
+                yield Fault(f"{key}.{name}", "no rule uses it", "name it in a rule, or take it out", "unused")
+
+
+def _models(settings: Settings) -> Iterator[Fault]:
+    labels: dict[str, str] = {}
     for name, model in settings.models.items():
-        if (other := seen.setdefault(model.judge_model, name)) != name:
+        if (other := labels.setdefault(model.judge_model, name)) != name:
             what = f"verdicts of it and of [models.{other}] are one series, since they have one label"
-            yield "shared-label", f"{what}; give one of them a label of its own", ("models", name)
+            yield Fault(f"models.{name}", what, "give one of them a label of its own", "shared-label")
+        known = known_model(model.model or "")
+        if "end" in known:
+            what = f"{model.model} of [models.{name}] leaves its maker's API on {known['end']}"
+            yield Fault(f"models.{name}", what, f"choose {known.get('instead', 'another model')}", "ending-model")
+
+
+def _budgets(settings: Settings) -> Iterator[Fault]:
+    """Check that budgets in USD know what their models cost, and that rates can be reduced."""
+    for name, budget in settings.budgets.items():
+        paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
+        unpriced = [one for one in paid if settings.models[one].price is None]
+        if budget.in_usd and unpriced:
+            what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
+            fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
+            yield Fault("budgets", what, fix, "budget-not-kept")
+        for one in paid:
+            model = settings.models[one]
+            tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
+            usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
+            bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
+            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
+                what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
+                fix = f"raise the limit, or set a lower max_output_tokens of {one}"
+                yield Fault("budgets", what, fix, "budget-not-kept")
+    if settings.budgets and not settings.monitor.enabled:
+        what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
+        yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
+
+
+def _calibrations(settings: Settings) -> Iterator[Fault]:
+    judges = configured(settings.judges) if settings.calibrations else {}
+    models = {model.judge_model: model for model in settings.models.values() if model.decides}
+    for one in settings.calibrations:
+        present = judges[one.judge].for_model(models[one.model]).version
+        if (fitted := one.judge_version or present) != present:
+            what = f"{one.judge} by {one.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
+            fix = f"`tracejudge calibrate --judge {one.judge} --model {one.model}` fits it anew"
+            yield Fault("calibrations", what, fix, "stale-calibration")
+
+
+def _canary(settings: Settings) -> Iterator[Fault]:
+    if settings.canary_file is not None and settings.monitor.enabled and settings.monitor.canary_every_s:
+        canary, judges = Canary.of(settings), configured(settings.judges)
+        named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
+        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
+        if absent:
+            fix = f"add labels for these judges to {settings.canary_file}"
+            yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
 
 
 def _winners(settings: Settings, number: int) -> list[str]:

@@ -26,8 +26,10 @@ from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured, read_judge, shown
 from judges.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
+from worker.config.errors import first_raised
 from worker.config.judge_files import checked, file_of
-from worker.config.loading import config_path, load, place_of, redis_fix, unknown_variables
+from worker.config.loading import load
+from worker.config.reading import config_path, place_of, redis_fix, unknown_variables
 from worker.config.settings import Settings, SettingsError
 from worker.lookup import TraceNotFoundError
 from worker.replay import parse_time
@@ -267,7 +269,7 @@ def offline_judges(
     absent = {one for one in given if one not in files and one not in configured(settings.judges)}
     if found := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
         raise click.UsageError(f"there is no judge {found[0].stem!r}; give its file {found[0]}, or set judges_folder")
-    with_files = msgspec.structs.replace(settings, judges={**settings.judges, **checked(files.values())})
+    with_files = msgspec.structs.replace(settings, judges={**settings.judges, **first_raised(checked(files.values()))})
     judges = judges_named(with_files, *(files[one].name if one in files else one for one in given))
     places = {table.name: table.place.at("model") for table in files.values()}
     for judge in judges if models == () else ():

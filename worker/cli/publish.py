@@ -14,7 +14,7 @@ from tracejudge.log import DeliveryError
 from tracejudge.sharding import shard_of
 from worker.cli.evaluate.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.cli.options import NOTES, REDIS, amount, connect, note, with_retries
-from worker.config.loading import producer_settings
+from worker.config.reading import producer_settings
 from worker.config.settings import MIB, Settings
 from worker.storage.client import StoreError
 

@@ -9,7 +9,8 @@ import click
 from judges.custom.definition import nearest
 from tracejudge_worker import replaced_files
 from worker.cli.options import REDIS
-from worker.config.loading import config_path, load
+from worker.config.loading import load
+from worker.config.reading import config_path
 from worker.config.settings import SettingsError
 from worker.telemetry import logs
 

@@ -6,7 +6,7 @@ Twenty traces come with this module in canary.jsonl; the setting ``canary_file``
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +14,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from judges.core.faults import Fault, fault_of
 from judges.core.judge import Judge
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
+from worker.config.errors import Faults, caught, first_raised, placed
 from worker.config.settings import Settings, SettingsError
 
 CANARY_SERVICE: Final = "tracejudge-canary"
@@ -56,18 +58,13 @@ class Canary:
         self.judges = judges
 
     @classmethod
-    def of(cls, settings: Settings, place: str = "canary_file") -> "Canary":
-        """Read the canary of a configuration, or the built-in one; ``place`` is where the setting stands.
+    def of(cls, settings: Settings) -> "Canary":
+        """Read the canary of a configuration, or the built-in one.
 
         Raises:
             SettingsError: The file cannot be read, or a line is not a labelled trace.
         """
-        judges = configured(settings.judges)
-        if settings.canary_file is None:
-            text = files("worker.config").joinpath("canary.jsonl").read_text(encoding="utf-8")
-            return cls(_read(text, "canary.jsonl", judges), judges)
-        path = Path(settings.canary_file)
-        return cls(_read(read_text(path, f"{place}: {path}", _ADVICE), f"{path}", judges), judges)
+        return first_raised(read_canary(settings))
 
     @cached_property
     def of_judge(self) -> Mapping[str, frozenset[str]]:
@@ -93,6 +90,17 @@ class Canary:
         return all(passed.get(metric) is passes for metric, passes in wanted.items()) if wanted else None
 
 
+def read_canary(settings: Settings) -> Faults[Canary]:
+    """Read the canary of a configuration, or the built-in one."""
+    judges = configured(settings.judges)
+    if settings.canary_file is None:
+        text = files("worker.config").joinpath("canary.jsonl").read_text(encoding="utf-8")
+        return Canary((yield from placed("canary.jsonl", _read(text, judges))), judges)
+    path = Path(settings.canary_file)
+    content = yield from caught(partial(read_text, path, _ADVICE, "canary_file"))
+    return Canary([] if content is None else (yield from placed(f"{path}", _read(content, judges))), judges)
+
+
 def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) -> dict[str, bool]:
     """Return the expected verdicts of a judge by metric; a judge of conversations has none.
 
@@ -106,20 +114,19 @@ def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) ->
     return found
 
 
-def _read(text: str, place: str, judges: Mapping[str, Judge]) -> list[CanaryTrace]:
-    found: dict[str, CanaryTrace] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        one = _trace_of(line, number, f"{place}: line {number}", judges)
-        if (same := found.setdefault(one.trace.trace_id, one)) is not one:
-            raise SettingsError(f"{place}: line {number}: is the same as line {same.line}; take one of them out")
-    if not found:
-        raise SettingsError(f"{place}: holds no trace; {_ADVICE}")
-    if len(found) > MAX_CANARY_TRACES:
+def _read(text: str, judges: Mapping[str, Judge]) -> Faults[list[CanaryTrace]]:
+    traces: dict[str, CanaryTrace] = {}
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    for number, line in lines:
+        trace = yield from caught(partial(_trace_of, line, number, f"line {number}", judges))
+        if trace is not None and (same := traces.setdefault(trace.trace.trace_id, trace)) is not trace:
+            yield Fault("", f"line {number}: is the same as line {same.line}", "take one of them out")
+    if not lines:
+        yield fault_of("", f"holds no trace; {_ADVICE}")
+    if len(traces) > MAX_CANARY_TRACES:
         fix = f"keep the {MAX_CANARY_TRACES} that differ most"
-        raise SettingsError(f"{place}: holds {len(found)} traces, more than {MAX_CANARY_TRACES}; {fix}")
-    return list(found.values())
+        yield Fault("", f"holds {len(traces)} traces, more than {MAX_CANARY_TRACES}", fix)
+    return list(traces.values())
 
 
 def _trace_of(line: str, number: int, place: str, judges: Mapping[str, Judge]) -> CanaryTrace:

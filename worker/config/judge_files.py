@@ -1,43 +1,51 @@
 """Reads the tables that define judges: those of the configuration, and one file each in a folder.
 
-They are read once at the start, with the templates they name: no file is read again while workers judge. Every mistake
-raises ``SettingsError``.
+They are read once at the start, with the templates they name: no file is read again while workers judge.
 """
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+from msgspec import structs
 
+from judges.core.combine import metrics_of
+from judges.core.faults import SettingsError, fault_of
 from judges.core.judge import Judge
 from judges.custom import is_definition, nearly_kind
 from judges.custom.definition import nearest, unread
 from judges.custom.installed import installed
 from judges.registry import JudgeTable, Place, catalogue, complete, is_toml, make_defined, read_judge, shown
-from worker.config.checks import clashes
-from worker.config.errors import describe_error
-from worker.config.settings import SettingsError
+from worker.config.errors import Faults, caught, conversion_fault
 
 log = logging.getLogger("tracejudge.config")
 
 
-def of_tables(tables: Mapping[str, Mapping[str, object]], origin: str, base: Path) -> Iterator[JudgeTable]:
+def of_tables(tables: Mapping[str, Mapping[str, object]], origin: str, base: Path) -> Faults[list[JudgeTable]]:
     """Read the tables `[judges.*]` of a file or variable; names of files in them are relative to ``base``."""
+    whole = []
     for name, values in tables.items():
-        yield complete(JudgeTable(name, Place(origin, f"judges.{name}"), values), base)
+        table = JudgeTable(name, Place(origin, f"judges.{name}"), values)
+        whole.append((yield from caught(partial(complete, table, base))))
+    return [table for table in whole if table is not None]
 
 
-def of_folder(folder: Path, place: str) -> Iterator[JudgeTable]:
-    """Read each `NAME.toml` of a folder, which is named at ``place``; other files are ignored."""
+def of_folder(folder: Path) -> Faults[list[tuple[str, JudgeTable | None]]]:
+    """Read each `NAME.toml` of a folder, None for one that is wrong; other files are ignored."""
     try:
-        found = sorted(path for path in folder.iterdir() if is_toml(path) and not path.is_dir())
+        paths = sorted(path for path in folder.iterdir() if is_toml(path) and path.name[0] != "." and not path.is_dir())
     except OSError as error:
-        fix = "make that folder, or take the key out"
-        raise SettingsError(f"{place}: {shown(folder)} {unread(error, fix)}") from error
-    for path in found:
-        if not path.name.startswith("."):
-            yield read_judge(path)
+        message = f"{shown(folder)} {unread(error, 'make that folder, or take the key out')}"
+        yield fault_of("judges_folder", message, "unreadable-file")
+        return []
+    tables = []
+    for path in paths:
+        table = yield from caught(partial(read_judge, path))
+        tables.append((path.stem, table))
+    return tables
 
 
 def file_of(folder: Path, name: str) -> Path | None:
@@ -45,23 +53,28 @@ def file_of(folder: Path, name: str) -> Path | None:
     return next((path for path in folder.glob(f"{name}.*") if is_toml(path) and path.stem == name), None)
 
 
-def checked(tables: Iterable[JudgeTable]) -> Mapping[str, Mapping[str, object]]:
-    """Check every table; return their values by the name of the judge."""
-    found: dict[str, JudgeTable] = {}
+def checked(tables: Iterable[JudgeTable]) -> Faults[Mapping[str, Mapping[str, object]]]:
+    """Check every table; return the values of those that are right by the name of the judge."""
+    named: dict[str, JudgeTable] = {}
     for table in tables:
-        if (first := found.get(table.name)) is not None:
-            here, there = table.place.at(), first.place.at()
-            if not is_definition(first.values) and is_definition(table.values):
-                fix = "write what is to be changed there, and take this table out"
-                raise SettingsError(f"{there}: the judge {table.name} is defined in {here}; {fix}")
+        if (first := named.setdefault(table.name, table)) is table:
+            continue
+        here, there = table.place.at(), first.place.at()
+        if not is_definition(first.values) and is_definition(table.values):
+            fix = "write what is to be changed there, and take this table out"
+            yield first.place.fault(f"the judge {table.name} is defined in {here}; {fix}", "conflict")
+        else:
             fix = f"{there} has that name too; rename one of them, or take it out"
-            raise SettingsError(f"{here}: the judge {table.name} is there twice: {fix}")
-        found[table.name] = table
-    for clash in clashes({name: check(table) for name, table in found.items()}):
-        if clash.judge in found:
+            yield table.place.fault(f"the judge {table.name} is there twice: {fix}", "conflict")
+    judges = {}
+    for name, table in named.items():
+        if (judge := (yield from caught(partial(check, table)))) is not None:
+            judges[name] = judge
+    for clash in clashes(judges):
+        if clash.judge in named:
             what = f"a metric of {clash.judge} is exported as {clash.name}, and so is one of {clash.other}"
-            raise SettingsError(f"{found[clash.judge].place.at()}: {what}; rename this judge")
-    return {name: table.values for name, table in found.items()}
+            yield named[clash.judge].place.fault(f"{what}; rename this judge", "conflict")
+    return {name: named[name].values for name in judges}
 
 
 def check(table: JudgeTable) -> Judge:
@@ -72,7 +85,7 @@ def check(table: JudgeTable) -> Judge:
             return _with_settings(place, catalogue()[name], values)
         close = nearest(name, catalogue())
         if "did you mean" in close and nearly_kind(values) is None:
-            raise SettingsError(f"{place.at()}: there is no such judge{close}")
+            raise place.error(f"there is no such judge{close}", "unknown-name")
     if values.get("fill") == "inline":
         log.warning("the judge %s is filled inline: a text of a trace may give it orders (prompt injection)", name)
     return make_defined(table)
@@ -81,9 +94,36 @@ def check(table: JudgeTable) -> Judge:
 def _with_settings(place: Place, judge: Judge, values: Mapping[str, object]) -> Judge:
     kind = type(judge.settings)
     if values and not kind.__struct_fields__:
-        fix = "unknown key; this judge has no settings, take it out"
-        raise SettingsError(f"{place.at(next(iter(values)))}: {fix}")
+        raise place.error("unknown key; this judge has no settings, take it out", "unknown-key", next(iter(values)))
     try:
         return judge.configured(values)
     except msgspec.ValidationError as error:
-        raise SettingsError(describe_error(place.at(), kind, error)) from error
+        fault = conversion_fault(place.table, kind, error)
+        raise SettingsError(structs.replace(fault, place=place.file)) from error
+
+
+class Clash(NamedTuple):
+    """An exported name that metrics of two judges share; ``judge`` is listed after ``other``."""
+
+    name: str
+    judge: str
+    other: str
+
+
+def exported_name(judge: str, metric: str) -> str:
+    """Return the name of a metric in exports: the judge's name where the metric has it too, else both."""
+    return judge if metric == judge else f"{judge}_{metric}"
+
+
+def clashes(own: Mapping[str, Judge]) -> Iterator[Clash]:
+    """Find exported names that two judges share: the user's own, those of distributions, and the built-in ones."""
+    # Exporters name a result after its judge and metric alone, so equal names would be one series there.
+    built_in = catalogue()
+    taken: dict[str, str] = {}
+    for judge in {**built_in, **installed(frozenset(built_in)), **own}.values():
+        # With the metrics that only panels give.
+        for metric in metrics_of(judge.metrics):
+            name = exported_name(judge.name, metric.name)
+            other = taken.setdefault(name, judge.name)
+            if other != judge.name:
+                yield Clash(name, judge.name, other)

@@ -3,17 +3,18 @@
 They stand in one file, which the monitor reads and the alert rules are generated from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
+from judges.core.faults import fault_of
 from judges.custom.definition import read_toml
 from judges.registry import catalogue
-from worker.config.errors import describe_error
-from worker.config.settings import SettingsError
+from worker.config.errors import Faults, caught, conversion_fault, first_raised
 
 FILE_NAME: Final = "objectives.toml"
 Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -45,24 +46,31 @@ def read_objectives(path: Path, place: str = "") -> tuple[Objective, ...]:
     Raises:
         SettingsError: The file cannot be read, or a row is wrong.
     """
-    here = place or path.name
-    raw = read_toml(path, f"correct {here}").get("objectives", [])
+    return first_raised(read_rows(path, place))
+
+
+def read_rows(path: Path, place: str = "") -> Faults[tuple[Objective, ...]]:
+    """Read and check the rows of a file as ``read_objectives``."""
+    raw = yield from caught(partial(read_toml, path, f"correct {place or path.name}"))
+    if raw is None:
+        return ()
     try:
-        rows = msgspec.convert(raw, tuple[Objective, ...])
+        rows = msgspec.convert(raw.get("objectives", []), tuple[Objective, ...])
     except msgspec.ValidationError as error:
-        raise SettingsError(describe_error(f"{path}: objectives", tuple[Objective, ...], error)) from error
-    if (mistake := mistake_in(rows)) is not None:
-        raise SettingsError(f"{path}: {mistake}")
+        yield structs.replace(conversion_fault("objectives", tuple[Objective, ...], error), place=f"{path}")
+        return ()
+    for mistake in mistakes_in(rows):
+        yield fault_of("objectives", mistake, place=f"{path}")
     return rows
 
 
-def mistake_in(rows: Sequence[Objective]) -> str | None:
-    """Return what is wrong with the rows together, and how to fix it."""
+def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
+    """Find what is wrong with the rows together, and how to fix it."""
     names = [(row.judge, row.metric) for row in rows]
     judges = catalogue()
-    for row in rows:
-        if names.count((row.judge, row.metric)) > 1:
-            return f"objectives: {row.judge} has two rows for {row.metric}; leave one"
+    for number, row in enumerate(rows):
+        if names[number] in names[:number]:
+            yield f"{row.judge} has two rows for {row.metric}; leave one"
         if not row.own:
             # The alerts of a misspelled name would be silent for ever.
             judge = judges.get(row.judge)
@@ -70,5 +78,4 @@ def mistake_in(rows: Sequence[Objective]) -> str | None:
             if row.metric not in rated:
                 nothing = f"{row.judge} passes or fails nothing called {row.metric}"
                 what = nothing if judge else f"no built-in judge {row.judge}"
-                return f"objectives: {what}; correct the name, or set own = true for a judge of your own"
-    return None
+                yield f"{what}; correct the name, or set own = true for a judge of your own"

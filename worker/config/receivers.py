@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
-from judges.models.http import is_endpoint
+from judges.core.faults import Fault, fault_of
+from judges.models.credentials import is_endpoint
 from tracejudge.redis_url import has_misplaced_login
+from worker.config.serving import Secret
 
-# A secret pasted in place of the variable's name has other characters, as a rule.
-_VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-_AS_NAME: Final = "give the name of the variable that holds it, as PHOENIX_API_KEY, never the value itself"
 HttpUrl = Annotated[str, Meta(extra={"schemes": ("http", "https")})]
+QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
 _Timeout = Annotated[float, Meta(gt=0, le=600)]
 
 
@@ -26,7 +26,16 @@ def base_url(url: str, paths: tuple[str, ...]) -> str:
     return parts._replace(path=path.removesuffix(own).rstrip("/")).geturl()
 
 
-class Secret(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+def url_fault(key: str, url: str) -> Fault | None:
+    """Check the address of an HTTP server; the URL, which may hold a password, is never repeated."""
+    if has_misplaced_login(url):
+        return fault_of(key, QUOTING)
+    if "://" not in url:
+        return Fault(key, "has no scheme", "write http:// or https:// before the host")
+    return None if is_endpoint(url) else Fault(key, "must be http://host:port or https://host:port")
+
+
+class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where the value of a header is kept.
 
     Attributes:
@@ -55,14 +64,11 @@ class ReceiverSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_def
     only: Literal["all", "failed"] = "all"
     export_explanations: bool | None = None
 
-    def faults(self) -> Iterator[tuple[bool, str]]:
-        """Check what no type shows: whether something is wrong, and the text of the error from the key on."""
-        keys = (key for key in self.__struct_fields__ if key.endswith("_env"))
-        for key in keys:
-            variable, file = getattr(self, key), key.replace("_env", "_file")
-            yield variable is not None and _VARIABLE_NAME.fullmatch(variable) is None, f"{key}: {_AS_NAME}"
-            both = variable is not None and getattr(self, file, None) is not None
-            yield both, f"{file}: goes in place of {key}; take one of them out"
+    def faults(self, key: str) -> Iterator[Fault]:
+        """Check what no type shows; ``key`` is the table with a dot."""
+        for name in self.__struct_fields__:
+            if name.endswith("_env"):
+                yield from Secret.of(self, f"{key}{name.removesuffix('env')}").faults()
 
     @property
     def kind(self) -> str:
@@ -90,37 +96,39 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
     url: HttpUrl | None = None
     api_key_env: str | None = None
     api_key_file: str | None = None
-    headers: Mapping[str, Secret] = {}
+    headers: Mapping[str, HeaderSource] = {}
     timeout: _Timeout = 30.0
     ca_file: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
 
-    def faults(self) -> Iterator[tuple[bool, str]]:
+    def secrets(self, key: str) -> dict[str, Secret]:
+        """Return where the values of the headers are kept."""
+        sources = self.headers.items()
+        return {name: Secret(f"{key}headers.{name}.", source.env, source.file) for name, source in sources}
+
+    def faults(self, key: str) -> Iterator[Fault]:
         """Check what no type shows."""
-        yield from super().faults()
-        yield (
-            self.url is None and self.needs_url,
-            "url: is missing; set the address of the receiver, as http://host:port",
-        )
-        has_scheme = self.url is None or "://" in self.url
-        yield not has_scheme, "url: has no scheme; write http:// or https:// before the host"
-        is_wrong = self.url is not None and (has_misplaced_login(self.url) or not is_endpoint(self.url))
-        yield is_wrong, "url: must be http://host:port or https://host:port"
-        path = "" if is_wrong or not self.paths else urlsplit(base_url(self.url or "", self.paths)).path
+        yield from super().faults(key)
+        if self.url is None and self.needs_url:
+            fix = "set the address of the receiver, as http://host:port"
+            yield Fault(f"{key}url", "is missing", fix, "missing-key")
+        if self.url is not None:
+            fault = url_fault(f"{key}url", self.url)
+            yield from (fault,) if fault is not None else self._path_faults(f"{key}url", self.url)
+        for name, secret in self.secrets(key).items():
+            if _HEADER_NAME.fullmatch(name) is None:
+                yield Fault(f"{key}headers", f"{name!r} is no name of a header", "use letters, digits and -")
+            yield from secret.faults(is_needed=True)
+        if self.client_key is not None and self.client_cert is None:
+            yield Fault(f"{key}client_key", "goes with client_cert", "set it as well", "conflict")
+
+    def _path_faults(self, key: str, url: str) -> Iterator[Fault]:
+        path = urlsplit(base_url(url, self.paths)).path if self.paths else ""
         for other, kind in _APIS.items():
-            fix = f"set the kind {kind}, or leave the path out" if kind else "leave the path out"
-            yield kind != self.kind and path.endswith(other), f"url: ends in {other}, the path of another API; {fix}"
-        for name, source in self.headers.items():
-            is_name = _HEADER_NAME.fullmatch(name) is not None
-            yield not is_name, f"headers: {name!r} is no name of a header; use letters, digits and -"
-            yield (source.env is None) == (source.file is None), f"headers.{name}: set env or file, one of them"
-            is_named = source.env is None or _VARIABLE_NAME.fullmatch(source.env) is not None
-            yield not is_named, f"headers.{name}.env: {_AS_NAME}"
-        yield (
-            self.client_key is not None and self.client_cert is None,
-            "client_key: goes with client_cert; set it as well",
-        )
+            if kind != self.kind and path.endswith(other):
+                fix = f"set the kind {kind}, or leave the path out" if kind else "leave the path out"
+                yield Fault(key, f"ends in {other}, the path of another API", fix, "conflict")
 
 
 class OtlpSettings(

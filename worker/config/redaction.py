@@ -18,11 +18,11 @@ from typing import Final, Self
 
 import msgspec
 
+from judges.core.faults import SettingsError, fault_of
 from judges.custom.definition import read_text
-from judges.python.protocol import withhold
 from tracejudge import Trace
 from tracejudge.content.redact import redact_record, redact_secrets
-from worker.config.settings import MAX_KEY_BYTES, Redact, Settings, SettingsError
+from worker.config.settings import MAX_KEY_BYTES, Redact, Settings
 from worker.storage.client import Store, StoreError
 
 MAX_MATCH_CHARS: Final = 1_024
@@ -146,12 +146,11 @@ def configured_user_key(settings: Settings) -> str | None:
     """Return the key of the settings, or of the file they name; None where neither is set."""
     if settings.user_key_file is None:
         return settings.user_key
-    here = f"user_key_file: {settings.user_key_file}"
-    key = read_text(Path(settings.user_key_file), here, "give the path of a file that holds the key").strip()
+    path = Path(settings.user_key_file)
+    key = read_text(path, "give the path of a file that holds the key", "user_key_file").strip()
     if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
-        raise SettingsError(
-            f"{here}: must hold a key of 1 to {MAX_KEY_BYTES} bytes; write one and nothing else into it"
-        )
+        what = f"{path}: must hold a key of 1 to {MAX_KEY_BYTES} bytes; write one and nothing else into it"
+        raise SettingsError(fault_of("user_key_file", what))
     return key
 
 
@@ -200,15 +199,3 @@ class UserKeys:
     def _kept(self) -> str | None:
         kept = self._store.call(lambda client: client.get(self._name))
         return kept.decode() if kept else None
-
-
-def keep_secrets(settings: Settings) -> None:
-    """Withhold the environment variables that hold our keys, tokens and passwords from judges in Python."""
-    keys = (model.api_key_env for model in settings.models.values())
-    named = (*keys, settings.metrics_token_env, settings.metrics_password_env)
-    for receiver in settings.receivers.values():
-        headers = getattr(receiver, "headers", {}).values()
-        variables = (getattr(receiver, key, None) for key in ("api_key_env", "public_key_env", "secret_env"))
-        named = (*named, *variables, *(source.env for source in headers))
-    named = (*named, *(token.token_env for token in settings.gateway.tokens.values()))
-    withhold(*(name for name in named if name is not None))

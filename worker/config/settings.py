@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 
 from judges.core.combine import Combine
 from judges.core.decision import Calibration
+from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 - exported here
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
-from judges.custom.definition import SettingsError as SettingsError  # noqa: PLC0414 - exported here
 from worker.config.receivers import HttpUrl, OtlpSettings, Receiver
 from worker.storage.client import address
 

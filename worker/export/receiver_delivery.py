@@ -25,17 +25,17 @@ from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
-from worker.config.checks import exported_name
 from worker.config.graders import providers
+from worker.config.judge_files import exported_name
 from worker.config.receivers import HttpReceiver, base_url
 from worker.config.redaction import Redaction
+from worker.config.serving import Secret
 from worker.config.settings import Settings, SettingsError
 from worker.export.consumer import ExportConsumer
 from worker.export.receiver_client import Destination, ReceiverClient, Reply, Request
 from worker.queue.ledger import OutboxEntry
 from worker.storage.client import Store, StoreError, address
 from worker.telemetry.finding import Check, Finding, broken, cause_of, ok, warning
-from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.export")
@@ -518,12 +518,8 @@ class HttpExporter(ReceiverExporter):
         """
         options = settings.all_receivers[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
-        headers = {}
-        for header, source in options.headers.items():
-            key = f"receivers.{name}.headers.{header}"
-            value = read_secret(key, source.env, source.file, os.environ, joint=".")
-            if value is not None:
-                headers[header] = value
+        secrets = options.secrets(f"receivers.{name}.").items()
+        headers = {header: value for header, secret in secrets if (value := secret.read(os.environ)) is not None}
         return Destination(
             url=cls.url_of(options),
             setting="otlp_endpoint" if name == "otel" else f"url of [receivers.{name}]",
@@ -594,7 +590,7 @@ class HttpExporter(ReceiverExporter):
         Raises:
             SettingsError: It is absent.
         """
-        return read_secret(f"receivers.{name}.api_key", options.api_key_env, options.api_key_file, os.environ)
+        return Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
 
     @property
     def address(self) -> str:

@@ -22,14 +22,14 @@ from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from worker.config.serving import LEAST_TOKEN_CHARS, Listen, Secret
 from worker.config.settings import Settings, SettingsError
 from worker.selection.lenient import shown_id, shown_names
 from worker.selection.unusable import InvalidRecord, LeftOutRecord, UnusableInput
-from worker.telemetry.http_server import LOOPBACK, Credential, read_secret
+from worker.telemetry.http_server import Credential
 from worker.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
-_MIN_TOKEN_CHARS: Final = 16
 _BODY_S: Final = 30.0
 _MAX_HELD_BYTES: Final = 80 * 1024 * 1024
 """Bodies that one process holds at a time: parsed, they take up to twice as much again."""
@@ -279,15 +279,12 @@ class Access:
         """
         clients: dict[str, Client] = {}
         for name, token in settings.gateway.tokens.items():
-            here = f"gateway.tokens.{name}.token"
-            secret = read_secret(here, token.token_env, token.token_file, environment) or ""
-            if not secret.isascii() or any(sign.isspace() for sign in secret) or len(secret) < _MIN_TOKEN_CHARS:
-                fix = f"must be at least {_MIN_TOKEN_CHARS} ASCII characters without blanks; make one at random"
-                raise SettingsError(f"{here}: {fix}")
+            key = f"gateway.tokens.{name}.token_"
+            secret = Secret.of(token, key).token(environment, LEAST_TOKEN_CHARS) or ""
             if secret in clients:
-                raise SettingsError(f"{here}: another token has the same value; make each at random")
+                raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
             clients[secret] = Client(name, token.service, token.rate)
-        if not clients and settings.gateway.host not in LOOPBACK:
+        if not clients and not Listen.of(settings.gateway, "gateway.").is_local:
             fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
             raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
         return cls(clients)

@@ -20,7 +20,7 @@ from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import ItemEncoder
 from tracejudge.ids import fresh_trace_id
 from tracejudge.settings import Settings as SdkSettings
-from worker.config.loading import producer_settings
+from worker.config.reading import producer_settings
 from worker.config.redaction import Redaction
 from worker.config.settings import Settings
 from worker.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values

@@ -16,6 +16,7 @@ from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracejudge.redis_url import parse_redis_url
+from worker.config.serving import Listen, Tls
 from worker.config.settings import Settings
 from worker.gateway.admission import Access, Bodies, Losses
 from worker.gateway.app import Gateway
@@ -26,7 +27,7 @@ from worker.selection.unusable import UnusableInput
 from worker.storage.client import make_stores
 from worker.storage.keys import Keys
 from worker.telemetry.health import Readiness
-from worker.telemetry.http_server import HttpServer, listen, server_tls, url_of
+from worker.telemetry.http_server import HttpServer
 from worker.telemetry.metrics import GatewayMetrics
 from worker.telemetry.service import ServiceThread
 from worker.telemetry.web_server import WebServer
@@ -210,17 +211,17 @@ class GatewayServer:
         if soft != resource.RLIM_INFINITY and soft < most:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        listener = listen(gateway.host, gateway.port, "gateway.port", _BACKLOG)
-        server_tls("gateway.tls_cert", gateway.tls_cert, gateway.tls_key)
+        listen, tls = Listen.of(gateway, "gateway."), Tls.of(gateway, "gateway.tls_").context()
+        listener = listen.open(_BACKLOG)
         server = self._server()
-        page = self._pages.start(self._settings.metrics_host, gateway.metrics_port, "gateway.metrics_port")
+        page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         for thread in self._threads:
             thread.start()
-        intake = url_of(gateway.host, listener, is_tls=gateway.tls_cert is not None)
+        intake = listen.url(listener, is_tls=tls is not None)
         server.started_hook = partial(log.info, "gateway started", intake=intake, metrics=page)
         try:
             server.run(sockets=[listener])

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from worker.config.checks import models_of_judge
+from worker.config.rule_checks import models_of_judge
 from worker.config.settings import NANO, Budget, Rule, Settings
 from worker.monitor.gauges import Sample, Watch
 from worker.monitor.series import DAY_S, HOUR_S

@@ -58,7 +58,7 @@ class Check(NamedTuple):
         # Without the driver's text, which may hold an address or a key.
         what, fix = "cannot be checked", "fix Redis, then run the doctor again"
         try:
-            return self.run()
+            return list(self.run())
         except StoreError as error:
             what = f"{what}: {error}"
         except NoPermissionError:

@@ -7,7 +7,6 @@ logged or repeated in a reply.
 
 import asyncio
 import base64
-import errno
 import gzip
 import hmac
 import socket
@@ -17,7 +16,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +24,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from worker.config.settings import Settings, SettingsError
+from worker.config.serving import Listen, Secret, Tls
+from worker.config.settings import Settings
 from worker.telemetry.health import Readiness
 
 _REALM: Final = 'realm="tracejudge"'
@@ -68,16 +67,12 @@ class HttpAuth:
         Raises:
             SettingsError: It is absent, or an HTTP header cannot hold it.
         """
-        token = read_secret("metrics_token", settings.metrics_token_env, settings.metrics_token_file, environment)
+        token = Secret.of(settings, "metrics_token_").token(environment)
         if token is not None:
-            if not token.isascii() or any(sign.isspace() for sign in token):
-                raise SettingsError("metrics_token: holds a blank or a character beyond ASCII; no bearer token may")
             return cls("Bearer", token)
         if settings.metrics_user is None:
             return cls()
-        password = read_secret(
-            "metrics_password", settings.metrics_password_env, settings.metrics_password_file, environment
-        )
+        password = Secret.of(settings, "metrics_password_").read(environment)
         return cls("Basic", password or "", settings.metrics_user)
 
     @property
@@ -95,58 +90,7 @@ class HttpAuth:
         return shown.shows(self._secret) and (shown.scheme, shown.user) == (self.scheme.lower(), self._user)
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Load certificate and key of the metrics page."""
-    return server_tls("metrics_tls_cert", settings.metrics_tls_cert, settings.metrics_tls_key)
-
-
-def server_tls(setting: str, cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Load the certificate that a setting names, and its key; None where nothing is served over TLS.
-
-    Raises:
-        SettingsError: They cannot be read or do not belong together.
-    """
-    if cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
-        context.load_cert_chain(cert, key, password=b"")
-    except ssl.SSLError as error:
-        fix = f"{cert} and {key} must be PEM, the key without a passphrase and of this certificate"
-        raise SettingsError(f"{setting}: certificate and key cannot be used ({error.reason}); {fix}") from None
-    except OSError as error:
-        raise SettingsError(f"{setting}: certificate or key cannot be read ({error.strerror}): {cert}, {key}") from None
-    return context
-
-
-def read_secret(
-    key: str, variable: str | None, path: str | None, environment: Mapping[str, str], *, joint: str = "_"
-) -> str | None:
-    """Read a secret from a variable, or from a file without the line break at its end.
-
-    Messages name the setting as ``key``, ``joint``, and ``env`` or ``file``.
-    """
-    if variable is not None:
-        secret, where = environment.get(variable, ""), f"{key}{joint}env: the variable {variable}"
-    elif path is not None:
-        where = f"{key}{joint}file: {path}"
-        try:
-            secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-        except OSError as error:
-            raise SettingsError(f"{where} cannot be read ({error.strerror})") from None
-        except UnicodeDecodeError:
-            raise SettingsError(f"{where} is not UTF-8") from None
-    else:
-        return None
-    if not secret.strip():
-        raise SettingsError(f"{where} is empty; put the secret there")
-    return secret
-
-
 log = structlog.get_logger("tracejudge.http")
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _HEAD_S: Final = 5.0
 """For the TLS handshake and the head of the request together."""
 _REPLY_S: Final = 10.0
@@ -204,29 +148,6 @@ class _Connection(web.RequestHandler):
         log.error("request failed", error=type(exc_info).__name__)
 
 
-def listen(host: str, port: int, setting: str, backlog: int) -> socket.socket:
-    """Open a port; 0 takes any free one.
-
-    Raises:
-        SettingsError: The address cannot be used; ``setting`` names its port.
-    """
-    try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(where[:2], family=family, backlog=backlog)
-    except OSError as error:
-        # Python adds the address in brackets.
-        cause = str(error.strerror).partition(" (")[0]
-        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        another = setting.replace("port", "host") if is_host else f"{setting}, or 0 for any free one"
-        raise SettingsError(f"{setting}: {host}:{port} cannot be used ({cause}); set another {another}") from error
-
-
-def url_of(host: str, listener: socket.socket, *, is_tls: bool) -> str:
-    """Return the address of a server."""
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if is_tls else 'http'}://{shown}:{listener.getsockname()[1]}"
-
-
 class HttpServer:
     """The pages of one worker."""
 
@@ -252,25 +173,26 @@ class HttpServer:
         Raises:
             SettingsError: One of them cannot be used.
         """
-        return cls(registry, readiness, HttpAuth.of(settings, environment), tls_context(settings))
+        tls = Tls.of(settings, "metrics_tls_").context()
+        return cls(registry, readiness, HttpAuth.of(settings, environment), tls)
 
-    def start(self, host: str, port: int, setting: str = "metrics_port") -> str:
-        """Listen, and return the address of the metrics page; port 0 takes any free one.
+    def start(self, listen: Listen) -> str:
+        """Listen, and return the address of the metrics page.
 
         Raises:
-            SettingsError: The address cannot be used; ``setting`` names its port.
+            SettingsError: The address cannot be used.
         """
         # Bound here, so that the caller gets the error.
-        listener = listen(host, port, setting, backlog=64)
+        listener = listen.open(backlog=64)
         listener.settimeout(0)
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._stop = partial(runner.get_loop().call_soon_threadsafe, self._stopping.set)
         self._thread = threading.Thread(target=self._run, args=(runner, listener), name="tracejudge-http", daemon=True)
         self._thread.start()
-        if self._access.scheme is None and host not in LOOPBACK:
+        if self._access.scheme is None and not listen.is_local:
             fix = "set metrics_token_env, or metrics_user with metrics_password_env"
-            log.warning("metrics readable without credentials", host=host, fix=fix)
-        return f"{url_of(host, listener, is_tls=self._tls is not None)}/metrics"
+            log.warning("metrics readable without credentials", host=listen.host, fix=fix)
+        return f"{listen.url(listener, is_tls=self._tls is not None)}/metrics"
 
     def stop(self) -> None:
         """Close the listener and every connection."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, get_args, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from judges.agent.conversation import End
+from judges.core.exploration import End
 from worker.config.settings import Settings
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")

@@ -217,7 +217,7 @@ def test_an_address_that_is_none_shows_no_password(run: Run) -> None:
     for url in (f"redis://:{SECRET}/x@host:6379/0", f"http://:{SECRET}@host", f"redis://[{SECRET}"):
         ended = run("account", "--redis-url", url)
         assert ended.code == 2
-        assert ended.complaint.startswith("tracejudge: --redis-url: redis_url ")
+        assert ended.complaint.startswith("tracejudge: --redis-url: redis_url: ")
 
 
 @pytest.mark.parametrize(

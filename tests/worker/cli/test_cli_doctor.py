@@ -37,8 +37,6 @@ ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis per
         "metrics page",
         "judge versions",
         "model families",
-        "canary",
-        "ends of models",
     ),
 }
 
@@ -76,15 +74,15 @@ def test_the_configuration_file_is_named_and_its_absence_is_a_warning(
 ) -> None:
     looked_at = f"--config and TRACEJUDGE_CONFIG are not set, and there is no tracejudge.toml in {tmp_path}"
     what = f"no configuration ({looked_at}): the built-in heuristic judges every trace"
-    absent = ("warning", what, "write one: tracejudge init")
-    assert examined(run, url=NOWHERE)[1]["configuration"] == absent
+    absent = ("warning", f"environment: {what}", "write one: tracejudge init")
+    assert examined(run, url=NOWHERE)[1]["heuristic-judges"] == absent
     Path("mine.toml").touch()
     assert examined(run, "--config", "mine.toml", url=NOWHERE)[1]["configuration"] == ("ok", "mine.toml", "")
     monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "safe", "judges": ["safety"]}]')
     assert examined(run, url=NOWHERE)[1]["configuration"] == ("ok", "from variables, without a file", "")
     monkeypatch.setenv("TRACEJUDGE_RULE", "[]")
-    unknown = ("warning", "TRACEJUDGE_RULE is no setting", "call it TRACEJUDGE_RULES")
-    assert examined(run, url=NOWHERE)[1]["variables"] == unknown
+    unknown = ("warning", "TRACEJUDGE_RULE: is no setting", "did you mean TRACEJUDGE_RULES?")
+    assert examined(run, url=NOWHERE)[1]["unknown-variable"] == unknown
 
 
 def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:
@@ -95,22 +93,21 @@ def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:
     assert found["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
 
 
-def test_the_canary_is_counted_and_a_file_without_the_judges_of_the_rules_is_a_warning(run: Run) -> None:
+def test_a_canary_without_the_judges_of_the_rules_is_a_warning(run: Run) -> None:
     config, own = Path("tracejudge.toml"), Path("own.jsonl")
     found = {}
     for name, text in (
         ("built-in", ""),
-        ("off", "[monitor]\ncanary_every_s = 0\n"),
+        ("off", '[monitor]\ncanary_every_s = 0\ncanary_file = "own.jsonl"\n'),
         ("own", 'canary_file = "own.jsonl"\n'),
     ):
         own.write_text('{"output": "It is warm.", "labels": {"safety": "pass"}}\n', encoding="utf-8")
         config.write_text(text, encoding="utf-8")
-        found[name] = examined(run, url=NOWHERE)[1]["canary"]
+        found[name] = examined(run, url=NOWHERE)[1].get("canary-without-labels")
     own.unlink()
     missing = examined(run, url=NOWHERE)[1]
-    assert found["built-in"].what == "54 evaluations every 3,600 s"
-    assert (found["off"].result, found["off"].what.startswith("off")) == ("ok", True)
-    what = "1 evaluations every 3,600 s; no trace is labelled for groundedness, relevance_to_query"
+    assert found["built-in"] == found["off"] is None
+    what = "tracejudge.toml: canary_file: no trace is labelled for groundedness, relevance_to_query"
     assert found["own"] == ("warning", what, "add labels for these judges to own.jsonl")
     assert list(missing) == ["configuration"]
     assert missing["configuration"].what.startswith(
@@ -144,7 +141,7 @@ def test_a_redis_that_is_absent(run: Run) -> None:
         f"nothing listens at redis://127.0.0.1:{port}/0",
         "start Redis there, or correct the address",
     )
-    parts = {"packages", "configuration", "redis", "metrics page", "model default", "canary", "ends of models"}
+    parts = {"packages", "configuration", "redis", "metrics page", "model default", "heuristic-judges"}
     assert set(found) == parts, "what needs Redis is not named as well"
     assert SECRET not in ended.out
 

@@ -3,11 +3,13 @@
 from msgspec import structs
 from stage_parts import Ground, make_verdict, settings_of
 
+from judges.core.faults import Fault
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
-from worker.cli.doctor.judge_models import calibrations, ends, families, same_family
+from worker.cli.doctor.judge_models import families, same_family
+from worker.cli.lint import setting_warnings
 from worker.config.settings import JudgeCalibration, Settings
-from worker.telemetry.finding import ok, warning
+from worker.telemetry.finding import ok
 
 DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
 
@@ -17,16 +19,13 @@ def test_calibrations_of_earlier_versions_are_named() -> None:
     known = Settings(models={"cheap": DECIDER})
     for version in (None, present):
         given = JudgeCalibration(judge="safety", model="decider", platt=(0.5, 0.0), judge_version=version)
-        found = calibrations(structs.replace(known, calibrations=(given,)))
-        assert found == [ok("calibrations", "1, all for the present versions")], version
+        warnings = setting_warnings(structs.replace(known, calibrations=(given,)))
+        assert "stale-calibration" not in {fault.code for fault in warnings}, version
     old = JudgeCalibration(judge="safety", model="decider", judge_version="0" * 32)
-    assert calibrations(structs.replace(known, calibrations=(old,))) == [
-        warning(
-            "calibrations",
-            f"safety by decider was calibrated in version 00000000, and is {present[:8]} now",
-            "`tracejudge calibrate --judge safety --model decider` fits it anew",
-        )
-    ]
+    what = f"safety by decider was calibrated in version 00000000, and is {present[:8]} now"
+    fix = "`tracejudge calibrate --judge safety --model decider` fits it anew"
+    warnings = setting_warnings(structs.replace(known, calibrations=(old,)))
+    assert Fault("calibrations", what, fix, "stale-calibration") in [*warnings]
 
 
 def test_models_that_leave_their_maker_s_api_are_named() -> None:
@@ -39,11 +38,12 @@ def test_models_that_leave_their_maker_s_api_are_named() -> None:
         ("gpt-4.1-mini-of-ours", None),
         ("llama", None),
     ):
-        (found,) = ends(Settings(models={"default": ModelSettings(base_url="http://localhost:9/v1", model=name)}))
-        assert found.result == ("ok" if end is None else "warning"), name
-        if end is not None:
-            assert found.what == f"{name} of [models.default] leaves its maker's API on {end}"
-            assert found.fix.startswith("choose "), name
+        settings = Settings(models={"default": ModelSettings(base_url="http://localhost:9/v1", model=name)})
+        ending = [fault for fault in setting_warnings(settings) if fault.code == "ending-model"]
+        assert len(ending) == (end is not None), name
+        for fault in ending:
+            assert fault.text == f"{name} of [models.default] leaves its maker's API on {end}"
+            assert fault.fix.startswith("choose "), name
 
 
 def test_models_have_families() -> None:

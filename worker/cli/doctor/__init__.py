@@ -21,30 +21,27 @@ from redis.exceptions import ResponseError
 from rich.table import Table
 from rich.text import Text
 
-from judges.core.model import ChatRequest
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from tracejudge_worker import replaced_files
 from worker.accounting import read_account, summed
 from worker.cli.doctor.http_endpoints import ASK_S, ask, endpoint, page
-from worker.cli.doctor.judge_models import ENDS, calibrations, ends, same_family
+from worker.cli.doctor.judge_models import same_family
 from worker.cli.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
+from worker.cli.lint import examine as examine_configuration
+from worker.cli.lint import finding_of
 from worker.cli.options import JSON, OUT, REDIS, amount, print_json
-from worker.config.canary_file import Canary
 from worker.config.graders import Graders
-from worker.config.loading import config_path, load, unconfigured, unknown_variables
-from worker.config.settings import NANO, Settings, SettingsError
+from worker.config.settings import Settings
 from worker.dead_letters.store import DeadLetterStore
 from worker.export.registry import EXPORTERS, enabled
-from worker.judging.reservations import most_tokens
 from worker.monitor.budgets import read_states
-from worker.monitor.canary import graders_of
 from worker.queue.batch import Evaluation
 from worker.selection.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.storage.client import Store, groups_of, make_stores
 from worker.storage.keys import INGEST_GROUP, Keys
 from worker.telemetry.backlog import measure
-from worker.telemetry.finding import Check, Finding, broken, examine, misconfigured, ok, warning
+from worker.telemetry.finding import Check, Finding, broken, examine, ok, warning
 from worker.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 
 _NEARLY: Final = 0.99
@@ -71,28 +68,15 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
 
     Says how to fix each broken part. Exit code 1 when a part is broken; warnings alone do not count.
     """
-    try:
-        settings = load(os.environ, config, {"redis_url": redis_url})
-    except SettingsError as error:
-        found = [misconfigured("configuration", error)]
-    else:
-        path = config_path(os.environ, config)
-        absent = unconfigured(settings, path)
-        configuration = (
-            warning("configuration", absent, "write one: tracejudge init")
-            if absent is not None
-            else ok("configuration", path or "from variables, without a file")
-        )
-        unknown = [
-            warning("variables", f"{one.name} {what}", fix)
-            for one in unknown_variables(settings, os.environ)
-            for what, _, fix in [
-                (one.ignored or f"is no setting; {f'call it {one.close}' if one.close else 'take it out'}").partition(
-                    "; "
-                )
-            ]
-        ]
-        found = [packages(), configuration, *unknown, *diagnose(settings, os.environ, asks=asks)]
+    configuration = examine_configuration(os.environ, config, {"redis_url": redis_url})
+    settings, is_wrong = configuration.settings, configuration.is_wrong
+    found = []
+    for one in map(finding_of, configuration.faults):
+        what = ": ".join(filter(None, (one.place, one.key, one.what)))
+        found.append(broken("configuration", what, one.fix) if is_wrong else warning(one.name, what, one.fix))
+    if settings is not None and not is_wrong:
+        read = ok("configuration", configuration.path or "from variables, without a file")
+        found = [packages(), read, *found, *diagnose(settings, os.environ, asks=asks)]
     is_broken = any(finding.result == "broken" for finding in found)
     if as_json:
         print_json({"ok": not is_broken, "parts": found})
@@ -130,12 +114,6 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
         if asks and PROVIDERS[model.provider].probe is not None:
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
-    first.append(Check(ENDS, partial(ends, settings)))
-    if settings.budgets:
-        first.append(Check("budgets", partial(budgets, settings)))
-    if settings.calibrations:
-        first.append(Check("calibrations", partial(calibrations, settings)))
-    first.append(Check("canary", partial(canary, settings)))
     for exporter in enabled(settings).values():
         first += exporter.checks(settings)
     found = examine(first)
@@ -194,30 +172,6 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
     ]
 
 
-def budgets(settings: Settings) -> Sequence[Finding]:
-    """Check that budgets in USD know what their models cost, and that rates can be reduced."""
-    findings = []
-    for name, budget in settings.budgets.items():
-        paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
-        unpriced = [one for one in paid if settings.models[one].price is None]
-        if budget.in_usd and unpriced:
-            what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
-            fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
-            findings.append(warning("budgets", what, fix))
-        for one in paid:
-            model = settings.models[one]
-            tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
-            usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
-            bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
-            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
-                what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
-                findings.append(warning("budgets", what, f"raise the limit, or set a lower max_output_tokens of {one}"))
-    if not settings.monitor.enabled:
-        what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
-        findings.append(warning("budgets", what, "set enabled = true under [monitor]"))
-    return findings or [ok("budgets", ", ".join(settings.budgets))]
-
-
 def spending(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check that no limit of a budget is reached."""
     findings, refused = [], 0
@@ -234,24 +188,6 @@ def spending(settings: Settings, store: Store) -> Sequence[Finding]:
     # A call is refused below a limit where what is left is less than its reservation.
     so_far = f"; {amount(refused, 'call')} {'was' if refused == 1 else 'were'} refused so far" if refused else ""
     return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]
-
-
-def canary(settings: Settings) -> Sequence[Finding]:
-    """Check that the canary has traces for the judges of the rules, and count its evaluations."""
-    every_s = settings.monitor.canary_every_s
-    if not settings.monitor.enabled or not every_s:
-        return [ok("canary", "off: canary_every_s is 0, or the monitor is disabled")]
-    found, judges = Canary.of(settings), configured(settings.judges)
-    evaluations = sum(len(found.of_judge[judge]) for judge, _ in graders_of(settings, found))
-    what = f"{evaluations:,} evaluations every {every_s:,.0f} s"
-    named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
-    absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in found.of_judge]
-    if not absent:
-        return [ok("canary", what)]
-    what += f"; no trace is labelled for {', '.join(absent)}"
-    if settings.canary_file is None:
-        return [ok("canary", what)]
-    return [warning("canary", what, f"add labels for these judges to {settings.canary_file}")]
 
 
 def accounting(store: Store) -> Sequence[Finding]:

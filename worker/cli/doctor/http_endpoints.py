@@ -29,10 +29,11 @@ from judges.models.credentials import (
 from judges.models.http import Reply, content_type, read_fault, shown
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
+from worker.config.serving import Listen, Tls
 from worker.config.settings import Settings, SettingsError
 from worker.storage.client import address
 from worker.telemetry.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
-from worker.telemetry.http_server import LOOPBACK, HttpAuth, tls_context
+from worker.telemetry.http_server import HttpAuth
 
 _TIMEOUT_S: Final = 4.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
@@ -233,10 +234,10 @@ async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatR
 def page(settings: Settings, environment: Mapping[str, str]) -> Sequence[Finding]:
     """Read the token and the certificate of the metrics page as a worker does."""
     try:
-        auth, tls = HttpAuth.of(settings, environment), tls_context(settings)
+        auth, tls = HttpAuth.of(settings, environment), Tls.of(settings, "metrics_tls_").context()
     except SettingsError as error:
         return [misconfigured("metrics page", error)]
-    if auth.scheme is None and settings.metrics_host not in LOOPBACK:
+    if auth.scheme is None and not Listen.of(settings, "metrics_").is_local:
         fix = "set metrics_token_env, or restrict access by the rules of the network"
         return [warning("metrics page", f"everyone who reaches {settings.metrics_host} may read it", fix)]
     return [ok("metrics page", f"{auth.scheme or 'reachable from this machine only'}{', TLS' if tls else ''}")]

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from judges.core.verdict import W3C_SPAN_ID, Verdict
 from worker.config.receivers import HttpReceiver
+from worker.config.serving import Secret
 from worker.export.receiver_client import Reply, Request
 from worker.export.receiver_delivery import (
     Answer,
@@ -27,7 +28,6 @@ from worker.export.receiver_delivery import (
     name_of,
     origin_of,
 )
-from worker.telemetry.http_server import read_secret
 
 _PATH: Final = "/api/public/ingestion"
 _BUSY: Final = frozenset({408, 429})
@@ -82,7 +82,7 @@ class LangfuseExporter(HttpExporter):
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return basic authentication by the public and the secret key."""
-        public = read_secret(f"receivers.{name}.public_key", getattr(options, "public_key_env", None), None, os.environ)
+        public = Secret.of(options, f"receivers.{name}.public_key_").read(os.environ)
         secret = cls.api_key(options, name)
         if public is None or secret is None:
             return {}

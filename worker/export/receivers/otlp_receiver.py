@@ -27,7 +27,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector
 from opentelemetry.util.re import parse_env_headers
 
 from judges.core.verdict import Verdict
-from judges.models.http import is_endpoint
+from judges.models.credentials import is_endpoint
 from worker.config.graders import providers
 from worker.config.receivers import OtlpSettings, base_url
 from worker.config.settings import Settings, SettingsError

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from judges.core.verdict import Verdict
 from worker.config.receivers import WebhookSettings
+from worker.config.serving import Secret
 from worker.config.settings import Settings
 from worker.export.receiver_client import Reply, Request
 from worker.export.receiver_delivery import Answer, Channel, HttpExporter, Item, decoded
 from worker.storage.client import Store
-from worker.telemetry.http_server import read_secret
 from worker.telemetry.metrics import Metrics
 
 VERSION: Final = 1
@@ -93,4 +93,4 @@ class WebhookExporter(HttpExporter):
 def _key_of(settings: Settings, name: str) -> str | None:
     options = settings.all_receivers[name]
     assert isinstance(options, WebhookSettings)  # noqa: S101 - by its kind
-    return read_secret(f"receivers.{name}.secret", options.secret_env, options.secret_file, os.environ)
+    return Secret.of(options, f"receivers.{name}.secret_").read(os.environ)

@@ -1,0 +1,59 @@
+"""Mistakes in the configuration, as data."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Kind = Literal[
+    "unreadable-file", "unknown-key", "missing-key", "unknown-name", "no-probabilities", "secret-in-file",
+    "wrong-value", "conflict",
+    # Allowed, and probably a mistake.
+    "chooses-nothing", "never-wins", "unused", "budget-not-kept", "shared-label", "unset-variable", "unknown-variable",
+    "heuristic-judges", "stale-calibration", "canary-without-labels", "ending-model",
+]  # fmt: skip
+"""The kinds of mistakes, by their names in docs/reference/lint.md."""
+
+
+class Fault(Struct, frozen=True):
+    """A mistake in the configuration.
+
+    Attributes:
+        key: The key, as `rules[0].where.service`; empty for a mistake of the whole place.
+        text: What is wrong. It repeats no value that could be a secret.
+        fix: How to correct it; empty if the text says so.
+        code: The kind.
+        place: The file, variable or argument; empty for the one that sets the key.
+    """
+
+    key: str
+    text: str
+    fix: str = ""
+    code: Kind = "wrong-value"
+    place: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (": ".join(filter(None, (self.place, self.key, self.text))), self.fix)))
+
+
+def fault_of(key: str, message: str, code: Kind = "wrong-value", place: str = "") -> Fault:
+    """Make a fault of a message that holds the fix after a semicolon."""
+    text, _, fix = message.partition("; ")
+    return Fault(key, text, fix, code, place)
+
+
+def one_line(text: str) -> str:
+    """Replace line breaks, and whatever a terminal obeys."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+class SettingsError(ValueError):
+    """The configuration is wrong.
+
+    Attributes:
+        fault: The mistake.
+    """
+
+    def __init__(self, message: str | Fault) -> None:
+        """Keep the message on one line, whatever names it quotes."""
+        self.fault = message if isinstance(message, Fault) else fault_of("", message)
+        super().__init__(one_line(str(message)))

@@ -1,0 +1,171 @@
+"""Secrets, certificates and addresses that settings name: checked, read and opened here."""
+
+import errno
+import re
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from msgspec import Struct
+
+from judges.core.faults import Fault, SettingsError, fault_of
+
+# A secret pasted in place of the variable's name has other characters, as a rule.
+_VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+LEAST_TOKEN_CHARS: Final = 16
+"""Of a token whose holder may send traces or see verdicts."""
+
+
+class Keys(Struct, frozen=True):
+    """Keys of one table that belong together.
+
+    Attributes:
+        prefix: Their common part with the table before it: `gateway.tls_` of `tls_cert` and `tls_key` in `[gateway]`.
+    """
+
+    prefix: str
+
+    @classmethod
+    def of(cls, table: Struct, prefix: str) -> Self:
+        """Read the keys of a table, which may lack one."""
+        values = (getattr(table, f"{prefix.rpartition('.')[2]}{name}", None) for name in cls.__struct_fields__[1:])
+        return cls(prefix, *values)
+
+    @property
+    def common(self) -> str:
+        """The common part without the table."""
+        return self.prefix.rpartition(".")[2]
+
+
+class Secret(Keys, frozen=True):
+    """A secret that the keys `…env` and `…file` name: a variable that holds it, or a file."""
+
+    env: str | None
+    file: str | None
+
+    @property
+    def setting(self) -> str | None:
+        """The key that is set, None without."""
+        return next((f"{self.prefix}{name}" for name in ("env", "file") if getattr(self, name) is not None), None)
+
+    def faults(self, *, is_needed: bool = False) -> Iterator[Fault]:
+        """Check that at most one of the keys is set, or exactly one, and that no secret stands in place of a name."""
+        keys = f"{self.common}env", f"{self.common}file"
+        if self.env is not None and _VARIABLE_NAME.fullmatch(self.env) is None:
+            example = re.sub(r"\W", "_", self.prefix.rstrip("._").rpartition(".")[2]).upper()
+            fix = f"give the name of the variable that holds the secret, as {example}, never the secret"
+            yield Fault(f"{self.prefix}env", fix, code="secret-in-file")
+        if is_needed and (self.env is None) == (self.file is None):
+            table = self.prefix.rpartition(".")[0]
+            yield Fault(table, f"set {' or '.join(keys)}, one of them", code="missing-key")
+        elif self.env is not None and self.file is not None:
+            yield Fault(f"{self.prefix}file", f"goes in place of {keys[0]}", "take one of them out", "conflict")
+
+    def read(self, environment: Mapping[str, str]) -> str | None:
+        """Read the variable, or the file without the line break at its end; None if neither is named.
+
+        Raises:
+            SettingsError: The secret is absent.
+        """
+        if self.env is not None:
+            key, where, secret = f"{self.prefix}env", f"the variable {self.env}", environment.get(self.env, "")
+        elif self.file is not None:
+            key, where = f"{self.prefix}file", self.file
+            try:
+                secret = Path(where).read_text(encoding="utf-8").rstrip("\r\n")
+            except OSError as error:
+                raise SettingsError(Fault(key, f"{where} cannot be read ({error.strerror})")) from None
+            except UnicodeDecodeError:
+                raise SettingsError(Fault(key, f"{where} is not UTF-8")) from None
+        else:
+            return None
+        if not secret.strip():
+            raise SettingsError(Fault(key, f"{where} is empty", "put the secret there"))
+        return secret
+
+    def token(self, environment: Mapping[str, str], least_chars: int = 1) -> str | None:
+        """Read a bearer token.
+
+        Raises:
+            SettingsError: It is absent, too short, or nothing that a header can hold.
+        """
+        token = self.read(environment)
+        if token is not None and (len(token) < least_chars or not token.isascii() or any(map(str.isspace, token))):
+            least = f"at least {least_chars} " if least_chars > 1 else ""
+            fix = "make one at random"
+            raise SettingsError(Fault(self.prefix.rstrip("_"), f"must be {least}ASCII characters without blanks", fix))
+        return token
+
+
+class Tls(Keys, frozen=True):
+    """A certificate and its private key (PEM) by which a server of ours is reached, or neither."""
+
+    cert: str | None
+    key: str | None
+
+    def faults(self) -> Iterator[Fault]:
+        """Check that both are named, or neither."""
+        if (self.cert is None) != (self.key is None):
+            here = f"{self.prefix}{'key' if self.cert is None else 'cert'}"
+            yield Fault(here, f"{self.common}cert and {self.common}key go together", "set both", "conflict")
+
+    def context(self) -> ssl.SSLContext | None:
+        """Load certificate and key; None if nothing is served over TLS.
+
+        Raises:
+            SettingsError: They cannot be read or do not belong together.
+        """
+        if self.cert is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        files = self.cert, self.key
+        try:
+            # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
+            context.load_cert_chain(*files, password=b"")
+        except ssl.SSLError as error:
+            what = f"certificate and key cannot be used ({error.reason}); {files[0]} and {files[1]} must be PEM, "
+            what += "the key without a passphrase and of this certificate"
+            raise SettingsError(fault_of(f"{self.prefix}cert", what)) from None
+        except OSError as error:
+            what = f"certificate or key cannot be read ({error.strerror}): {files[0]}, {files[1]}"
+            raise SettingsError(fault_of(f"{self.prefix}cert", what)) from None
+        return context
+
+
+class Listen(Keys, frozen=True):
+    """Where a server of ours listens; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in LOOPBACK
+
+    def open(self, backlog: int) -> socket.socket:
+        """Open the port.
+
+        Raises:
+            SettingsError: The address cannot be used.
+        """
+        try:
+            kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+            family, *_, where = socket.getaddrinfo(self.host, self.port, type=kind, flags=flags)[0]
+            return socket.create_server(where[:2], family=family, backlog=backlog)
+        except OSError as error:
+            # Python adds the address in brackets.
+            cause = str(error.strerror).partition(" (")[0]
+            is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            fix = "host" if is_host else "port, or 0 for any free one"
+            what = f"{self.host}:{self.port} cannot be used ({cause})"
+            raise SettingsError(Fault(f"{self.prefix}port", what, f"set another {self.prefix}{fix}")) from error
+
+    def url(self, listener: socket.socket, *, is_tls: bool) -> str:
+        """Return the address at which a server with an open port is reached."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if is_tls else 'http'}://{host}:{listener.getsockname()[1]}"
