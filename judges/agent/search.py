@@ -3,12 +3,12 @@
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from judges.agent.arguments import Position, ToolError, page_token, search_token
-from judges.agent.patterns import Matching, OutOfTimeError, Pattern, Place, SearchBudget, SlowPatternError
+from judges.agent.patterns import Pattern, Place, SearchBudget, SlowPatternError
 from judges.agent.spans import Contents, Step, boundary
 from judges.core.prompt import neutralise
 
@@ -79,7 +79,8 @@ def _meant(escape: re.Match[str]) -> str:
     if sign is not None:
         return _MEANT.get(sign, sign)
     if single is not None:
-        return chr(int(single, 16))
+        # RE2 reads UTF-8, which cannot hold a lone surrogate.
+        return chr(int(single, 16)).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
 
 
@@ -166,11 +167,11 @@ class Hit(NamedTuple):
     in_view: Place
 
 
-def hits(piece: Piece, looking: Matching, most: int) -> Sequence[Hit]:
+def hits(piece: Piece, pattern: Pattern, most: int) -> Sequence[Hit]:
     """Find the first matches that begin in a piece, in order, in all its views without overlaps."""
     found: list[Hit] = []
     for view, start in zip(piece.views, piece.starts, strict=True):
-        places = looking.places(view.text, start)
+        places = pattern.places(view.text, start)
         # With enough matches, only text before the last one matters for further views.
         stop = piece.stop if len(found) < most else found[-1].place.start
         new = list(islice(_new_hits(view, places, range(piece.begin, stop), found), most))
@@ -194,7 +195,7 @@ def shown(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[st
     }
 
 
-def _new_hits(view: View, places: Sequence[Place], beginning: range, others: Sequence[Hit]) -> Iterator[Hit]:
+def _new_hits(view: View, places: Iterable[Place], beginning: range, others: Sequence[Hit]) -> Iterator[Hit]:
     """Yield the matches that begin in a range and overlap none of the others, which are sorted without overlaps."""
     ends = [other.place.end for other in others]
     for in_view in places:
@@ -218,8 +219,6 @@ _TOO_SLOW: Final = (
     "The search took too long and was stopped. Send a simpler pattern: plain words, no repeats inside of repeats, "
     "nothing that matches an empty text."
 )
-# CPU time of this thread for an unfinished piece; plain words need a fiftieth of it.
-_SLOW_PIECE_S: Final = 0.05
 
 
 class SearchRequest(NamedTuple):
@@ -232,70 +231,43 @@ class SearchRequest(NamedTuple):
 
 
 def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> dict[str, object]:
-    """Search the steps in their order. A search that is stopped returns the matches before.
+    """Search the steps in their order, piece by piece. A search that is stopped returns the matches before.
 
     Raises:
         ToolError: The pattern is invalid or too large, or too slow before anything is found.
     """
-    running = _Search(steps, pieces, request, budget)
-    try:
-        running.run()
-    except SlowPatternError:
-        return running.too_slow()
-    except OutOfTimeError:
-        # Without progress on its first piece the search would be called again and again, and never get further.
-        if running.position == request.start and budget.matching.spent_s >= _SLOW_PIECE_S:
-            return running.too_slow()
-        return running.stopped(_OUT_OF_TIME.format(span_id=running.step.id))
-    return running.result() | {"there_are_more": running.there_are_more}
+    pattern, position, matches = Pattern(request.pattern, budget.cpu), request.start, list[dict[str, object]]()
+    note, there_are_more = "", False
+    while position.step < len(steps) and not (there_are_more or note):
+        step = steps[position.step]
+        piece = pieces.at(step, position.offset)
+        wanted = request.max_matches - len(matches)
+        try:
+            found = hits(piece, pattern, wanted + 1)
+        except SlowPatternError:
+            if not matches:
+                raise ToolError(_TOO_SLOW) from None
+            note = _TOO_SLOW
+            continue
+        there_are_more = len(found) > wanted
+        matches += [shown(step, piece, hit, request.surrounding_bytes) for hit in found[:wanted]]
+        position = _behind(piece, found[:wanted], position, is_searched=not there_are_more)
+        # Not before the first piece: each call gets further, also on a machine that stands still.
+        if position.step < len(steps) and not there_are_more and budget.is_spent:
+            note = _OUT_OF_TIME.format(span_id=steps[position.step].id)
+    token = search_token(position, len(steps)) if position.step < len(steps) else None
+    result: dict[str, object] = {
+        "matches": matches,
+        "there_are_more": None if note else there_are_more,
+        "page_token": token,
+    }
+    return result | ({"stopped": True, "note": note} if note else {})
 
 
-class _Search:
-    """One search."""
-
-    def __init__(self, steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> None:
-        self._steps = steps
-        self._pieces = pieces
-        self._request = request
-        self._matching = Matching(Pattern(request.pattern), budget)
-        self._budget = budget
-        self.matches: list[dict[str, object]] = []  # The matches found, as they are shown.
-        self.there_are_more = False  # Whether more matches are known than were wanted.
-        self.position = request.start  # Where to continue; everything before it is searched.
-
-    @property
-    def is_done(self) -> bool:
-        return self.position.step >= len(self._steps)
-
-    @property
-    def step(self) -> Step:
-        return self._steps[self.position.step]
-
-    def run(self) -> None:
-        """Search piece by piece until the end, or until more matches are known than wanted."""
-        while not (self.is_done or self.there_are_more):
-            self._budget.check()
-            with self._budget.preparing:
-                piece = self._pieces.at(self.step, self.position.offset)
-            wanted = self._request.max_matches - len(self.matches)
-            found = hits(piece, self._matching, wanted + 1)
-            self.there_are_more = len(found) > wanted
-            given = found[:wanted]
-            self.matches += [shown(self.step, piece, hit, self._request.surrounding_bytes) for hit in given]
-            ends = [piece.offset(given[-1].place.end)] if given else []
-            if not self.there_are_more:
-                ends.append(piece.stop_offset)
-            offset, step = max(ends, default=self.position.offset), self.position.step
-            self.position = Position(step, offset) if offset < piece.size else Position(step + 1, 0)
-
-    def result(self) -> dict[str, object]:
-        token = None if self.is_done else search_token(self.position, len(self._steps))
-        return {"matches": self.matches, "there_are_more": None, "page_token": token}
-
-    def stopped(self, note: str) -> dict[str, object]:
-        return self.result() | {"stopped": True, "note": note}
-
-    def too_slow(self) -> dict[str, object]:
-        if not self.matches:
-            raise ToolError(_TOO_SLOW)
-        return self.stopped(_TOO_SLOW)
+def _behind(piece: Piece, used: Sequence[Hit], position: Position, *, is_searched: bool) -> Position:
+    """Return where a search continues behind the matches that are shown, and behind a piece that is searched."""
+    ends = [piece.offset(used[-1].place.end)] if used else []
+    if is_searched:
+        ends.append(piece.stop_offset)
+    offset = max(ends, default=position.offset)
+    return Position(position.step, offset) if offset < piece.size else Position(position.step + 1, 0)

@@ -8,13 +8,11 @@ from msgspec import field
 
 from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
-from judges.custom.definition import DefinitionError, checked_asks, convert, text_of
-from judges.custom.examples import examples_part
-from judges.custom.guidance import guidance_part
-from judges.custom.instructions import InWords, Settings, make_judge
+from judges.custom.definition import DefinitionError, convert, text_of
+from judges.custom.instructions import InWords, Settings, guidance_and_examples, make_judge
 from judges.custom.label_scale import LabelKeys, checked_labels, plain
 from judges.custom.results import Result
-from judges.custom.variables import TRACE, check_unit, find, meanings
+from judges.custom.variables import TRACE, find, meanings
 
 _KEY: Final = "custom_prompt"
 _LABEL_KEYS: Final = LabelKeys(labels=_KEY, numbers="values", passing="pass")
@@ -49,20 +47,16 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     if len(choices) == 1 and all(choices):
         raise DefinitionError(_KEY, "offers one choice; write at least two as [[label]]")
     result = Result(checked_labels(choices, definition.values, definition.passing, _LABEL_KEYS))
-    variables = find(text, _KEY, but=(TRACE,))
-    check_unit(variables, _KEY, definition.unit)
-    examples = examples_part(definition.examples, variables, result)
-    guidance = guidance_part(definition.guidance)
+    variables = find(text, _KEY, definition.unit, but=(TRACE,))
     means = f"The variables\nThey stand above as names; their values stand in the material.\n{meanings(variables)}"
+    task = "\n\n".join(filter(None, (text, means, guidance_and_examples(definition, variables, result))))
     return make_judge(
-        name=name,
-        asks=checked_asks(definition.asks, text),
-        fixed="\n\n".join(filter(None, (text, means, guidance, examples, MATERIAL_RULES, result.form))),
+        name,
+        definition,
+        text=text,
+        fixed=f"{task}\n\n{MATERIAL_RULES}\n\n{result.form}",
         variables=variables,
         result=result,
         settings=Settings(_KEY, result.declaration, definition.score_cut),
-        model=definition.model,
-        temperature=definition.temperature,
-        unit=definition.unit,
-        task="\n\n".join(filter(None, (text, means, guidance, examples))),
+        task=task,
     )

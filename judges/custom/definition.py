@@ -172,6 +172,32 @@ def text_of(text: str, key: str) -> str:
     return neutralise(text).strip()
 
 
+# Without braces inside, so that the search stays linear for thousands of open ones.
+PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")
+"""A variable in a text."""
+_VARIABLE: Final = re.compile(r"tags\.[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}|[^\W\d]\w*")
+_STATEMENT: Final = re.compile(r"\{[%#]")
+
+
+def placeholders(text: str, key: str) -> tuple[str, ...]:
+    """Return the names in double braces, each once, in the order of their first use.
+
+    Raises:
+        DefinitionError: Braces hold what a template language would execute, or are not closed.
+    """
+    if (statement := _STATEMENT.search(text)) is not None:
+        fix = "begins a block or comment of a template language, which does nothing here; take it out"
+        raise DefinitionError(key, f"{statement[0]} {fix}, and write a variable as {{{{ name }}}}")
+    names = tuple(dict.fromkeys(match[1].strip() for match in PLACEHOLDER.finditer(text)))
+    for name in names:
+        if _VARIABLE.fullmatch(name) is None:
+            fix = "the braces must contain a plain name, without paths, filters or calls"
+            raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {fix}")
+    if "{{" in PLACEHOLDER.sub("", text):
+        raise DefinitionError(key, "a {{ stands before no name that }} closes; write a variable as {{ name }}")
+    return names
+
+
 def checked_asks(asks: str | None, text: str) -> str:
     """Return the sentence for lists of judges, which must be a short line; by default the first line of a text."""
     if asks is None:
@@ -183,7 +209,7 @@ def checked_asks(asks: str | None, text: str) -> str:
     return asks.strip()
 
 
-def convert(table: Mapping[str, object], kind: type[S], path: str = "") -> S:
+def convert(table: object, kind: type[S], path: str = "") -> S:
     """Read a table, at a path of the definition, into a struct, or raise ``DefinitionError``."""
     try:
         return msgspec.convert(table, kind)
@@ -225,13 +251,18 @@ def expected(wanted: inspect.Type) -> str:
         case inspect.TupleType():
             words = f"a list of {len(wanted.item_types)}, each {expected(wanted.item_types[0])}"
         case inspect.VarTupleType() | inspect.ListType():
-            is_of_pairs = isinstance(wanted.item_type, inspect.TupleType)
-            words = "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]" if is_of_pairs else 'a list, as ["…"]'
+            words = _list(wanted.item_type)
         case inspect.DictType():
             words = f"a table, each value {expected(wanted.value_type)}"
         case inspect.StructType():
             words = f"a table with some of {', '.join(fields_of(wanted))}"
     return words
+
+
+def _list(item: inspect.Type) -> str:
+    if isinstance(item, inspect.TupleType):
+        return "a list of pairs of numbers, as [[0.2, 0.1], [0.8, 0.9]]"
+    return f"a list, each {expected(item)}" if isinstance(item, inspect.StructType) else 'a list, as ["…"]'
 
 
 def _string(wanted: inspect.StrType) -> str:
@@ -260,8 +291,9 @@ def _number(wanted: inspect.IntType | inspect.FloatType) -> str:
 
 
 def fields_of(wanted: inspect.Type) -> dict[str, inspect.Type]:
-    """Return the types of a table's keys; of several tables the keys of all."""
-    tables = [kind for kind in _kinds(wanted) if isinstance(kind, inspect.StructType)]
+    """Return the types of a table's keys; of several tables, or of a list of them, the keys of all."""
+    kinds = [kind.item_type if isinstance(kind, inspect.VarTupleType) else kind for kind in _kinds(wanted)]
+    tables = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
     return {field.encode_name: field.type for table in tables for field in table.fields}
 
 
@@ -300,58 +332,51 @@ RESULT_EXAMPLES: Final[Mapping[str, str]] = {
     "pass": 'result = { labels = ["good", "poor"], pass = ["good"] }',
 }
 """The keys of a result, each with an example."""
-_IN_RESULT: Final = {key: f"belongs in result, as {example}" for key, example in RESULT_EXAMPLES.items()}
 _NUMBERED: Final = RESULT_EXAMPLES["labels"]
-_VALUES: Final = {"values": f"goes with custom_prompt; numbers of labels belong in result, as {_NUMBERED}"}
-_ANSWER: Final = dict.fromkeys(
-    ("as", "form", "result_key", "rationale_key", "reasoning", "pass_share"),
-    'belongs in answer, as answer = { as = "graded", pass_at = 4 }',
-)
-_NO_ANSWER: Final = dict.fromkeys(("answer", *_ANSWER), "goes with template; take it out")
-_LIMITS: Final = dict.fromkeys(
-    ("max_rounds", "max_tokens", "max_usd"), "goes with instructions that name {{ trace }}; take it out"
-)
-_PROCESS: Final = dict.fromkeys(
-    ("time_limit_s", "processes", "memory_mib", "environment"), "goes with code; take it out"
-)
-_COMBINE: Final = {"combine": "belongs in a rule or after --model, not in a judge; take it out"}
-_MODEL: Final = {
-    **_COMBINE,
-    **dict.fromkeys(("model", "temperature", "examples"), "goes with a judge that asks a model; take it out"),
+_IN_CODE: Final = ("time_limit_s", "processes", "memory_mib", "environment")
+_LIMITS: Final = ("max_rounds", "max_tokens", "max_usd")
+# Where a key belongs that is unknown in a judge that asks a model.
+_HOMES: Final[Mapping[str, str]] = {
+    **{key: f"belongs in result, as {example}" for key, example in RESULT_EXAMPLES.items()},
+    "values": f"goes with custom_prompt; numbers of labels belong in result, as {_NUMBERED}",
+    **dict.fromkeys(
+        ("as", "form", "result_key", "rationale_key", "reasoning", "pass_share"),
+        'belongs in the answer of a template, as answer = { as = "graded", pass_at = 4 }',
+    ),
+    "answer": "goes with template; take it out",
+    "examples": "goes with instructions or custom_prompt; write the examples into the template",
+    **dict.fromkeys(_LIMITS, "goes with instructions that name {{ trace }}; take it out"),
+    **dict.fromkeys(_IN_CODE, "goes with code; take it out"),
+    "combine": "belongs in a rule or after --model, not in a judge; take it out",
 }
-_EXAMPLES: Final = {"examples": "goes with instructions or custom_prompt; write the examples into the template"}
-_NUMBERS: Final = "a prompt has choices; write the criterion as instructions"
-_ABOVE: Final = "belongs next to answer, not in it; write it above [answer]"
-_BESIDE_RESULT: Final = "belongs next to result, not in it; write it in a line of its own"
 # Where a key belongs that is unknown at its place: by the kind of the judge, or by the path of a table in it.
 _BY_PLACE: Final[Mapping[str, Mapping[str, str]]] = {
-    "instructions": {**_IN_RESULT, **_VALUES, **_NO_ANSWER, **_PROCESS, **_COMBINE},
+    "instructions": _HOMES,
     "custom_prompt": {
-        "result": "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
-        "labels": "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
-        **dict.fromkeys(("integer", "number"), f"goes with result; {_NUMBERS}"),
+        **_HOMES,
+        **dict.fromkeys(
+            ("result", *RESULT_EXAMPLES),
+            "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }",
+        ),
         "pass_at": 'goes with numbers; name the choices that pass, as pass = ["good"]',
-        "direction": f"goes with numbers; {_NUMBERS}",
-        **_NO_ANSWER,
-        **_LIMITS,
-        **_PROCESS,
-        **_COMBINE,
     },
-    "template": {**_IN_RESULT, **_VALUES, **_ANSWER, **_LIMITS, **_PROCESS, **_COMBINE, **_EXAMPLES},
+    "template": _HOMES,
     "code": {
+        **_HOMES,
+        **dict.fromkeys(("model", "temperature", "examples"), "goes with a judge that asks a model; take it out"),
         **dict.fromkeys(("result", "values", *RESULT_EXAMPLES), "does not go with code, which gives scores itself"),
         **dict.fromkeys(("pass_at", "needs", "metrics", "version"), "belongs in the code, as @judge(pass_at=0.5)"),
         "unit": 'belongs in the code, as @judge(unit="session")',
-        **_NO_ANSWER,
-        **_LIMITS,
-        **_MODEL,
     },
-    "answer": dict.fromkeys(("asks", "result", "integer", "number", "direction", "pass", "template", "values"), _ABOVE),
+    "answer": dict.fromkeys(
+        ("asks", "result", "integer", "number", "direction", "pass", "template", "values"),
+        "belongs next to answer, not in it; write it above [answer]",
+    ),
     "result": {
         "pass_at": "goes with integer or number; with labels it is pass",
         "direction": "goes with integer or number; order labels by their numbers",
         "pass": "goes with labels; with integer or number it is pass_at",
         "values": f"numbers stand with the labels, as {_NUMBERED}",
-        **dict.fromkeys(("asks", *_LIMITS), _BESIDE_RESULT),
+        **dict.fromkeys(("asks", *_LIMITS), "belongs next to result, not in it; write it in a line of its own"),
     },
 }

@@ -1,14 +1,13 @@
 """Results without a value: a text, a number, a list of texts, or an object: stored, shown and never averaged."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from judges.core.decision import Option
 from judges.custom.definition import DefinitionError, short
-from judges.custom.scales import Rating, Value
+from judges.custom.scales import Scale, Value
 from judges.parsing.answer import InvalidAnswerError, amount, encodable, object_schema, text_field, text_list
 
 FieldType: TypeAlias = Literal["text", "integer", "number", "boolean", "list"]
@@ -43,11 +42,9 @@ class ObjectFields(Struct, frozen=True, forbid_unknown_fields=True):
     object: dict[str, FieldType]
 
 
-class FreeForm:
+class FreeForm(Scale):
     """A text, a number, a list of texts or an object; ``fields`` are those of an object, None for any."""
 
-    pass_rule: str | None = None
-    pass_value: float | None = None
     descriptive = True
 
     def __init__(self, kind: FieldType | Literal["object"], fields: Mapping[str, FieldType] | None = None) -> None:
@@ -96,14 +93,6 @@ class FreeForm:
         if missing := [name for name in self._fields if name not in found]:
             raise InvalidAnswerError(f"`{key}` has no `{missing[0]}`")
         return {name: _typed(found[name], kind, f"{key}.{name}") for name, kind in self._fields.items()}
-
-    def options(self) -> Sequence[tuple[Value, Option]]:
-        """Return nothing: the result is written."""
-        return ()
-
-    def rate(self, _value: Value) -> Rating | None:
-        """Return None: such a result has no value."""
-        return None
 
     def at(self, share: float) -> object:
         """Return a result of the lexical model, which writes no texts of its own."""

@@ -12,7 +12,7 @@ from judges.core.judge import Judge
 from judges.custom.definition import DefinitionError, check_name, checked_asks, convert, short
 from judges.python.api import CodeError
 from judges.python.importing import load_at_start
-from judges.python.runner import Limits
+from judges.python.process import Limits
 from judges.python.runner import make as make_judge
 
 _KEY: Final = "code"
@@ -41,12 +41,12 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
 def make(name: str, table: Mapping[str, object]) -> Judge:
     """Make a judge from its table, or raise ``DefinitionError``."""
     definition = convert(table, Definition)
-    limits = Limits(definition.time_limit_s, definition.processes, definition.memory_mib, definition.environment)
     try:
         loaded = load_at_start(definition.code, definition.environment)
-        return make_judge(
-            name, definition.code, loaded, asks=checked_asks(definition.asks, loaded.judge.asks), limits=limits
-        )
+        time_s = definition.time_limit_s or loaded.judge.time_limit_s
+        limits = Limits(time_s, definition.processes, definition.memory_mib, definition.environment)
+        asks = checked_asks(definition.asks, loaded.judge.asks)
+        return make_judge(name, definition.code, loaded, asks=asks, limits=limits)
     except CodeError as error:
         raise DefinitionError(_KEY, f"{short(definition.code)}: {error}") from error
 

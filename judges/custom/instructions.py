@@ -20,44 +20,63 @@ from judges.custom.definition import DefinitionError, ModelName, Temperature, ch
 from judges.custom.examples import examples_part
 from judges.custom.guidance import guidance_part
 from judges.custom.results import SCORING, Result, checked_result
-from judges.custom.variables import TRACE, blocks, check_unit, cuts, find, guess, meanings, needed, prepared
+from judges.custom.variables import TRACE, blocks, cuts, find, guess, meanings, needed, prepared
+
+
+class InWords(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The keys of every judge in words.
+
+    Attributes:
+        asks: One sentence for lists.
+        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
+        temperature: The temperature to ask with; 0 unless given.
+        examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
+        unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
+            `{{ conversation }}` then.
+        guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
+        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
+    """
+
+    asks: str | None = None
+    model: ModelName | None = None
+    temperature: Temperature | None = None
+    examples: tuple[dict[str, object], ...] = ()
+    unit: Unit = "trace"
+    guidance: tuple[str, ...] = ()
+    score_cut: bool = False
 
 
 def make_judge(
-    *,
     name: str,
-    asks: str,
+    definition: InWords,
+    *,
+    text: str,
     fixed: str,
     variables: Sequence[str],
     result: Result,
     settings: Struct,
     exploration: Exploration | None = None,
-    model: str | None = None,
-    temperature: float | None = None,
-    unit: Unit = "trace",
     task: str | None = None,
 ) -> Judge:
     """Make a judge with one request, and one metric of its name.
 
     Args:
         name: The name of judge and metric.
-        asks: One sentence for lists.
-        fixed: The one fixed part, which contains the user's text with its placeholders.
+        definition: The keys that all judges in words have.
+        text: The user's text.
+        fixed: The one fixed part, which contains this text with its placeholders.
         variables: The variables that the text names, in order.
         result: The requested answer.
         settings: The settings that the judge shows; part of the version.
         exploration: Set for a model that reads the trace by tools.
-        model: The name of the model that judges, if the definition names one.
-        temperature: The temperature to ask with, if the definition gives one.
-        unit: What one verdict is about.
         task: The user's text with all that explains it, for decision models; None where they cannot be asked.
     """
     form = None
-    if task is not None and unit == "trace":
+    if task is not None and definition.unit == "trace":
         form = result.decision_form(name, task, partial(blocks, variables))
     return Judge(
         name=name,
-        asks=asks,
+        asks=checked_asks(definition.asks, text),
         metrics=(result.metric(name),),
         needs=needed(variables),
         fixed_parts=(fixed,),
@@ -71,11 +90,17 @@ def make_judge(
         prepare=partial(prepared, variables),
         cuts=cuts(variables),
         exploration=exploration,
-        model=model,
-        temperature=temperature,
-        unit=unit,
+        model=definition.model,
+        temperature=definition.temperature,
+        unit=definition.unit,
         decision_form=form,
     )
+
+
+def guidance_and_examples(definition: InWords, variables: Sequence[str], result: Result) -> str:
+    """Build the sections with the guidance and the examples of a definition; empty without any."""
+    sections = (guidance_part(definition.guidance), examples_part(definition.examples, variables, result))
+    return "\n\n".join(filter(None, sections))
 
 
 # More than any fixed part with the tools takes.
@@ -117,29 +142,6 @@ no others."""
 SESSION_ROLE: Final = ROLE.replace("on one query", "on one conversation")
 
 
-class InWords(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The keys of every judge in words.
-
-    Attributes:
-        asks: One sentence for lists.
-        model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
-        temperature: The temperature to ask with; 0 unless given.
-        examples: Worked cases, each with values for variables of the text, the right `result`, and its `rationale`.
-        unit: What is judged: a `trace`, or a `session`, which is a whole conversation; the text names
-            `{{ conversation }}` then.
-        guidance: Rules that are added to the prompt, one or two sentences each, such as `judges align` writes.
-        score_cut: Whether a trace is judged when documents are left out to fit the model's context.
-    """
-
-    asks: str | None = None
-    model: ModelName | None = None
-    temperature: Temperature | None = None
-    examples: tuple[dict[str, object], ...] = ()
-    unit: Unit = "trace"
-    guidance: tuple[str, ...] = ()
-    score_cut: bool = False
-
-
 class Definition(InWords, frozen=True):
     """The table of such a judge.
 
@@ -178,13 +180,11 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     """Make a judge from its table, or raise ``DefinitionError``."""
     definition = convert(table, Definition)
     text = text_of(definition.instructions, _KEY)
-    variables = find(text, _KEY)
-    check_unit(variables, _KEY, definition.unit)
+    variables = find(text, _KEY, definition.unit)
     result = checked_result(definition.result)
     given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
     limits = limits_of(given, reads_trace=TRACE in variables)
-    shown = (guidance_part(definition.guidance), examples_part(definition.examples, variables, result))
-    examples = "\n\n".join(filter(None, shown))
+    examples = guidance_and_examples(definition, variables, result)
     settings: Settings
     if limits is None:
         role = SESSION_ROLE if definition.unit == "session" else ROLE
@@ -196,16 +196,14 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         settings = TraceSettings(_KEY, result.declaration, definition.score_cut, **structs.asdict(limits))
         exploration = Exploration(TraceToolbox, limits, TOOLS, TEXTS)
     return make_judge(
-        name=name,
-        asks=checked_asks(definition.asks, text),
+        name,
+        definition,
+        text=text,
         fixed=fixed,
         variables=variables,
         result=result,
         settings=settings,
         exploration=exploration,
-        model=definition.model,
-        temperature=definition.temperature,
-        unit=definition.unit,
         task="\n\n".join(filter(None, (text, _meanings(variables), examples))) if limits is None else None,
     )
 

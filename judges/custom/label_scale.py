@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from judges.core.decision import Option
 from judges.core.prompt import INVISIBLE
 from judges.custom.definition import DefinitionError, listed, nearest, short
-from judges.custom.scales import Rating, Value
+from judges.custom.scales import Rating, Scale, Value
 from judges.parsing.answer import choice, folded
 
 _MAX_LABELS: Final = 50
@@ -43,12 +43,11 @@ class LabelKeys:
     passing: str = "result.pass"
 
 
-class Labels:
+class Labels(Scale):
     """A scale of labels, with ``numbers``, with a set that is ``passing``, or without a value."""
 
     instruction = "write one of these labels as it stands, nothing else"
     type_name = "string"
-    pass_value: float | None = None
 
     def __init__(self, labels: tuple[str, ...], numbers: Mapping[str, float], passing: tuple[str, ...]) -> None:
         self._labels = labels
@@ -64,7 +63,7 @@ class Labels:
         self.schema: Mapping[str, object] = {"type": "string", "enum": list(labels)}
         self.placeholder = json.dumps(self._separator.join(labels), ensure_ascii=False)
         self.words = "label" if self.descriptive else f" {self._separator.strip()} ".join(labels)
-        self.pass_rule: str | None = " or ".join(passing) or None
+        self.pass_rule = " or ".join(passing) or None
         listing: object = dict(numbers) if numbers else list(labels)
         self.declaration: object = {"labels": listing, **({"pass": list(passing)} if passing else {})}
 

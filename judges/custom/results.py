@@ -20,7 +20,7 @@ from judges.custom.free_form import FREE_FORMS, FreeForm, ObjectFields, checked_
 from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import typed_questions, yes_no
-from judges.parsing.answer import reasons_field
+from judges.parsing.answer import object_schema, reasons_field
 from judges.parsing.objects import read_object
 from tracejudge import Trace
 
@@ -35,13 +35,11 @@ _WORDS: Final[Mapping[str, Scale]] = {
     "any number": FreeForm("number"),
     **dict.fromkeys(("object", "dict"), FreeForm("object")),
 }
-# Words for results that need more than a word.
+# Words for results that need more than a word, each with an example.
 _NEEDS_MORE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("integer", "int"), "has no range; write it as result = { integer = [1, 5], pass_at = 4 }"),
-    **dict.fromkeys(("number", "float"), "has no range; write it as result = { number = [0, 1], pass_at = 0.5 }"),
-    **dict.fromkeys(
-        ("labels", "label"), 'names no label; write it as result = { labels = ["good", "poor"], pass = ["good"] }'
-    ),
+    **dict.fromkeys(("integer", "int"), RESULT_EXAMPLES["pass_at"]),
+    **dict.fromkeys(("number", "float"), RESULT_EXAMPLES["number"]),
+    **dict.fromkeys(("labels", "label"), RESULT_EXAMPLES["pass"]),
 }
 _TABLES: Final = ("integer", "number", "labels", "object")
 _MAY_BE: Final = '"yes/no", "boolean", "text", "list", "object", or a table with one of integer, number, labels, object'
@@ -78,7 +76,7 @@ class Result:
             return {}
         rationale = {} if self.keys.rationale is None else {self.keys.rationale: {"type": "string"}}
         properties = {**rationale, self.keys.result: self.scale.schema}
-        return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+        return object_schema(properties)
 
     @property
     def form(self) -> str:
@@ -196,7 +194,7 @@ def checked_result(result: object) -> Result:
     if isinstance(result, str) and result in _WORDS:
         return Result(_WORDS[result])
     if isinstance(result, str) and result in _NEEDS_MORE:
-        raise DefinitionError("result", _NEEDS_MORE[result])
+        raise DefinitionError("result", f"needs a scale; write it as {_NEEDS_MORE[result]}")
     if isinstance(result, list | tuple) and result and all(isinstance(label, str) for label in result):
         if passing_of(result) is None:
             first, *others = (json.dumps(label, ensure_ascii=False) for label in result)

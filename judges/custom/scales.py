@@ -1,5 +1,6 @@
 """Scales: the values that a model may give, how they are requested and read, and the scores they become."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -33,29 +34,29 @@ class Scale(Protocol):
     instruction: str  # What to write, as a remark behind the skeleton's line.
     type_name: str  # The JSON type of a value.
     words: str  # The scale for display, as `1..5`.
-    pass_rule: str | None  # The passing values for display; None where nothing passes or fails.
-    pass_value: float | None  # The value, 0..1, from which a rating passes; None where only the rating itself decides.
-    descriptive: bool  # Whether neither end is good.
+    pass_rule: str | None = None  # The passing values for display; None where nothing passes or fails.
+    pass_value: float | None = None  # The least value, 0..1, that passes; None where only the rating decides.
+    descriptive: bool = False  # Whether neither end is good.
     declaration: object  # The declaration with its defaults, for a judge's settings.
 
+    @abstractmethod
     def read(self, answer: Mapping[str, object], key: str) -> Value:
         """Read the value under a key of an answer, or raise ``AnswerError``."""
-        ...
 
-    def rate(self, value: Value) -> Rating | None:
-        """Score a value; None where the model cannot tell."""
-        ...
+    def rate(self, value: Value) -> Rating | None:  # noqa: ARG002 - of other scales
+        """Score a value; None where the model cannot tell, or where such a result has no value."""
+        return None
 
+    @abstractmethod
     def at(self, share: float) -> object:
         """Return the value at a share of the best, 0..1, as JSON writes it."""
-        ...
 
     def options(self) -> Sequence[tuple[Value, Option]]:
         """Return the values that a decision model chooses from, the lowest first; empty where it cannot be asked."""
-        ...
+        return ()
 
 
-class YesNo:
+class YesNo(Scale):
     """Yes or no; yes passes. A model that answers ``unknown``, which is not offered, abstains."""
 
     schema: Mapping[str, object] = yes_no.RESULT_SCHEMA
@@ -64,8 +65,6 @@ class YesNo:
     type_name = "string"
     words = "0 or 1"
     pass_rule: str | None = "yes"  # noqa: S105 - no password
-    pass_value: float | None = None
-    descriptive = False
     declaration: object = "yes/no"
 
     def read(self, answer: Mapping[str, object], key: str) -> Value:
@@ -135,12 +134,13 @@ class NumberRange(Struct, frozen=True, forbid_unknown_fields=True):
     direction: Direction = "higher"
 
 
-class Range:
+class Range(Scale):
     """A range of whole or any numbers."""
 
-    def __init__(
-        self, lowest: float, highest: float, *, whole: bool, pass_at: float | None, direction: Direction
-    ) -> None:
+    def __init__(self, declared: IntegerRange | NumberRange) -> None:
+        whole = isinstance(declared, IntegerRange)
+        lowest, highest = declared.integer if isinstance(declared, IntegerRange) else declared.number
+        pass_at, direction = declared.pass_at, declared.direction
         self._lowest = lowest
         self._highest = highest
         self._whole = whole
@@ -156,8 +156,6 @@ class Range:
         self.instruction = f"write {kind} from {first} to {last} in plain digits, no quotation marks"
         self.type_name = "integer" if whole else "number"
         self.words = f"{first}..{last}"
-        self.pass_rule: str | None = None
-        self.pass_value: float | None = None
         self.descriptive = direction == "none"
         mark = {}
         if pass_at is not None:
@@ -210,9 +208,8 @@ class Range:
 
 def checked_range(declared: IntegerRange | NumberRange) -> Range:
     """Check the bounds and the pass mark of a declared range, or raise ``DefinitionError``."""
-    whole = isinstance(declared, IntegerRange)
     lowest, highest = declared.integer if isinstance(declared, IntegerRange) else declared.number
-    key = "result.integer" if whole else "result.number"
+    key = "result.integer" if isinstance(declared, IntegerRange) else "result.number"
     # Not `math.isfinite`, which fails for a whole number of more digits than a float holds; inf and nan fail here too.
     if not all(abs(bound) <= _MAX_BOUND for bound in (lowest, highest)):
         raise DefinitionError(key, "a bound must be a finite number of at most fifteen digits")
@@ -228,7 +225,7 @@ def checked_range(declared: IntegerRange | NumberRange) -> Range:
     if pass_at is not None and pass_at == (highest if direction == "lower" else lowest):
         fix = "move the mark, or take it out"
         raise DefinitionError("result.pass_at", f"is the bad end of the range, so that nothing could fail; {fix}")
-    return Range(lowest, highest, whole=whole, pass_at=pass_at, direction=direction)
+    return Range(declared)
 
 
 def _plain(number: float) -> str:

@@ -29,7 +29,7 @@ from judges.custom.definition import (
 )
 from judges.custom.free_form import FREE_FORMS
 from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
-from judges.custom.template_file import TemplateError, TemplateFile, fill, parse
+from judges.custom.template_file import TemplateFile, fill, parse
 from judges.custom.variables import Variable, cuts, needed, retrieved
 from judges.forms.yes_no import NEEDED, claim
 from judges.parsing.retrievals import Retrieved, of_context
@@ -197,8 +197,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     def prompt(trace: Trace, document: Retrieved | None = None) -> Prompt:
         shown = {name: blocks((name,), trace, document and document.text) for name in template.variables}
         about: object = document
-        if form.keyed is not None:
-            (own,) = form.keyed.prompts(trace)
+        if form.is_keyed:
+            (own,) = form.judge.prompts(trace)
             keyed, about = {block.name: block.value for block in own.blocks}, own.about
             shown |= {
                 name: (Block(name, keyed[part]),)
@@ -214,25 +214,22 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
             )
         return Prompt(fixed, tuple(chain.from_iterable(shown.values())), about, messages=messages)
 
-    judge = Judge(
+    judge = replace(
+        form.judge,
         name=name,
         asks=checked_asks(
             definition.asks, template.description or f"Asks what {short(definition.template.file)} says."
         ),
-        metrics=form.metrics,
         needs=needed(template.variables, KNOWN.__getitem__),
         fixed_parts=(fixed,),
-        schema=form.schema,
         prompts=lambda trace: (prompt(trace),),
-        read=form.read,
-        score=form.score,
-        heuristic=form.heuristic,
-        scoring=f"{_SCORING}, {form.scoring}",
+        scoring=f"{_SCORING}, {form.judge.scoring}",
         settings=settings,
         cuts=cuts(template.variables, KNOWN.__getitem__),
-        check=form.check,
-        output_tokens=form.output_tokens,
-        whole_lines=form.whole_lines,
+        # These are about the material of that judge.
+        make=None,
+        prepare=lambda trace: trace,
+        decision_form=None,
         model=definition.model,
         temperature=definition.temperature,
         unit=definition.unit,
@@ -249,7 +246,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
                 metric.pass_rule and f"{metric.pass_rule}, for at least {100 * share:g}% of the documents",
                 metric.descriptive,
             )
-            for metric in form.metrics
+            for metric in judge.metrics
         ),
         # A request for each document with text, in rank order.
         prompts=lambda trace: tuple(prompt(trace, one) for one in of_context(trace.context)[:_MAX_DOCUMENTS]),
@@ -278,7 +275,7 @@ def metadata_of(table: Mapping[str, object]) -> Mapping[str, object] | None:
 def _parsed(file: File) -> TemplateFile:
     try:
         template = parse(file.text)
-    except TemplateError as error:
+    except DefinitionError as error:
         raise DefinitionError(_KEY, f"{short(file.file)}: {error}") from error
     for name in template.variables:
         if name not in KNOWN:
@@ -306,11 +303,11 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
     if not form.by_document:
         fix = f"is about all documents together, and the template declares {DOCUMENT}, one document; declare a result"
         raise DefinitionError("answer.as", fix)
-    if any(metric.scale in FREE_FORMS for metric in form.metrics):
+    if any(metric.scale in FREE_FORMS for metric in form.judge.metrics):
         raise DefinitionError("result", f"has no value to average over documents, and the template declares {DOCUMENT}")
     if table.pass_share is None:
         return PASS_SHARE
-    if not any(metric.pass_rule for metric in form.metrics):
+    if not any(metric.pass_rule for metric in form.judge.metrics):
         fix = "nothing passes or fails with this result; give it pass_at or pass, or take this out"
         raise DefinitionError("answer.pass_share", fix)
     if table.pass_share == 0:
@@ -320,7 +317,7 @@ def _pass_share(variables: Sequence[str], form: AnswerForm, table: AnswerTable) 
 
 def _fixed_part(template: TemplateFile, form: AnswerForm, definition: Definition) -> str:
     def meaning(source: Variable) -> str:
-        keyed = None if form.keyed is None else _KEYED_MEANINGS.get(_KEYED.get(source, ""))
+        keyed = _KEYED_MEANINGS.get(_KEYED.get(source, "")) if form.is_keyed else None
         return keyed or source.meaning
 
     variables = "\n".join(f"- `{name}`: {meaning(KNOWN[name])}" for name in template.variables)
@@ -366,7 +363,7 @@ def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered:
     """Combine the answers about all documents: the mean of their values, and whether enough of them pass."""
     found = []
     for one in answered:
-        reading = form.score(trace, [one])
+        reading = form.judge.score(trace, [one])
         found.append(_DocumentResult(one.prompt.about, next(iter(reading.scores), None), reading.rationale))
     details: dict[str, object] = {"documents": [one.details() for one in found]}
     if (further := len(of_context(trace.context)) - len(found)) > 0:

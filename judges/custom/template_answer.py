@@ -4,18 +4,18 @@ The form `result` uses a declared result, as instructions do. The other forms re
 whose scoring needs nothing that a template does not show.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from judges.catalog import catalogue, facts_grounding, ragbench, ragbench_sources, relevance_truth_completeness
-from judges.core.judge import Answer, Answered, Judge, Metric, Reading, has_text, output_tokens_of_reasons
+from judges.core.judge import Answer, Judge, has_text
 from judges.core.prompt import Prompt
 from judges.custom.definition import DefinitionError, nearest
 from judges.custom.results import SCORING, AnswerKeys, Result, checked_result
-from judges.custom.scales import Range
+from judges.custom.scales import IntegerRange, Range
 from judges.forms import document_support, graded, sentence_labels, yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
@@ -63,21 +63,11 @@ class AnswerForm:
     """All that a judge needs for the answers to its template."""
 
     text: str  # The request for the answer, which ends the fixed part.
-    schema: Mapping[str, object]
-    metrics: tuple[Metric, ...]
-    read: Callable[[str], Answer]
-    score: Callable[[Trace, Sequence[Answered]], Reading]
-    heuristic: Callable[[Trace, Prompt], object]
-    scoring: str
+    judge: Judge  # Reads, checks and scores the answer.
     declaration: object  # The choice with its defaults, for the judge's settings.
     by_document: bool = False  # Whether an answer may be about a single document.
     reads: tuple[str, ...] = ()  # Trace fields that the scoring uses, and that a template must therefore show.
-    # As in ``Judge``.
-    check: Callable[[Trace, Prompt, Answer], None] | None = None
-    output_tokens: Callable[[Trace, Prompt], int] = output_tokens_of_reasons
-    whole_lines: Callable[[str], str] | None = None
-    # The judge whose material fills the template, where the answer names its sentences by keys.
-    keyed: Judge | None = None
+    is_keyed: bool = False  # Whether the judge's material fills the template: the answer names sentences by keys.
 
 
 def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> AnswerForm:
@@ -114,18 +104,19 @@ def _graded(name: str, table: AnswerTable, _result: object) -> AnswerForm:
         fix = "is the bad end of the scale, so that nothing could fail; move the mark, or take it out"
         raise DefinitionError("answer.pass_at", fix)
     if table.result_key is not None or table.rationale_key is not None:
-        scale = Range(graded.LOWEST, graded.HIGHEST, whole=True, pass_at=pass_at, direction="higher")
+        scale = Range(IntegerRange((graded.LOWEST, graded.HIGHEST), pass_at))
         return _scaled(name, Result(scale, _keys(table, AnswerKeys("justification", "score"))), _OWN_FORM)
     text = graded.FORM if table.form == "ours" else _OWN_FORM
     judge = graded.make(name=name, asks="", needs=(), fixed="", blocks=lambda _: (), heuristic=lambda _: (0, ""))
-    return replace(_like(judge.configured({"pass_at": pass_at}), text), heuristic=_graded_heuristic, by_document=True)
+    judge = replace(judge.configured({"pass_at": pass_at}), heuristic=_graded_heuristic)
+    return AnswerForm(text, judge, judge.settings, by_document=True)
 
 
 def _facts_grounding(_name: str, table: AnswerTable, _result: object) -> AnswerForm:
     judge = facts_grounding.make(facts_grounding.Settings(labels=table.labels or "v1"))
     labels = "|".join(sentence_labels.MENUS[table.labels or "v1"].labels)
     text = f"{sentence_labels.FORM % labels}\n{_EXCERPTS}" if table.form == "ours" else f"{_OWN_FORM} {_ENFORCED}"
-    return replace(_like(judge, text), reads=("output", "context"))
+    return AnswerForm(text, judge, judge.settings, reads=("output", "context"))
 
 
 def _relevance_truth_completeness(_name: str, table: AnswerTable, _result: object) -> AnswerForm:
@@ -134,13 +125,14 @@ def _relevance_truth_completeness(_name: str, table: AnswerTable, _result: objec
         raise DefinitionError("answer.reasoning", 'the template must explain the codes: add form = "template"')
     reasoning = table.form == "template" if table.reasoning is None else table.reasoning
     judge = relevance_truth_completeness.make(relevance_truth_completeness.Settings(reasoning=reasoning))
-    return _like(judge, relevance_truth_completeness.SHORT_FORM if table.form == "ours" else _OWN_FORM)
+    text = relevance_truth_completeness.SHORT_FORM if table.form == "ours" else _OWN_FORM
+    return AnswerForm(text, judge, judge.settings)
 
 
 def _ragbench(_name: str, table: AnswerTable, _result: object) -> AnswerForm:
     module = ragbench if table.form_of == "ragbench" else ragbench_sources
     text = document_support.answering(module.FORM) if table.form == "ours" else _OWN_FORM
-    return replace(_like(module.JUDGE, text), reads=("input", "output", "context"), keyed=module.JUDGE)
+    return AnswerForm(text, module.JUDGE, module.JUDGE.settings, reads=("input", "output", "context"), is_keyed=True)
 
 
 _FORMS: Final[Mapping[str, Callable[[str, AnswerTable, object | UnsetType], AnswerForm]]] = {
@@ -179,26 +171,20 @@ def _keys(table: AnswerTable, default: AnswerKeys) -> AnswerKeys:
 
 
 def _scaled(name: str, result: Result, text: str) -> AnswerForm:
-    return AnswerForm(
-        text,
-        result.schema,
-        (result.metric(name),),
-        result.read,
-        lambda _trace, answered: result.score(name, answered),
-        lambda trace, prompt: result.guess(*_overlap(trace, prompt)),
-        SCORING,
-        result.declaration,
-        by_document=True,
+    judge = Judge(
+        name=name,
+        asks="",
+        metrics=(result.metric(name),),
+        needs=(),
+        fixed_parts=(),
+        schema=result.schema,
+        prompts=lambda _: (),
+        read=result.read,
+        score=lambda _trace, answered: result.score(name, answered),
+        heuristic=lambda trace, prompt: result.guess(*_overlap(trace, prompt)),
+        scoring=SCORING,
     )
-
-
-def _like(judge: Judge, text: str) -> AnswerForm:
-    return AnswerForm(
-        *(text, judge.schema, judge.metrics, judge.read, judge.score, judge.heuristic, judge.scoring, judge.settings),
-        check=judge.check,
-        output_tokens=judge.output_tokens,
-        whole_lines=judge.whole_lines,
-    )
+    return AnswerForm(text, judge, result.declaration, by_document=True)
 
 
 def _graded_heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:

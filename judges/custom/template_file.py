@@ -8,30 +8,38 @@ bare name, without filters, attributes and statements. ``metadata`` is only disp
 ``custom_data`` are ignored: `[models.*]` configures the requests.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import yaml
+from msgspec import Struct
 
 from judges.core.prompt import neutralise
-from judges.custom.definition import listed, short
+from judges.custom.definition import PLACEHOLDER, DefinitionError, convert, listed, placeholders, short
 from judges.parsing.answer import encodable
 
 _MAX_DEPTH: Final = 20
-_ROLES: Final = ("system", "developer", "user", "assistant")
-# Without braces inside, so that the search stays linear for thousands of open ones.
-_PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")
-_NAME: Final = re.compile(r"\s*([^\W\d]\w*)\s*")
-_STATEMENT: Final = re.compile(r"\{[%#]")
+_TEMPLATE: Final = "prompt.template"
+_VARIABLES: Final = "prompt.template_variables"
 _EMPTY: Final = frozenset({"", "~", "null"})
 _PLAIN_TAGS: Final = frozenset({None, "!", "tag:yaml.org,2002:str"})
 
 
-class TemplateError(ValueError):
-    """A file is no usable template; the message names the key and the fix, in one line."""
+class _Message(Struct, frozen=True):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+class _Prompt(Struct, frozen=True):
+    template_variables: tuple[str, ...]
+    template: str | tuple[_Message, ...] = ""
+    metadata: object = ""
+
+
+class _File(Struct, frozen=True):
+    prompt: _Prompt
 
 
 class Part(NamedTuple):
@@ -58,31 +66,33 @@ class TemplateFile:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> TemplateFile:
-    """Read a template file, or raise ``TemplateError``."""
-    prompt = _table(_table(_loaded(text), "the file").get("prompt"), "prompt")
-    parts = _parts(prompt.get("template", ""))
-    variables = _variables(prompt.get("template_variables", ""))
-    used = set[str]().union(*(_used(part.text) for part in parts))
-    undeclared = sorted(used - set(variables))
-    if undeclared:
-        fix = "declare it in prompt.template_variables, or take it out"
-        raise TemplateError(f"prompt.template: uses {short(undeclared[0])}, which is not declared; {fix}")
+    """Read a template file, or raise ``DefinitionError``."""
+    prompt = convert(_loaded(text), _File).prompt
+    template, variables, metadata = prompt.template, prompt.template_variables, prompt.metadata
+    messages = [(None, template)] if isinstance(template, str) else [(one.role, one.content) for one in template]
+    parts = tuple(Part(role, content.strip()) for role, content in messages)
+    if not any(part.text for part in parts):
+        raise DefinitionError(_TEMPLATE, "is empty; write what the judge is to do")
+    if not variables or len(set(variables)) < len(variables):
+        raise DefinitionError(_VARIABLES, "must list each variable of the template once, in the order they are shown")
+    used = {name for part in parts for name in placeholders(part.text, _TEMPLATE)}
+    if undeclared := sorted(used - set(variables)):
+        fix = f"declare it in {_VARIABLES}, or take it out"
+        raise DefinitionError(_TEMPLATE, f"uses {short(undeclared[0])}, which is not declared; {fix}")
     # In another form a model would see `{answer}` without a value.
     unused = [name for name in variables if name not in used]
-    single = [name for name in unused if any(f"{{{name}}}" in part.text for part in parts)]
-    if single:
-        raise TemplateError(f"prompt.template: writes {listed(single)} in single braces; write {{{{ {single[0]} }}}}")
-    metadata = prompt.get("metadata", "")
+    if single := [name for name in unused if any(f"{{{name}}}" in part.text for part in parts)]:
+        raise DefinitionError(_TEMPLATE, f"writes {listed(single)} in single braces; write {{{{ {single[0]} }}}}")
     if isinstance(metadata, str) and metadata in _EMPTY:
         metadata = {}
     if not isinstance(metadata, dict):
-        raise TemplateError("prompt.metadata: must be a table, as {description: ..., version: ...}")
+        raise DefinitionError("prompt.metadata", "must be a table, as {description: ..., version: ...}")
     return TemplateFile(parts, variables, metadata)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
     """Insert values for the variables of a checked text."""
-    return _PLACEHOLDER.sub(lambda found: values[found[1].strip()], text)
+    return PLACEHOLDER.sub(lambda match: values[match[1].strip()], text)
 
 
 class _Loader(yaml.SafeLoader):
@@ -126,66 +136,10 @@ def _loaded(text: str) -> object:
         return yaml.load(text, _Loader)  # noqa: S506 - a safe loader, and less
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f"line {mark.line + 1}: "
+        place = "the file" if mark is None else f"line {mark.line + 1}"
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
-        raise TemplateError(f"{line}is not YAML as it is taken here: {problem}; fix it there") from error
+        raise DefinitionError(place, f"is not YAML as it is taken here: {problem}; fix it there") from error
     except (OverflowError, ValueError) as error:
         # The library converts escapes and versions to numbers without checking their size.
         problem = "a number in an escape or a version is too large"
-        raise TemplateError(f"is not YAML as it is taken here: {problem}; fix it there") from error
-
-
-def _table(value: object, key: str) -> Mapping[str, object]:
-    if isinstance(value, dict):
-        return value
-    if key == "prompt" and value is None:
-        raise TemplateError("prompt: is missing; write the template under prompt.template")
-    raise TemplateError(f"{key}: must be a table, as prompt: {{template: ..., template_variables: [...]}}")
-
-
-def _parts(template: object) -> tuple[Part, ...]:
-    key = "prompt.template"
-    if isinstance(template, str):
-        parts: tuple[Part, ...] = (Part(None, template.strip()),)
-    elif isinstance(template, list):
-        parts = tuple(_message(message, f"{key}[{number}]") for number, message in enumerate(template))
-    else:
-        raise TemplateError(f"{key}: must be a text, or a list of messages with role and content")
-    if not any(part.text for part in parts):
-        raise TemplateError(f"{key}: is empty; write what the judge is to do")
-    return parts
-
-
-def _message(message: object, key: str) -> Part:
-    if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-        raise TemplateError(f"{key}: must be a message with role and content")
-    role, content = message["role"], message["content"]
-    if role not in _ROLES:
-        raise TemplateError(f"{key}.role: must be one of {', '.join(_ROLES)}")
-    if not isinstance(content, str):
-        raise TemplateError(f"{key}.content: must be a text; other kinds of content are not sent")
-    return Part(role, content.strip())
-
-
-def _variables(declared: object) -> tuple[str, ...]:
-    key = "prompt.template_variables"
-    if not isinstance(declared, list) or not declared or not all(isinstance(name, str) for name in declared):
-        raise TemplateError(f"{key}: must be a list of the variables, in the order they are shown")
-    if len(set(declared)) < len(declared):
-        raise TemplateError(f"{key}: holds a variable twice; name each once")
-    return tuple(declared)
-
-
-def _used(text: str) -> Iterator[str]:
-    """Yield the variables of a text, and reject everything else that a template engine would execute."""
-    if (statement := _STATEMENT.search(text)) is not None:
-        fix = "write {{ name }} alone, nothing in a template is executed"
-        raise TemplateError(f"prompt.template: holds a statement or comment ({statement[0]}); {fix}")
-    for found in _PLACEHOLDER.finditer(text):
-        name = _NAME.fullmatch(found[1])
-        if name is None:
-            fix = "write {{ name }} alone, nothing in a template is executed"
-            raise TemplateError(f"prompt.template: {short(found[0])} is more than a variable; {fix}")
-        yield name[1]
-    if "{{" in _PLACEHOLDER.sub("", text):
-        raise TemplateError("prompt.template: {{ stands before no name that }} closes; write {{ name }}")
+        raise DefinitionError("the file", f"is not YAML as it is taken here: {problem}; fix it there") from error

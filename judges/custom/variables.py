@@ -14,7 +14,7 @@ from judges.catalog.guidelines import numbered
 from judges.core.judge import AnyOf, Judge, Needs, Unit, field_of, has_text
 from judges.core.prompt import Block, before_query, conversation, documents, texts_of
 from judges.core.sessions import transcript
-from judges.custom.definition import DefinitionError, closest, listed, short
+from judges.custom.definition import PLACEHOLDER, DefinitionError, closest, listed, placeholders, short
 from judges.custom.free_form import FREE_FORMS
 from judges.forms.yes_no import claim
 from judges.parsing.answer import folded
@@ -23,11 +23,7 @@ from tracejudge import Trace
 
 TRACE: Final = "trace"
 """The variable without a part in the material, because the model reads the trace by tools."""
-_PLACEHOLDER: Final = re.compile(r"\{\{([^{}\n]*)\}\}")
-_NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_TAG: Final = re.compile(r"tags\.[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}")
 _SINGLE: Final = re.compile(r"\{\s*([a-z]+)\s*\}")
-_OTHER_SYNTAX: Final = re.compile(r"\{%|%\}|\{#|#\}")
 # Names that others use for these variables.
 _MEANT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("question", "query", "request", "user_request", "userQuery"), "inputs"),
@@ -110,12 +106,13 @@ def _variable(name: str) -> Variable:
     return Variable(meaning, name, lambda name, trace: (Block(name, str(field_of(trace, name) or "")),))
 
 
-def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
+def find(text: str, key: str, unit: Unit, *, but: Sequence[str] = ()) -> tuple[str, ...]:
     """Find the variables that a text uses, in the order of their first use.
 
     Args:
         text: The text.
         key: The key of the definition that contains it.
+        unit: What is judged; a text about conversations names the conversation, and nothing that is about one answer.
         but: Variables that are not allowed there.
 
     Raises:
@@ -123,14 +120,15 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
             syntax of a template language.
     """
     known = tuple(name for name in _VARIABLES if name not in but)
-    if _OTHER_SYNTAX.search(text):
-        fix = "blocks and comments of a template language, as {% if %}, do nothing here; take them out"
-        raise DefinitionError(key, f"{fix}, and name variables as {{{{ {known[1]} }}}}")
-    found = tuple(dict.fromkeys(_checked(match[1], key, known) for match in _PLACEHOLDER.finditer(text)))
-    rest = _PLACEHOLDER.sub("", text)
-    if "{{" in rest:
-        raise DefinitionError(key, "a {{ is not closed on its line; write a variable as {{ outputs }}")
+    found = placeholders(text, key)
+    for name in found:
+        if name not in known and not name.startswith("tags."):
+            context = None if _DOCUMENTS.isdisjoint(name.lower().split("_")) else "context"
+            meant = context or _MEANT.get(name) or closest(name.lower(), known)
+            fix = f"did you mean {{{{ {meant} }}}}?" if meant in known else f"use {listed(known)}"
+            raise DefinitionError(key, f"the variable {{{{ {short(name)} }}}} is unknown; {fix}")
     # The model would see `{outputs}` without a value.
+    rest = PLACEHOLDER.sub("", text)
     if single := next((match for match in _SINGLE.finditer(rest) if match[1] in known), None):
         fix = f"is in single braces; write it as {{{{ {single[1]} }}}}"
         raise DefinitionError(key, f"the variable {{{single[1]}}} {fix}")
@@ -142,19 +140,14 @@ def find(text: str, key: str, *, but: Sequence[str] = ()) -> tuple[str, ...]:
     if "conversation" in found and beside:
         fix = "holds the messages, the request and the answer"
         raise DefinitionError(key, f"{{{{ conversation }}}} {fix}; take out {{{{ {beside[0]} }}}}")
+    if unit == "session":
+        fix = 'with unit = "session" the text names {{ conversation }}'
+        of_answer = [name for name in found if name != "conversation" and not name.startswith("tags.")]
+        if of_answer:
+            raise DefinitionError(key, f"{{{{ {of_answer[0]} }}}} is about one answer; {fix}")
+        if "conversation" not in found:
+            raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
     return found
-
-
-def check_unit(names: Sequence[str], key: str, unit: Unit) -> None:
-    """Check that a text about conversations names the conversation, and nothing that is about one answer."""
-    if unit == "trace":
-        return
-    fix = 'with unit = "session" the text names {{ conversation }}'
-    for name in names:
-        if name != "conversation" and not name.startswith("tags."):
-            raise DefinitionError(key, f"{{{{ {name} }}}} is about one answer; {fix}")
-    if "conversation" not in names:
-        raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
 
 
 def needed(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> Needs:
@@ -188,20 +181,6 @@ def meanings(names: Sequence[str]) -> str:
 def blocks(names: Sequence[str], trace: Trace) -> tuple[Block, ...]:
     """Return the variables' parts of the material."""
     return tuple(block for name in names for block in _variable(name).show(name, trace))
-
-
-def _checked(written: str, key: str, known: Sequence[str]) -> str:
-    name = written.strip()
-    if name in known or _TAG.fullmatch(name):
-        return name
-    if name and _NAME.fullmatch(name) is None:
-        fix = "the braces must contain a plain name, without paths, filters or calls"
-        raise DefinitionError(key, f"{{{{ {short(name)} }}}} is no variable: {fix}")
-    shown = f"the variable {{{{ {short(name)} }}}}" if name else "the variable {{ }}"
-    documents = None if _DOCUMENTS.isdisjoint(name.lower().split("_")) else "context"
-    meant = documents or _MEANT.get(name) or closest(name.lower(), known)
-    fix = f"did you mean {{{{ {meant} }}}}?" if meant in known else f"use {listed(known)}"
-    raise DefinitionError(key, f"{shown} is unknown; {fix}")
 
 
 class Guess(NamedTuple):

@@ -32,8 +32,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.abc import ExecutionLoader
-from importlib.util import decode_source, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Generic, TypeAlias, TypeVar, get_args, overload
@@ -54,16 +52,12 @@ class PassingError(Exception):
     """The judge did not run; another worker, or this one later, may run it."""
 
 
-class ChangedError(PassingError):
-    """The code no longer matches the version: only a restarted worker may run it."""
-
-
 class ClosedError(PassingError):
     """The judge was closed during the evaluation."""
 
 
 class NotStartedError(PassingError):
-    """The process could not be started, or could not import the judge, as when a disk is full or a mount is gone."""
+    """No process runs the judge: a disk is full, a mount is gone, or its code changed after the worker started."""
 
 
 # As in a judge's table. Timers cannot be set without a limit.
@@ -150,22 +144,6 @@ def _check_mark(pass_at: object) -> None:
         raise CodeError("pass_at must be above 0 and at most 1; without it numbers neither pass nor fail")
 
 
-class _TextLoader(ExecutionLoader):
-    """Loads a module from a text, without a cache on disk, which would confuse texts of one second and size."""
-
-    def __init__(self, path: Path, text: bytes) -> None:
-        self.path = path
-        self.text = text
-
-    def get_filename(self, fullname: str) -> str:  # noqa: ARG002 - the protocol's
-        """Return the name of the file."""
-        return str(self.path)
-
-    def get_source(self, fullname: str) -> str:  # noqa: ARG002 - the protocol's
-        """Return the text, whose lines tracebacks show."""
-        return decode_source(self.text)
-
-
 def imported(path: Path) -> ModuleType | None:
     """Return the module of a file that was imported already."""
     return sys.modules.get(_name(path))
@@ -173,15 +151,14 @@ def imported(path: Path) -> ModuleType | None:
 
 def module_of(path: Path, text: bytes) -> ModuleType:
     """Import a file from its text, under a name made from its absolute path. Errors of its code are raised."""
-    name, loader = _name(path), _TextLoader(path, text)
-    spec = spec_from_file_location(name, path, loader=loader)
-    assert spec is not None  # noqa: S101 - it has a loader
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses and msgspec look their module up
+    # Not by a loader of files, whose cache on disk would confuse texts of one second and size.
+    module = ModuleType(_name(path))
+    module.__dict__.update(__file__=str(path), __judge_text__=text)
+    sys.modules[module.__name__] = module  # before it runs: dataclasses and msgspec look their module up
     try:
-        loader.exec_module(module)
+        exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's own judge
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[module.__name__]
         raise
     return module
 
@@ -192,10 +169,8 @@ def _name(path: Path) -> str:
 
 def text_of(module: ModuleType) -> bytes:
     """Return the text from which a module was made, or the current text of its file, or raise ``OSError``."""
-    loader = getattr(module, "__loader__", None)
-    if isinstance(loader, _TextLoader):
-        return loader.text
-    return Path(getattr(module, "__file__", None) or "").read_bytes()
+    text: bytes | None = getattr(module, "__judge_text__", None)
+    return Path(getattr(module, "__file__", None) or "").read_bytes() if text is None else text
 
 
 _TIME_LIMIT_S: Final = 10.0

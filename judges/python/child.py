@@ -21,14 +21,13 @@ from typing import Any
 
 import msgspec
 
-from judges.core.judge import RESULT, JudgeFailedError, Metric
+from judges.core.judge import JudgeFailedError, Metric
 from judges.python.api import CodeError, CodeJudge
 from judges.python.importing import load
 from judges.python.protocol import (
     MAX_ANSWER_BYTES,
     Answer,
     Start,
-    Started,
     class_name,
     declared_errors,
     framed,
@@ -66,11 +65,11 @@ def _serve(target: str, connection: socket.socket) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (start.memory_bytes, start.memory_bytes))
     try:
         judge = load(target, start.text).judge
-        started = Started(fingerprint=judge.fingerprint)
+        answer = Answer(fingerprint=judge.fingerprint)
     except CodeError as error:
-        connection.sendall(framed(msgspec.json.encode(Started(failed=f"{error}"))))
+        connection.sendall(framed(msgspec.json.encode(Answer(failed=f"{error}", is_last=True))))
         return
-    connection.sendall(framed(msgspec.json.encode(started)))
+    connection.sendall(framed(msgspec.json.encode(answer)))
     served = _Served(judge, judge.metrics_of(start.name))
     while (payload := read_frame(source)) is not None:
         connection.sendall(framed(served.answer(payload)))
@@ -97,8 +96,8 @@ class _Served:
             answer = msgspec.json.encode(Answer(failed=f"{error}"))
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a judge cannot end its process
             # Out of memory, what a judge keeps between traces stays, and all further traces would fail as this one.
-            is_spent = isinstance(error, MemoryError)
-            answer = msgspec.json.encode(Answer(failed=self._raised(error), is_spent=is_spent))
+            is_last = isinstance(error, MemoryError)
+            answer = msgspec.json.encode(Answer(failed=self._raised(error), is_last=is_last))
         if os.getpid() != self._pid:
             # The judge forked, and this is the copy: only one of the two may answer.
             os._exit(0)
@@ -115,9 +114,7 @@ class _Served:
             raise JudgeFailedError(self._raised(error)) from error
         reading = reading_of(result, self._metrics, self._judge.labels)
         try:
-            label = reading.details.get(RESULT)
-            answer = Answer(reading.scores, reading.rationale, None if label is None else str(label))
-            encoded = msgspec.json.encode(answer)
+            encoded = msgspec.json.encode(Answer(reading=reading))
         except UnicodeEncodeError as error:
             raise JudgeFailedError("gave a text that is no UTF-8") from error
         if len(encoded) > MAX_ANSWER_BYTES:

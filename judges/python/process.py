@@ -13,14 +13,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Final, Literal, NamedTuple, Protocol, Self, cast
 
 import msgspec
 
 from judges.core.backoff import backoff_s
-from judges.core.judge import JudgeFailedError
-from judges.python.api import ChangedError, ClosedError, NotStartedError
-from judges.python.protocol import HEAD, MAX_ANSWER_BYTES, Answer, Start, Started, framed, passed_on
+from judges.core.judge import JudgeFailedError, Reading
+from judges.python.api import ClosedError, NotStartedError
+from judges.python.protocol import HEAD, MAX_ANSWER_BYTES, Answer, Start, framed, passed_on
 from tracejudge import Trace
 
 # A message may be longer than the answer in it.
@@ -184,7 +184,15 @@ _WITHOUT_PAUSE: Final = 2
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 10.0
 Sleep = Callable[[float], Awaitable[object]]
-T = TypeVar("T")
+
+
+class Limits(NamedTuple):
+    """Limits of a judge's processes."""
+
+    time_s: float  # How long one trace may take.
+    processes: int = 1  # How many traces may be judged concurrently.
+    memory_mib: int | None = None  # Address space of each process in MiB; unlimited by default.
+    environment: tuple[str, ...] = ()  # Names of variables that it gets besides those that every judge gets.
 
 
 class Program(NamedTuple):
@@ -193,7 +201,7 @@ class Program(NamedTuple):
     target: str  # The judge: module or file, and its name there.
     start: Start  # The first message to each process.
     fingerprint: str  # The judge's fingerprint when the worker read it.
-    environment: tuple[str, ...] = ()  # Variables that a process gets besides those that every judge gets.
+    limits: Limits
 
 
 class Observer(Protocol):
@@ -209,11 +217,9 @@ class Observer(Protocol):
 class Pool:
     """A bounded number of processes, started when needed. Use it from one event loop."""
 
-    def __init__(
-        self, program: Program, processes: int, sleep: Sleep = asyncio.sleep, observer: Observer | None = None
-    ) -> None:
+    def __init__(self, program: Program, sleep: Sleep = asyncio.sleep, observer: Observer | None = None) -> None:
         self._observer = observer
-        self._slots = [_Slot(program, sleep) for _ in range(processes)]
+        self._slots = [_Slot(program, sleep) for _ in range(program.limits.processes)]
         # The last one used comes first: further processes are started only when it is busy.
         self._free: asyncio.LifoQueue[_Slot] = asyncio.LifoQueue()
         for slot in self._slots:
@@ -224,7 +230,7 @@ class Pool:
         """The ids of the running processes."""
         return [slot.process.pid for slot in self._slots if slot.process is not None]
 
-    async def ask(self, trace: Trace) -> Answer:
+    async def ask(self, trace: Trace) -> Reading:
         """Send a trace to a free process, and wait for its answer.
 
         Raises:
@@ -237,8 +243,8 @@ class Pool:
             self._observer.begins()
         try:
             # Encoded only now: a thousand waiting traces must not be in memory twice.
-            answer = await slot.ask(msgspec.json.encode(trace))
-            status = "ok" if answer.failed is None else "judge_failed"
+            reading = await slot.ask(msgspec.json.encode(trace))
+            status = "ok"
         except JudgeFailedError:
             status = "judge_failed"
             raise
@@ -249,7 +255,7 @@ class Pool:
             self._free.put_nowait(slot)
             if self._observer is not None:
                 self._observer.ends(status, time.perf_counter() - began)
-        return answer
+        return reading
 
     async def aclose(self) -> None:
         """Kill all processes and wait for their end; traces under way raise ``ClosedError``."""
@@ -273,18 +279,13 @@ class _Slot:
         """Starts since the last answer of a process that goes on."""
         self._closed = False
 
-    async def ask(self, trace: bytes) -> Answer:
+    async def ask(self, trace: bytes) -> Reading:
         if self._closed:
             raise ClosedError
         process = self.process
         if process is None or process.is_gone:
             process = await self._begin()
-        answer = await self._ask(process, trace, self._program.start.time_limit_s, Answer)
-        if answer.is_spent:
-            self._drop()
-        else:
-            self._starts = 0
-        return answer
+        return (await self._ask(process, trace, self._program.limits.time_s)).reading
 
     def close(self) -> None:
         self._closed = True
@@ -303,28 +304,25 @@ class _Slot:
         self._starts += 1
         program = self._program
         try:
-            process = self.process = await Process.begin(program.target, program.environment)
+            process = self.process = await Process.begin(program.target, program.limits.environment)
         except OSError as error:
             raise NotStartedError(f"did not start: {error.strerror or type(error).__name__}") from error
         if self._closed:
             self._drop()
             raise ClosedError
         try:
-            started = await self._ask(process, msgspec.json.encode(program.start), _START_LIMIT_S, Started)
+            started = await self._ask(process, msgspec.json.encode(program.start), _START_LIMIT_S)
         except JudgeFailedError as error:
             raise NotStartedError(f"did not start: {error}") from None
-        if started.failed is not None:
-            self._drop()
-            raise NotStartedError(f"did not start: {started.failed}")
         if started.fingerprint != program.fingerprint:
             self._drop()
-            raise ChangedError("its module changed after the worker started; restart the worker")
+            raise NotStartedError("its module changed after the worker started; restart the worker")
         return process
 
-    async def _ask(self, process: Process, message: bytes, limit_s: float, kind: type[T]) -> T:
-        """Ask, and kill a process that does not answer."""
+    async def _ask(self, process: Process, message: bytes, limit_s: float) -> Answer:
+        """Ask, and kill a process that does not answer, or cannot go on; raise ``JudgeFailedError`` for a failure."""
         try:
-            return msgspec.json.decode(await process.ask(message, limit_s), type=kind)
+            answer = msgspec.json.decode(await process.ask(message, limit_s), type=Answer)
         except (NoAnswerError, msgspec.DecodeError) as error:
             self.process = None
             how = await process.killed()
@@ -341,6 +339,13 @@ class _Slot:
             # Cancelled: the answer is no longer needed.
             self._drop()
             raise
+        if answer.is_last:
+            self._drop()
+        elif answer.fingerprint is None:
+            self._starts = 0
+        if answer.failed is not None:
+            raise JudgeFailedError(answer.failed)
+        return answer
 
     def _drop(self) -> None:
         if self.process is not None:

@@ -2,7 +2,7 @@
 
 worker                      process
   Start           ->
-                  <-   Started          after importing the judge
+                  <-   Answer           after importing the judge
   a trace         ->
                   <-   Answer           and so on, one trace at a time
   (end of file)   ->                    it ends, with all processes it started
@@ -22,7 +22,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from judges.core.verdict import Score
+from judges.core.judge import Reading
 
 HEAD: Final = struct.Struct("!I")
 """The prefix: the length of a message in bytes."""
@@ -35,29 +35,17 @@ class Start(Struct, frozen=True):
 
     name: str  # The judge's name, which is also that of its only metric.
     path: list[str]  # The import path: the worker's, and the folder of a judge's file.
-    time_limit_s: float  # How long one trace may take.
     text: bytes | None = None  # The judge's file as the worker read it; None for a judge in a module.
     memory_bytes: int | None = None  # Limit of the address space; None for no limit.
 
 
-class Started(Struct, frozen=True):
-    """The fingerprint of the imported judge, or why it could not be imported."""
-
-    fingerprint: str | None = None
-    failed: str | None = None
-
-
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """The scores of one trace, or why there are none; ``is_spent`` after a process ran out of memory.
+    """The answer to any message."""
 
-    ``result`` is a label or text without a value.
-    """
-
-    scores: tuple[Score, ...] = ()
-    rationale: str | None = None
-    result: str | None = None
-    failed: str | None = None
-    is_spent: bool = False
+    fingerprint: str | None = None  # That of the imported judge, to ``Start``.
+    reading: Reading = Reading(())  # That of a trace.
+    failed: str | None = None  # Why there is neither.
+    is_last: bool = False  # Whether the process cannot go on: it lacks the judge, or memory.
 
 
 def framed(payload: bytes) -> bytes:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -18,9 +18,9 @@ from msgspec import Struct
 from judges.core import verdict
 from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, Metric, Reading, has_text
 from judges.core.prompt import Prompt
-from judges.python.api import ChangedError, NotStartedError, Score
+from judges.python.api import NotStartedError, Score
 from judges.python.importing import Loaded
-from judges.python.process import Observer, Pool, Program
+from judges.python.process import Limits, Observer, Pool, Program
 from judges.python.protocol import Start
 from tracejudge import Trace
 
@@ -28,15 +28,6 @@ log = logging.getLogger("judges.code")
 _LOG_AGAIN_S: Final = 600.0
 _MIB: Final = 1 << 20
 _PAIR: Final = 2
-
-
-class Limits(NamedTuple):
-    """Limits of a judge's processes."""
-
-    time_s: float | None = None  # How long one trace may take; by default the limit that the judge declares.
-    processes: int = 1  # How many traces may be judged concurrently.
-    memory_mib: int | None = None  # Address space of each process in MiB; unlimited by default.
-    environment: tuple[str, ...] = ()  # Names of variables that it gets besides those that every judge gets.
 
 
 class Settings(Struct, frozen=True):
@@ -64,14 +55,13 @@ def observe(judge: Judge, observer: Observer) -> None:
         judge.run.observer = observer
 
 
-def make(name: str, target: str, loaded: Loaded, *, asks: str, limits: Limits = Limits()) -> Judge:  # noqa: B008
+def make(name: str, target: str, loaded: Loaded, *, asks: str, limits: Limits | None = None) -> Judge:
     """Make the judge that runs the loaded code in processes, which find it by its target."""
     written = loaded.judge
     path = [*map(str, sys.path), *([loaded.folder] if loaded.folder is not None else [])]
-    time_s = written.time_limit_s if limits.time_s is None else limits.time_s
-    memory_bytes = None if limits.memory_mib is None else limits.memory_mib * _MIB
-    start = Start(name, path, time_s, loaded.text, memory_bytes)
-    runner = _Runner(name, Program(target, start, written.fingerprint, limits.environment), limits)
+    limits = limits or Limits(written.time_limit_s)
+    start = Start(name, path, loaded.text, None if limits.memory_mib is None else limits.memory_mib * _MIB)
+    runner = _Runner(name, Program(target, start, written.fingerprint, limits))
     return Judge(
         name=name,
         asks=asks,
@@ -97,13 +87,10 @@ def _unused(*_: str | Trace | Prompt | Sequence[Answered]) -> NoReturn:
 class _Runner:
     """Sends traces to the processes of one pool per event loop."""
 
-    def __init__(
-        self, name: str, program: Program, limits: Limits, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, name: str, program: Program, clock: Callable[[], float] = time.monotonic) -> None:
         self.observer: Observer | None = None
         self._name = name
         self._program = program
-        self._limits = limits
         self._clock = clock
         self._logged: dict[str, float] = {}
         self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
@@ -111,8 +98,8 @@ class _Runner:
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        limits = self._limits
-        declared = ("code", self._program.target, self._program.start.time_limit_s, limits.processes)
+        limits = self._program.limits
+        declared = ("code", self._program.target, limits.time_s, limits.processes)
         if limits.memory_mib is None and not limits.environment:
             return Settings(*declared)
         return _BoundedSettings(*declared, limits.memory_mib, limits.environment)
@@ -128,20 +115,16 @@ class _Runner:
         if loop not in self._pools:
             for closed in [other for other in list(self._pools) if other.is_closed()]:
                 self._pools.pop(closed).abandon()
-            self._pools[loop] = Pool(self._program, self._limits.processes, observer=self.observer)
+            self._pools[loop] = Pool(self._program, observer=self.observer)
         try:
-            answer = await self._pools[loop].ask(trace)
-        except (ChangedError, NotStartedError) as error:
+            return await self._pools[loop].ask(trace)
+        except NotStartedError as error:
             # Once, and not for each trace that waits for the judge.
             said, now = f"{error}", self._clock()
             if now >= self._logged.get(said, now):
                 self._logged[said] = now + _LOG_AGAIN_S
                 log.error("the judge %s cannot judge: %s", self._name, said)  # noqa: TRY400 - the text says all
             raise
-        if answer.failed is not None:
-            raise JudgeFailedError(answer.failed)
-        details = {} if answer.result is None else {RESULT: answer.result}
-        return Reading(answer.scores, answer.rationale, details)
 
     async def aclose(self) -> None:
         """Stop the processes of this event loop; a later trace starts others."""
@@ -163,7 +146,7 @@ def reading_of(result: object, metrics: Sequence[Metric], labels: Mapping[str, f
             raise JudgeFailedError("gave a score without a value and without a label")
         if len(metrics) > 1 or only.passed is not None:
             raise JudgeFailedError("gave a label without a value; declare labels, or give Score a value")
-        return Reading((), only.rationale, {RESULT: only.label})
+        return Reading((), only.rationale, {RESULT: str(only.label)})
     scores = tuple(_score(_valued(one, labels), metrics) for one in found)
     if len({score.metric for score in scores}) < len(scores):
         raise JudgeFailedError("gave two scores for one metric")

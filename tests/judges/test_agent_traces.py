@@ -157,9 +157,9 @@ def test_a_limit_in_the_middle_of_the_pages_asks_for_the_verdict(limits: Limits,
         calling(call("get_span", "[]")),
         ask("get_span", span_id="no such span"),
         ask("search_trace_regex", pattern="("),
-        ask("search_trace_regex", pattern="(x+x+)+y"),
+        ask("search_trace_regex", pattern="(?=x)y"),
     ],
-    ids=["unknown tool", "broken arguments", "no object", "unknown span", "broken pattern", "hanging pattern"],
+    ids=["unknown tool", "broken arguments", "no object", "unknown span", "broken pattern", "look-ahead"],
 )
 def test_what_is_wrong_with_a_call_is_said_and_the_loop_goes_on(wrong: Step) -> None:
     def task(seen: list[Any]) -> Step:

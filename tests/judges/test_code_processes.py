@@ -29,15 +29,15 @@ from code_judges import (
 )
 from support.processes import PATIENCE_S, Program, wait_until
 
-from judges.core.judge import Judge, JudgeFailedError
+from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Assessment
 from judges.custom.installed import make
 from judges.evaluation import evaluate
-from judges.python.api import ChangedError, ClosedError, NotStartedError
+from judges.python.api import ClosedError, NotStartedError
 from judges.python.importing import load
-from judges.python.process import Pool, Process
+from judges.python.process import Limits, Pool, Process
 from judges.python.process import Program as Run
-from judges.python.protocol import Answer, Start
+from judges.python.protocol import Start
 from judges.python.runner import observe
 from tracejudge import Document, Message, Span, ToolCall, Trace, Usage
 
@@ -53,8 +53,8 @@ def run(judge: Judge, one: Trace) -> Any:
 
 def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerprint: str | None = None) -> Pool:
     target = f"{FILE}:{name}"
-    program = Run(target, Start(name, sys.path, 60.0), fingerprint or load(target).judge.fingerprint)
-    return Pool(program, processes, sleep)
+    program = Run(target, Start(name, sys.path), fingerprint or load(target).judge.fingerprint, Limits(60.0, processes))
+    return Pool(program, sleep)
 
 
 def connection_of(pool: Pool) -> socket.socket:
@@ -136,7 +136,7 @@ class TestSeveral:
         assert notes == ["took longer than 60 s"] * 2 + [None] * 200
 
     def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy(self) -> None:
-        async def look() -> Answer:
+        async def look() -> Reading:
             tried = pool("has_link")
             await tried.ask(trace())
             asking = asyncio.ensure_future(tried.ask(trace()))
@@ -195,7 +195,8 @@ class TestBegunAnew:
         async def ask() -> None:
             tried = pool("finds_no_memory", pauses.sleep)
             for _ in range(4):
-                assert (await tried.ask(trace())).is_spent
+                with pytest.raises(JudgeFailedError, match="MemoryError"):
+                    await tried.ask(trace())
             assert tried.pids == []
 
         running(ask)
@@ -252,7 +253,7 @@ class TestBegunAnew:
         judge = make("good", {"code": "changing_judges:good", **PATIENT})
         file.write_text(self.GOOD.format("False"))
         said = "its module changed after the worker started; restart the worker"
-        assert self.failing(judge, ChangedError, times=3) == said
+        assert self.failing(judge, NotStartedError, times=3) == said
         assert caplog.messages == [f"the judge good cannot judge: {said}"]
 
 

@@ -37,7 +37,7 @@ INSTRUCTIONS: Mapping[str, str] = {
     "{{ foo }}": f"the variable {{{{ foo }}}} is unknown; {KNOWN}",
     "{{ outputs }} {{ output }}": "the variable {{ output }} is unknown; did you mean {{ outputs }}?",
     "{{ OUTPUTS }}": "the variable {{ OUTPUTS }} is unknown; did you mean {{ outputs }}?",
-    "{{}}": f"the variable {{{{ }}}} is unknown; {KNOWN}",
+    "{{}}": f'{{{{ "" }}}} is no variable: {PLAIN}',
     "{{ out\u200bputs }}": f"{{{{ out[U+200B]puts }}}} is no variable: {PLAIN}",
     "{{ context_documents }}": "the variable {{ context_documents }} is unknown; did you mean {{ context }}?",
     "{{ tags. }}": f"{{{{ tags. }}}} is no variable: {PLAIN}",
@@ -47,15 +47,14 @@ INSTRUCTIONS: Mapping[str, str] = {
     "{{ trace.spans }}": f"{{{{ trace.spans }}}} is no variable: {PLAIN}",
     "{{ outputs | upper }}": f"{{{{ outputs | upper }}}} is no variable: {PLAIN}",
     "{{ ''.__class__.__mro__ }}": f"{{{{ ''.__class__.__mro__ }}}} is no variable: {PLAIN}",
-    "{{ outputs }} {{ inputs": "a {{ is not closed on its line; write a variable as {{ outputs }}",
-    "{{ outputs\n}}": "a {{ is not closed on its line; write a variable as {{ outputs }}",
+    "{{ outputs }} {{ inputs": "a {{ stands before no name that }} closes; write a variable as {{ name }}",
     "{% if outputs %}{{ outputs }}{% endif %}": (
-        "blocks and comments of a template language, as {% if %}, do nothing here; take them out, and name variables "
-        "as {{ outputs }}"
+        "{% begins a block or comment of a template language, which does nothing here; take it out, and write a "
+        "variable as {{ name }}"
     ),
     "{# hidden #}{{ outputs }}": (
-        "blocks and comments of a template language, as {% if %}, do nothing here; take them out, and name variables "
-        "as {{ outputs }}"
+        "{# begins a block or comment of a template language, which does nothing here; take it out, and write a "
+        "variable as {{ name }}"
     ),
     "{{ conversation }} {{ outputs }}": (
         "{{ conversation }} holds the messages, the request and the answer; take out {{ outputs }}"
@@ -403,7 +402,7 @@ MISPLACED: Mapping[tuple[str, str], str] = {
     ("instructions", "processes"): "goes with code; take it out",
     ("instructions", "combine"): "belongs in a rule or after --model, not in a judge; take it out",
     ("custom_prompt", "labels"): (
-        "goes with result; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
+        "goes with instructions; choices are [[label]] in the prompt, their numbers values = { good = 1 }"
     ),
     ("custom_prompt", "pass_at"): 'goes with numbers; name the choices that pass, as pass = ["good"]',
     ("custom_prompt", "max_rounds"): "goes with instructions that name {{ trace }}; take it out",
@@ -411,7 +410,7 @@ MISPLACED: Mapping[tuple[str, str], str] = {
         "goes with custom_prompt; numbers of labels belong in result, as result = { labels = { good = 1, poor = 0 } }"
     ),
     ("template", "pass_at"): "belongs in result, as result = { integer = [1, 5], pass_at = 4 }",
-    ("template", "as"): 'belongs in answer, as answer = { as = "graded", pass_at = 4 }',
+    ("template", "as"): 'belongs in the answer of a template, as answer = { as = "graded", pass_at = 4 }',
     ("code", "result"): "does not go with code, which gives scores itself",
     ("code", "pass_at"): "belongs in the code, as @judge(pass_at=0.5)",
     ("code", "answer"): "goes with template; take it out",

@@ -94,9 +94,9 @@ def test_words_and_lists_work_or_name_the_form_to_write() -> None:
     assert judge("bool").version == judge("boolean").version
     assert judge("string").version == judge("text").version
     forms = {
-        "integer": "has no range; write it as result = { integer = [1, 5], pass_at = 4 }",
-        "float": "has no range; write it as result = { number = [0, 1], pass_at = 0.5 }",
-        "labels": 'names no label; write it as result = { labels = ["good", "poor"], pass = ["good"] }',
+        "integer": "needs a scale; write it as result = { integer = [1, 5], pass_at = 4 }",
+        "float": "needs a scale; write it as result = { number = [0, 1] }",
+        "labels": 'needs a scale; write it as result = { labels = ["good", "poor"], pass = ["good"] }',
     }
     for word, said in forms.items():
         with pytest.raises(DefinitionError) as caught:

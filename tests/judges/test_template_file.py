@@ -6,7 +6,8 @@ import pytest
 from support.cases import each_case
 from template_parts import FACTS, yaml
 
-from judges.custom.template_file import Part, TemplateError, TemplateFile, parse
+from judges.custom import DefinitionError
+from judges.custom.template_file import Part, TemplateFile, parse
 
 
 def test_the_published_form_is_read() -> None:
@@ -82,13 +83,17 @@ BODY = "prompt: {{template: {}, template_variables: [answer]}}"
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "\n".join(
     f"{chr(98 + number)}: &{chr(98 + number)} [{','.join([f'*{chr(97 + number)}'] * 9)}]" for number in range(8)
 )
-ALONE = "write {{ name }} alone, nothing in a template is executed"
+PLAIN = "is no variable: the braces must contain a plain name, without paths, filters or calls"
+NO_BLOCK = (
+    "begins a block or comment of a template language, which does nothing here; take it out, and write a variable as "
+    "{{ name }}"
+)
 YAML = "is not YAML as it is taken here"
 
 MISTAKES: Mapping[str, tuple[str, str]] = {
     # YAML
     "no YAML": ("prompt: [", f"line 1: {YAML}: expected the node content, but found '<stream end>'; fix it there"),
-    "a control character": ("a: \x07", f"{YAML}: special characters are not allowed; fix it there"),
+    "a control character": ("a: \x07", f"the file: {YAML}: special characters are not allowed; fix it there"),
     "two documents": ("a: 1\n---\nb: 2", f"line 2: {YAML}: but found another document; fix it there"),
     "an alias": ("a: &a x\nb: *a", f"line 2: {YAML}: an alias is not allowed; fix it there"),
     "a bomb of aliases": (BOMB, f"line 2: {YAML}: an alias is not allowed; fix it there"),
@@ -100,15 +105,15 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     "a tag of one's own": ("prompt: !mine x", f"line 1: {YAML}: a tag is not allowed; fix it there"),
     "an escape of no character": (
         'a: "\\U00110000"',
-        f"{YAML}: a number in an escape or a version is too large; fix it there",
+        f"the file: {YAML}: a number in an escape or a version is too large; fix it there",
     ),
     "an escape of a number that nothing holds": (
         'a: "\\UFFFFFFFF"',
-        f"{YAML}: a number in an escape or a version is too large; fix it there",
+        f"the file: {YAML}: a number in an escape or a version is too large; fix it there",
     ),
     "a version of thousands of digits": (
         f"%YAML 1.{'1' * 5000}\n---\na: b",
-        f"{YAML}: a number in an escape or a version is too large; fix it there",
+        f"the file: {YAML}: a number in an escape or a version is too large; fix it there",
     ),
     "lists without end": ("[" * 200_000, f"line 1: {YAML}: it is nested deeper than 20; fix it there"),
     "tables without end": ("{a: " * 200_000, f"line 1: {YAML}: it is nested deeper than 20; fix it there"),
@@ -119,54 +124,47 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     "a list for a key": ("? [a]\n: b", f"line 1: {YAML}: found unhashable key; fix it there"),
     "an unknown anchor": ("a: *b", f"line 1: {YAML}: an alias is not allowed; fix it there"),
     # shape
-    "an empty file": ("", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
-    "a text": ("Say yes.", "the file: must be a table, as prompt: {template: ..., template_variables: [...]}"),
-    "no prompt": ("template: x", "prompt: is missing; write the template under prompt.template"),
+    "an empty file": ("", "the table: must be a table with some of prompt"),
+    "no prompt": (
+        "template: x",
+        "prompt: is missing; it must be a table with some of template_variables, template, metadata",
+    ),
     "a prompt that is a text": (
         "prompt: x",
-        "prompt: must be a table, as prompt: {template: ..., template_variables: [...]}",
+        "prompt: must be a table with some of template_variables, template, metadata",
     ),
     "no template": (
         "prompt: {template_variables: [answer]}",
         "prompt.template: is empty; write what the judge is to do",
     ),
     "a blank template": (BODY.format('" "'), "prompt.template: is empty; write what the judge is to do"),
-    "a table for a template": (
-        BODY.format("{a: b}"),
-        "prompt.template: must be a text, or a list of messages with role and content",
+    "a text for a message": (
+        BODY.format("[a]"),
+        "prompt.template: must be a string or a list, each a table with some of role, content",
     ),
-    "a text for a message": (BODY.format("[a]"), "prompt.template[0]: must be a message with role and content"),
     "a message without content": (
         BODY.format("[{role: user}]"),
-        "prompt.template[0]: must be a message with role and content",
+        "prompt.template.content: is missing; it must be a string",
     ),
     "an unknown role": (
         BODY.format("[{role: user, content: x}, {role: tool, content: y}]"),
-        "prompt.template[1].role: must be one of system, developer, user, assistant",
+        "prompt.template.role: must be one of assistant, developer, system, user",
     ),
     "content in parts": (
         BODY.format("[{role: user, content: [{type: text, text: x}]}]"),
-        "prompt.template[0].content: must be a text; other kinds of content are not sent",
-    ),
-    "no variables": (
-        "prompt: {template: x}",
-        "prompt.template_variables: must be a list of the variables, in the order they are shown",
+        "prompt.template.content: must be a string",
     ),
     "variables that are a text": (
         "prompt: {template: x, template_variables: answer}",
-        "prompt.template_variables: must be a list of the variables, in the order they are shown",
+        'prompt.template_variables: must be a list, as ["…"]',
     ),
     "an empty list of variables": (
         "prompt: {template: x, template_variables: []}",
-        "prompt.template_variables: must be a list of the variables, in the order they are shown",
-    ),
-    "a table for a variable": (
-        "prompt: {template: x, template_variables: [{name: answer}]}",
-        "prompt.template_variables: must be a list of the variables, in the order they are shown",
+        "prompt.template_variables: must list each variable of the template once, in the order they are shown",
     ),
     "a variable twice": (
         "prompt: {template: x, template_variables: [answer, answer]}",
-        "prompt.template_variables: holds a variable twice; name each once",
+        "prompt.template_variables: must list each variable of the template once, in the order they are shown",
     ),
     "metadata that is a list": (
         "prompt: {template: x, template_variables: [answer], metadata: [a]}",
@@ -183,34 +181,34 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     ),
     "a filter": (
         yaml("{{ answer | upper }}", ["answer"]),
-        f"prompt.template: {{{{ answer | upper }}}} is more than a variable; {ALONE}",
+        f"prompt.template: {{{{ answer | upper }}}} {PLAIN}",
     ),
     "an attribute": (
         yaml("{{ answer.__class__ }}", ["answer"]),
-        f"prompt.template: {{{{ answer.__class__ }}}} is more than a variable; {ALONE}",
+        f"prompt.template: {{{{ answer.__class__ }}}} {PLAIN}",
     ),
-    "a call": (yaml("{{ f() }}", ["answer"]), f"prompt.template: {{{{ f() }}}} is more than a variable; {ALONE}"),
-    "nothing in braces": (yaml("{{ }}", ["answer"]), f"prompt.template: {{{{ }}}} is more than a variable; {ALONE}"),
+    "a call": (yaml("{{ f() }}", ["answer"]), f"prompt.template: {{{{ f() }}}} {PLAIN}"),
+    "nothing in braces": (yaml("{{ }}", ["answer"]), f'prompt.template: {{{{ "" }}}} {PLAIN}'),
     "over two lines": (
         yaml("{{ a\nb }}", ["answer"]),
-        f"prompt.template: {{{{ a b }}}} is more than a variable; {ALONE}",
+        f"prompt.template: {{{{ a b }}}} {PLAIN}",
     ),
     "a table in braces": (
         yaml("{{ {answer: 1} }}", ["answer"]),
-        "prompt.template: {{ stands before no name that }} closes; write {{ name }}",
+        "prompt.template: a {{ stands before no name that }} closes; write a variable as {{ name }}",
     ),
     "thousands of open braces": (
         yaml("{{" * 400_000, ["answer"]),
-        "prompt.template: {{ stands before no name that }} closes; write {{ name }}",
+        "prompt.template: a {{ stands before no name that }} closes; write a variable as {{ name }}",
     ),
     "a statement": (
         yaml("{% if answer %}x{% endif %}", ["answer"]),
-        f"prompt.template: holds a statement or comment ({{%); {ALONE}",
+        f"prompt.template: {{% {NO_BLOCK}",
     ),
-    "a comment": (yaml("{# x #}", ["answer"]), f"prompt.template: holds a statement or comment ({{#); {ALONE}"),
+    "a comment": (yaml("{# x #}", ["answer"]), f"prompt.template: {{# {NO_BLOCK}"),
     "braces that stay open": (
         yaml("{{answer}} {{ x", ["answer"]),
-        "prompt.template: {{ stands before no name that }} closes; write {{ name }}",
+        "prompt.template: a {{ stands before no name that }} closes; write a variable as {{ name }}",
     ),
     "single braces": (
         yaml("Look at {answer}.", ["answer"]),
@@ -221,7 +219,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
 
 @each_case(("text", "line"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_one_line(text: str, line: str) -> None:
-    with pytest.raises(TemplateError) as caught:
+    with pytest.raises(DefinitionError) as caught:
         parse(text)
     assert str(caught.value) == line
     assert line.isprintable()

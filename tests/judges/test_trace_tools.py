@@ -252,7 +252,7 @@ class TestWrongCalls:
             ("list_spans", '{"max_results": 0}', "Expected `int` >= 1"),
             ("get_trace_info", '{"trace_id": "t"}', "This tool takes no arguments: send {}."),
             ("search_trace_regex", '{"pattern": ""}', "The pattern is empty."),
-            ("search_trace_regex", '{"pattern": "(a"}', "no regular expression: missing ) at position 2"),
+            ("search_trace_regex", '{"pattern": "(a"}', "The pattern cannot be used: missing ): (a. Send"),
         ],
     )
     def test_are_told_what_to_send_instead(self, name: str, arguments: str, told: str) -> None:

@@ -83,7 +83,7 @@ class TestMatches:
 
     def test_each_is_given_once_in_order(self) -> None:
         text = "".join(f"\n{number:06d} x" for number in range(20_000))
-        found = search({"a": json.dumps(text)}, r"\d{6}(?= x)", max_matches=200)
+        found = search({"a": json.dumps(text)}, r"\d{6}", max_matches=200)
         assert [match["match"] for match in found["matches"]] == [f"{number:06d}" for number in range(200)]
         assert found["there_are_more"] is True
 
@@ -98,7 +98,7 @@ class TestMatches:
         text = " ".join(["zz"] * 199)
         assert len(search(text, "zz", max_matches=200)["matches"]) == 199
 
-    @pytest.mark.parametrize("pattern", ["q*", "(?=zz)", "^", "|zz"])
+    @pytest.mark.parametrize("pattern", ["q*", r"\b", "^", "|zz"])
     def test_that_are_empty_are_left_out(self, pattern: str) -> None:
         assert matches("zz", pattern) in ([], ["zz"])
 
@@ -117,14 +117,11 @@ class TestBounds:
             r"(.*)*[~^]",
             r"(?:.*\n?)*[~^]",
             r"(?s).*.*.*.*[~^]",
-            r"(?s)(?=.*[~^])[a-z]",
-            r"(?<=(a|b|\w)+)[~^]",
-            r"([a-z]+)*\1[~^]",
-            r"(?:\w|\s|.){1,5000}[~^]",
-            r"(?:abcdefghij){e<=8}[~^]",
-            r"(?b)(?:zwei Lampen|noon){e<=9}[~^]",
+            r"(?s)(?:[a-z].*zzz[~^])|[a-z]x",
+            r"(?:\w|\s|.){1,1000}[~^]",
+            r"(?:(?:.{1,30}){1,30})[~^]",
+            r"(?s)(?:[a-z].{900}.{100}[~^])|[a-z]x",
             "(" * 20 + "a|b|\\w" + ")" * 20 + "*[~^]",
-            "(?:" + "(?=(.))" * 9 + ".)*[~^]",
             r"(x?)*",
         ],
     )
@@ -135,31 +132,32 @@ class TestBounds:
         assert time.thread_time() - began < BOUND_S
         assert "matches" in answer or "took too long" in answer["error"]
 
-    def test_a_catastrophic_one_is_told_so(self) -> None:
-        answer = search("a" * 5000 + "!" + "a" * 1_000_000, r"(a|a)*[~^]")
-        assert "The search took too long and was stopped." in answer["error"]
+    def test_one_that_is_exponential_elsewhere_searches_all(self) -> None:
+        assert matches("a" * 5000 + "!" + "a" * 1_000_000 + "~", r"(a|a)*[~^]") == ["a" * 1000]
 
     @each_case(
-        ("pattern", "told"),
+        ("pattern", "message"),
         [
-            ("(?:a{1000}){1000}", "counts of the pattern"),
-            ("(?:" + "()" * 9 + "){5000}", "counts of the pattern"),
-            ("a{99999999999999999999}", "counts of the pattern"),
-            ("(?:(?:ab){80}c){80}", "counts of the pattern"),
-            ("(?:()){9}" * 10, "counts of the pattern"),
-            ("()" * 21, "more than 20 groups"),
+            ("(?:a{1000}){1000}", "invalid repetition size: {1000}"),
+            ("(?:(?:ab){80}c){80}", "invalid repetition size: {80}"),
+            (r"\pL{0,200}", "pattern too large"),
             ("a" * 501, "longer than 500 characters"),
-            ("(?R)?a(?R)?b", "Recursive"),
-            ("(a(?1)?b)", "Recursive"),
-            ("(?P<n>a(?&n)?b)", "Recursive"),
-            ("(?x)a( ? R )?b", "verbose"),
-            ("(?ix:a)", "verbose"),
-            ("(?r)a", "reverse"),
-            ("(?ir)a", "reverse"),
+            ("a(?=b)", "invalid perl operator: (?="),
+            ("(?<=a)b", "invalid perl operator: (?<"),
+            (r"(a)\1", r"invalid escape sequence: \1"),
+            (r"end\Z", r"invalid escape sequence: \Z"),
+            ("(?R)?a(?R)?b", "invalid perl operator: (?R"),
+            ("(?x)a b", "invalid perl operator: (?x"),
+            ("\ud800", "a lone surrogate"),
         ],
     )
-    def test_one_that_costs_too_much_is_never_made(self, pattern: str, told: str) -> None:
-        assert told in search("abc", pattern)["error"]
+    def test_one_that_is_too_large_or_that_re2_does_not_know_is_refused(self, pattern: str, message: str) -> None:
+        error = search("abc", pattern)["error"]
+        assert message in error
+        assert "Send a" in error
+
+    def test_a_lone_surrogate_in_a_text_is_searched_over(self) -> None:
+        assert matches(r'{"a": "\ud800 needle"}', "needle") == ["needle"]
 
     @pytest.mark.parametrize(
         "pattern",

@@ -1,8 +1,8 @@
-"""Searches that end before all is searched: what they give, how they go on, and what no pattern is blamed for."""
+"""Searches that end before all is searched: what they give, how they go on, and which patterns are slow."""
 
 import gc
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import count
 from threading import Thread
 from typing import Any
@@ -11,16 +11,14 @@ import pytest
 from trace_spans import step, trace
 
 from judges.agent import TraceToolbox
-from judges.agent import patterns as matching
 from judges.agent import search as pieces
 from judges.agent import spans as content
-from judges.agent.patterns import Clocks, Matching, OutOfTimeError, Place, SearchBudget, SlowPatternError
+from judges.agent.patterns import Clocks, SearchBudget
 from judges.agent.search import Pieces
 from judges.agent.spans import Contents, Steps
 from tracejudge import Trace
 
 WORDS = "error|exception|timeout|failed"
-HANGING = r"(a|a)*[~^]"
 
 
 def ticking(tick_s: float) -> Clocks:
@@ -66,7 +64,6 @@ class TestWords:
         assert matches(answers) == [("a", "failed")]
 
     def test_are_found_by_many_searches_at_once(self) -> None:
-        """The library counts the CPU of all threads as if it were the one of each."""
         given = trace(step("a", outputs="the quick brown fox " * 25_000 + "failed"))
         answers: list[list[dict[str, Any]]] = []
         threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(given), WORDS))) for _ in range(16)]
@@ -78,11 +75,6 @@ class TestWords:
 
 
 class TestOutOfTime:
-    @pytest.fixture(autouse=True)
-    def _patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The library reads the CPU of the process: collecting the garbage of earlier tests took a first try's time."""
-        monkeypatch.setattr(matching, "_FIRST_TRY_S", 60.0)
-
     GIVEN = trace(*(step(f"{number:03d}", outputs=f"needle {number}") for number in range(500)))
 
     @pytest.mark.parametrize("max_matches", [50, 7, 200])
@@ -98,32 +90,32 @@ class TestOutOfTime:
         assert answer == {
             "matches": [],
             "there_are_more": None,
-            "page_token": "20-0-501",
+            "page_token": "15-0-501",
             "stopped": True,
-            "note": "Time ran out in span `020`. All before it is searched. To search the rest, call again with the "
+            "note": "Time ran out in span `015`. All before it is searched. To search the rest, call again with the "
             "same pattern and this page_token.",
         }
 
     def test_within_a_long_span_it_goes_on_at_a_piece(self) -> None:
         given = trace(step("a", outputs="".join(f"\n{number:06d} x" for number in range(20_000))))
-        answers = to_the_end(TraceToolbox(given, ticking(0.2)), r"\d{6}(?= x)", max_matches=200)
-        assert matches(answers) == [("a", f"{number:06d}") for number in range(20_000)]
+        answers = to_the_end(TraceToolbox(given, ticking(0.05)), r"\d{3}000", max_matches=200)
+        assert matches(answers) == [("a", f"{number:06d}") for number in range(0, 20_000, 1000)]
+        assert [answer["page_token"] for answer in answers if "stopped" in answer] == ["0-100000-2", "0-200000-2"]
 
     def test_a_machine_that_gives_no_time_is_no_fault_of_the_pattern(self) -> None:
-        wall = iter([0.0, 100.0])
+        wall = count(step=100)
         toolbox = TraceToolbox(self.GIVEN, Clocks(cpu=lambda: 0.0, wall=lambda: next(wall)))
         answer = ask(toolbox, "needle")
-        assert (answer["matches"], answer["stopped"], answer["page_token"]) == ([], True, "0-0-501")
+        assert (matches([answer]), answer["stopped"], answer["page_token"]) == ([("000", "needle")], True, "1-0-501")
 
     def test_it_has_run_out_after_two_seconds_on_the_wall(self, patience_with_tools: pytest.MonkeyPatch) -> None:
         patience_with_tools.undo()
         now_s = 100.0
         budget = SearchBudget(Clocks(cpu=lambda: 0.0, wall=lambda: now_s))
         now_s += 1.999
-        budget.check()
+        assert not budget.is_spent
         now_s += 0.002
-        with pytest.raises(OutOfTimeError):
-            budget.check()
+        assert budget.is_spent
 
     @pytest.mark.parametrize("token", ["0-0", "100-501", "0-0-500", "501-0-501", "a", "-1-0-501"])
     def test_a_page_token_that_is_none_of_this_search_is_refused(self, token: str) -> None:
@@ -137,57 +129,20 @@ class TestOutOfTime:
 
 
 class TestSlowPatterns:
-    def test_keep_what_was_found_before(self) -> None:
-        toolbox = TraceToolbox(trace(step("a", outputs="needle"), step("b", outputs="a" * 5_000 + "!~")))
-        answer = ask(toolbox, f"needle|{HANGING}")
+    """Matches that cost 3 ms each: 140 of them in one text are too slow."""
+
+    SLOW = step("slow", outputs="x" * 140)
+
+    def test_keep_the_matches_before(self) -> None:
+        toolbox = TraceToolbox(trace(step("a", outputs="needle"), self.SLOW), ticking(0.003))
+        answer = ask(toolbox, "needle|x", max_matches=200)
         assert (matches([answer]), answer["stopped"]) == ([("a", "needle")], True)
         assert "Send a simpler pattern" in answer["note"]
 
     def test_are_told_so_even_behind_much_that_was_searched(self) -> None:
         short = [step(str(number), outputs="all well") for number in range(50)]
-        toolbox = TraceToolbox(trace(*short, step("long", outputs="a" * 20_000 + "!~")))
-        assert "took too long" in ask(toolbox, HANGING)["error"]
-
-
-class Scripted:
-    """A pattern that runs out of time so many times, each at a cost in CPU of this thread."""
-
-    def __init__(self, fails: int, cost_s: float) -> None:
-        self.fails = fails
-        self.cost_s = cost_s
-        self.cpu_s = 0.0
-        self.tried: list[tuple[Place, float]] = []
-
-    def places(self, text: str, within: Place, timeout_s: float) -> list[Place]:
-        assert text
-        self.tried.append((within, timeout_s))
-        self.cpu_s += self.cost_s
-        if len(self.tried) <= self.fails:
-            raise TimeoutError
-        return [Place(within.start, within.start + 1)]
-
-    def found(self, text: str) -> Sequence[Place]:
-        return Matching(self, SearchBudget(Clocks(lambda: self.cpu_s, lambda: 0.0))).places(text, 0)
-
-
-class TestMatching:
-    def test_time_that_others_took_is_not_counted(self) -> None:
-        pattern = Scripted(fails=4, cost_s=0.003)
-        assert pattern.found("x" * 3_000) == [Place(0, 1), Place(2_000, 2_001)]
-        assert pattern.tried == [
-            (Place(0, 3_000), 0.1),
-            *((Place(0, 3_000), timeout_s) for timeout_s in (0.1, 0.2, 0.4, 0.8)),
-            (Place(2_000, 3_000), 0.1),
-        ]
-
-    def test_time_of_its_own_for_a_short_text_makes_a_pattern_slow(self) -> None:
-        with pytest.raises(SlowPatternError):
-            Scripted(fails=9, cost_s=0.1).found("x" * 3_000)
-
-    def test_one_that_is_slow_for_a_long_text_only_is_matched_part_by_part(self) -> None:
-        pattern = Scripted(fails=1, cost_s=0.02)
-        assert len(pattern.found("x" * 20_000)) == 10
-        assert max(within.end - within.start for within, _ in pattern.tried[1:]) == 6_000
+        toolbox = TraceToolbox(trace(*short, self.SLOW), ticking(0.003))
+        assert "took too long and was stopped" in ask(toolbox, "x", max_matches=200)["error"]
 
 
 class TestKept:

@@ -216,7 +216,7 @@ def test_too_many_labels_are_refused(ground: Ground, monkeypatch: pytest.MonkeyP
         write_labels(ground.store, [label(number, passed=True) for number in range(3)])
     write_labels(ground.store, [label(1, passed=True), label(2, passed=True)])
     attach(ground.store, [verdict(1, passed=True), verdict(2, passed=True)])
-    assert write_labels(ground.store, [label(1, passed=False)]).changed == 1
+    assert write_labels(ground.store, [label(1, passed=False)])["changed"] == 1
     with pytest.raises(TooManyLabelsError, match="Redis holds 2 labels, and at most 2 are kept"):
         write_labels(ground.store, [label(3, passed=True)])
 

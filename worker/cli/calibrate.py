@@ -26,7 +26,7 @@ from worker.storage.client import Store
 
 _SHOWN_DIGITS: Final = 8
 _METHODS: Final = {"ppi": "PPI++", "rogan_gladen": "Rogan-Gladen", None: "none"}
-_LABELS: Final = ("service", "environment", "version", "judge_model", "metric")
+_SERIES: Final = ("service", "environment", "version", "judge_model", "metric")
 _ORIGIN_OF: Final[Mapping[Method | None, Origin]] = {"ppi": "drawn", "rogan_gladen": "golden", None: "queue"}
 _ORIGINS: Final[Mapping[Origin, str]] = {
     "drawn": "drawn from the traffic",
@@ -238,31 +238,22 @@ def _document(
         "judge": judge,
         "calibrations": [
             {
-                **one.subject._asdict(),
-                "labels": one.labels,
-                "effective": one.effective,
-                "confusion": one.confusion._asdict(),
-                **{name: _interval(value) for name, value in one.agreement._asdict().items()},
-                "false_pass": one.false_pass,
-                "false_fail": one.false_fail,
-                "reliability": named(one.reliability),
-                "balanced": named(one.balanced),
+                **named(one.subject),
+                **{name: value for name, value in named(one).items() if name != "subject"},
+                **named(one.agreement),  # it has a field of that name
             }
             for one in measured
         ],
         "left_out": dict(left_out),
         "corrections": [
             {
-                **{
-                    name: getattr(series, name)
-                    for name in ("service", "environment", "version", "judge_model", "metric")
-                },
+                **{name: getattr(series, name) for name in _SERIES},
                 "method": one.method,
                 "labels": one.labels,
                 "since": one.since,
                 "until": one.until,
-                "raw": _interval(None if one.raw is None else one.raw.interval),
-                "corrected": _interval(None if one.corrected is None else one.corrected.interval),
+                "raw": None if one.raw is None else named(one.raw.interval),
+                "corrected": None if one.corrected is None else named(one.corrected.interval),
                 "width_beside_labels": None if one.corrected is None else one.corrected.beside_labels,
                 "refused": one.refused or None,
             }
@@ -270,7 +261,3 @@ def _document(
             for one in results
         ],
     }
-
-
-def _interval(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else interval._asdict()

@@ -22,7 +22,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.cli.labels import Defaults, LineError, LineReader, ReadLabel, numbered_lines
+from worker.cli.labels import Defaults, LineError, LineReader, ReadLabel
 from worker.cli.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
 from worker.config.graders import judge_for
 from worker.config.loading import load
@@ -197,7 +197,7 @@ class Fitting(NamedTuple):
             return joined(stored, archived)
         defaults = Defaults(*key, "golden", given.field)
         reader = LineReader(configured(self.settings.judges), defaults, store.now_ms() / 1000)
-        of_file = [one for one in _read(given.labels, reader) if (one.label.judge, one.label.metric) == key]
+        of_file = [one for one in _read(reader, given.labels) if (one.label.judge, one.label.metric) == key]
         beside = [one.verdict for one in of_file if one.verdict is not None]
         verdicts: Mapping[str, Sequence[LabelVerdict]] = {one.label.id: one.verdicts for one in stored}
         # Of several labels of one trace the last counts.
@@ -208,13 +208,11 @@ class Fitting(NamedTuple):
 
 def as_toml(one: JudgeCalibration) -> str:
     """Write a calibration as it stands in a configuration file."""
-    values = {name: value for name, value in msgspec.to_builtins(one).items() if value is not None}
-    names = [name for name in ("judge", "model", "metric", "threshold", "platt", "isotonic") if name in values]
-    # The default is left out of the struct's encoding.
-    values.setdefault("threshold", one.threshold)
-    names = list(dict.fromkeys((*names[:3], "threshold", *names[3:], "judge_version")))
+    # Defaults are left out of the struct's encoding.
+    values = {**msgspec.to_builtins(one), "threshold": one.threshold}
+    names = ("judge", "model", "metric", "threshold", "platt", "isotonic", "judge_version")
     # A JSON string, number or list of numbers is one of TOML as well, except that TOML refuses surrogate pairs.
-    lines = (f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names)
+    lines = (f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names if name in values)
     return "\n".join(["[[calibrations]]", *lines]) + "\n"
 
 
@@ -251,14 +249,12 @@ def named(value: object) -> Any:
     return [named(each) for each in value] if isinstance(value, list) else value
 
 
-def _read(file: BinaryIO, reader: LineReader) -> Iterator[ReadLabel]:
-    for number, line in numbered_lines(file):
-        try:
-            found = reader.read(line) if line else None
-        except LineError as error:
-            raise click.ClickException(f"{file.name}: line {number} {error}") from error
-        if found is not None:
-            yield found
+def _read(reader: LineReader, file: BinaryIO) -> Iterator[ReadLabel]:
+    for number, label in reader.lines(file):
+        if isinstance(label, LineError):
+            raise click.ClickException(f"{file.name}: line {number} {label}")
+        if label is not None:
+            yield label
 
 
 def _print(one: JudgeCalibration, found: Fitted) -> None:

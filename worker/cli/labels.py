@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import click
@@ -42,15 +42,13 @@ from worker.monitor.label_store import (
     MAX_TEXT_CHARS,
     MAX_VERDICT_BYTES,
     MAX_VERDICTS,
-    Attached,
     Drawn,
     Label,
     Labelled,
-    OutboxMatcher,
     TooManyLabelsError,
-    Written,
     attach,
     labelled_trace,
+    outbox_verdicts,
     read_labels,
     write_labels,
 )
@@ -62,6 +60,7 @@ _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _MAX_SHOWN: Final = 10
 _ROUNDING: Final = 1e-9
 _MAX_ID_CHARS: Final = 128
+# The first five are known before labels are stored.
 _MEANINGS: Final = {
     "new": "stored for the first time",
     "changed": "replace another label of the same trace and metric",
@@ -71,8 +70,8 @@ _MEANINGS: Final = {
     "without_verdict": "imported labels whose trace has no verdict so far",
     "ambiguous": "imported labels of traces with several judged spans: add span_id",
     "too_large": f"verdicts of more than {MAX_VERDICT_BYTES >> 10} KiB without their texts, not stored",
-    "without_copy": "labelled traces that are gone, or found no room for a copy",
     "too_many": f"verdicts beyond the {MAX_VERDICTS:,} that are kept, not stored",
+    "without_copy": "labelled traces that are gone, or found no room for a copy",
 }
 _verdict_decoder: Final = msgspec.json.Decoder(Verdict)
 
@@ -98,6 +97,9 @@ class ReadLabel(NamedTuple):
     verdict: Verdict | None
 
 
+_Lines = Iterator[tuple[int, ReadLabel | LineError | None]]
+
+
 class LineReader:
     """Reads labels from JSON lines."""
 
@@ -105,6 +107,14 @@ class LineReader:
         self._judges = judges
         self._defaults = defaults
         self._now = now
+
+    def lines(self, file: BinaryIO) -> _Lines:
+        """Yield the number of each line that is not blank with its label, its error, or None for an empty label."""
+        for number, line in numbered_lines(file):
+            try:
+                yield number, self.read(line)
+            except LineError as error:
+                yield number, error
 
     def read(self, text: bytes) -> ReadLabel | None:
         """Read a line; None where its label is empty.
@@ -315,110 +325,90 @@ def import_labels(
     with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
         task = progress.add_task("importing labels", total=None)
         advance = partial(progress.update, task)
-        run = _Import(store, reader, dry_run=dry_run)
+        run = _Import(store, dry_run=dry_run)
         try:
-            run.read(file, advance)
+            run.read(reader.lines(file), advance)
         except TooManyLabelsError as error:
             raise click.ClickException(f"{error} Labels of earlier lines are stored.") from error
-        for one in verdicts:
-            run.add_verdicts(one, advance)
-        if not dry_run and run.imported:
-            matcher = OutboxMatcher(store)
-            task = progress.add_task("searching the outbox", total=None)
-            while matcher.step():
-                progress.update(task, completed=matcher.seen)
-            run.attached.add(matcher.attached)
-            run.without_copy = keep_traces(store, settings, run.traces)
-    if run.wrong > _MAX_SHOWN:
-        note(f"{run.wrong - _MAX_SHOWN:,} further lines have an error")
-    counts = run.counts()
+        run.attach(chain.from_iterable(map(read_verdicts, verdicts)), advance)
+        if not dry_run and run.labels:
+            advance = partial(progress.update, progress.add_task("searching the outbox", total=None))
+            run.attach(outbox_verdicts(store), advance)
+            run.count_stored(keep_traces(store, settings, {label.trace_id for label in run.labels.values()}))
+    wrong, unlabelled = run.counts["wrong"], run.counts["unlabelled"]
+    if wrong > _MAX_SHOWN:
+        note(f"{wrong - _MAX_SHOWN:,} further lines have an error")
+    counts = {name: run.counts[name] for name in islice(_MEANINGS, 5 if dry_run else None)}
     if as_json:
         print_json({**counts, "dry_run": dry_run})
     else:
         rows = ((name, count, _MEANINGS[name]) for name, count in counts.items())
         OUT.print(counts_table("What would be imported" if dry_run else "Imported", rows))
-    if not (run.imported or run.wrong):
-        lines = f"none of its {amount(run.unlabelled, 'line')} has a {field!r}; name the field of the labels by --label"
-        note(f"{file.name} has no label" + (f": {lines}" if run.unlabelled else ""))
-    sys.exit(0 if run.imported and not run.wrong else 1)
+    if not (run.labels or wrong):
+        lines = f"none of its {amount(unlabelled, 'line')} has a {field!r}; name the field of the labels by --label"
+        note(f"{file.name} has no label" + (f": {lines}" if unlabelled else ""))
+    sys.exit(0 if run.labels and not wrong else 1)
 
 
 class _Import:
-    """One run of the command."""
+    """One run of the command; ``counts`` has the keys of ``_MEANINGS``."""
 
-    def __init__(self, store: Store, reader: LineReader, *, dry_run: bool) -> None:
-        self.wrong = 0
-        self.unlabelled = 0
-        self.imported: set[str] = set()
-        self.traces: set[str] = set()
-        self.without_copy = 0
+    def __init__(self, store: Store, *, dry_run: bool) -> None:
+        self.counts: Counter[str] = Counter()
+        self.labels: dict[str, Label] = {}
         self._store = store
-        self._reader = reader
         self._dry_run = dry_run
-        self._written = Written()
-        self.attached = Attached()
 
-    def read(self, file: BinaryIO, advance: Callable[..., None]) -> None:
+    def read(self, lines: _Lines, advance: Callable[..., None]) -> None:
         """Store the labels of a file."""
         chunk: list[ReadLabel] = []
-        for number, line in numbered_lines(file):
-            try:
-                found = self._reader.read(line) if line else None
-            except LineError as error:
-                self.wrong += 1
-                if self.wrong <= _MAX_SHOWN:
-                    note(f"line {number} {error}")
-                continue
-            if found is None:
-                self.unlabelled += bool(line)
-                continue
-            chunk.append(found)
+        for number, label in lines:
+            if isinstance(label, LineError):
+                self.counts["wrong"] += 1
+                if self.counts["wrong"] <= _MAX_SHOWN:
+                    note(f"line {number} {label}")
+            elif label is None:
+                self.counts["unlabelled"] += 1
+            else:
+                chunk.append(label)
             if len(chunk) == _CHUNK:
                 self._store_chunk(chunk)
                 chunk = []
                 advance(completed=number)
         self._store_chunk(chunk)
 
-    def add_verdicts(self, file: BinaryIO, advance: Callable[..., None]) -> None:
-        """Add the verdicts of a file to the labels of their traces."""
-        verdicts, seen = read_verdicts(file), 0
-        while some := list(islice(verdicts, _CHUNK)):
-            self._attach(some)
-            advance(completed=(seen := seen + len(some)))
+    def attach(self, verdicts: Iterator[Verdict], advance: Callable[..., None]) -> None:
+        """Add verdicts to the labels of their traces."""
+        seen = 0
+        while chunk := list(islice(verdicts, _CHUNK)):
+            if not self._dry_run:
+                attached = attach(self._store, chunk)
+                self.counts.update(too_large=attached.too_large, too_many=attached.too_many)
+            advance(completed=(seen := seen + len(chunk)))
 
-    def counts(self) -> dict[str, int]:
-        """Count what was imported; the last five are unknown before labels are stored."""
-        counts = {**msgspec.to_builtins(self._written), "unlabelled": self.unlabelled, "wrong": self.wrong}
-        if self._dry_run:
-            return counts
-        found = read_labels(self._store, lambda label: label.id in self.imported)
-        without = sum(not one.verdicts for one in found)
-        counts |= {"without_verdict": without, "ambiguous": sum(one.is_ambiguous for one in found)}
-        counts |= {"too_large": self.attached.too_large, "too_many": self.attached.too_many}
-        return counts | {"without_copy": self.without_copy}
+    def count_stored(self, without_copy: int) -> None:
+        """Count the imported labels that lack something."""
+        stored = read_labels(self._store, lambda label: label.id in self.labels)
+        without_verdict = sum(not one.verdicts for one in stored)
+        ambiguous = sum(one.is_ambiguous for one in stored)
+        self.counts.update(without_verdict=without_verdict, ambiguous=ambiguous, without_copy=without_copy)
 
     def _store_chunk(self, chunk: Sequence[ReadLabel]) -> None:
         labels = [one.label for one in chunk]
-        found = write_labels(self._store, labels, dry_run=self._dry_run)
-        for name in Written.__struct_fields__:
-            setattr(self._written, name, getattr(self._written, name) + getattr(found, name))
-        self.imported |= {label.id for label in labels}
-        self.traces |= {label.trace_id for label in labels}
-        self._attach([one.verdict for one in chunk if one.verdict is not None])
-
-    def _attach(self, verdicts: Sequence[Verdict]) -> None:
-        if not self._dry_run:
-            self.attached.add(attach(self._store, verdicts))
+        self.counts += write_labels(self._store, labels, dry_run=self._dry_run)
+        self.labels |= {label.id: label for label in labels}
+        self.attach((one.verdict for one in chunk if one.verdict is not None), lambda **_: None)
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered lines of a file without blanks around them."""
+    """Yield the lines of a file that are not blank, with their numbers, without blanks around them."""
     number = 0
     while line := file.readline(_MAX_LINE_BYTES):
         number += 1
         if len(line) == _MAX_LINE_BYTES:
             raise click.ClickException(f"{file.name}: line {number} is longer than {_MAX_LINE_BYTES >> 20} MiB")
-        yield number, line.strip()
+        if line := line.strip():
+            yield number, line
 
 
 def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
@@ -429,8 +419,7 @@ def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
     """
     for number, line in numbered_lines(file):
         try:
-            if line:
-                yield _verdict_decoder.decode(line)
+            yield _verdict_decoder.decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
             raise click.ClickException(f"{file.name}: line {number} is no verdict: {error}") from error
 

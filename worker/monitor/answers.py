@@ -4,6 +4,7 @@ The answers of all annotators on one metric of one trace stand in one hash. The 
 them say; there is none while as many say pass as fail.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import combinations
@@ -90,14 +91,13 @@ class Tally(NamedTuple):
         The length of a Wilson interval at the present share; without any label as if half agreed.
         """
         share = (self.agreed + 2) / (self.labels + 4)
-        n = 0
-        step = 1 << 14
-        while step:
-            size = n + step
+
+        def is_narrow(size: int) -> bool:
             middle = share * (1 - share) / size + _Z2 / (4 * size * size)
-            n += step if (_Z2 * middle) ** 0.5 / (1 + _Z2 / size) > _HALF_WIDTH else 0
-            step >>= 1
-        return max(0, n + 1 - self.labels)
+            return math.sqrt(_Z2 * middle) / (1 + _Z2 / size) <= _HALF_WIDTH
+
+        # Half agreement needs most: 381.
+        return max(0, next(size for size in range(1, 400) if is_narrow(size)) - self.labels)
 
 
 def lock(store: Store, label: str, annotator: str) -> bool:

@@ -5,6 +5,7 @@ field, so that an import and the monitor may run at the same time, and both may 
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -165,14 +166,6 @@ class Labelled(NamedTuple):
         return len({one.span_id for one in self.verdicts}) > 1
 
 
-class Written(Struct):
-    """How many labels an import found new, changed, and stored before."""
-
-    new: int = 0
-    changed: int = 0
-    same: int = 0
-
-
 class Attached(Struct):
     """How many verdicts were new, and how many were not stored, by reason."""
 
@@ -229,18 +222,18 @@ def scan(store: Store, key: str | None = None, count: int = _READ_COUNT) -> Iter
             return
 
 
-def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False) -> Written:
-    """Store labels, and count which are new, changed or known. Of several with one id the last counts.
+def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False) -> Counter[str]:
+    """Store labels, and count which are `new`, `changed` or the `same`. Of several with one id the last counts.
 
     Raises:
         TooManyLabelsError: There are too many; the labels of this call are not stored.
     """
     by_id: dict[str, Label] = {}
-    written = Written()
+    written: Counter[str] = Counter()
     for label in labels:
         former = by_id.get(label.id, label)
-        written.same += label.id in by_id and former == label
-        written.changed += former != label
+        written["same"] += label.id in by_id and former == label
+        written["changed"] += former != label
         by_id[label.id] = label
     if not by_id:
         return written
@@ -252,15 +245,14 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
         known = None if raw is None else msgspec.json.decode(raw, type=Label)
         # A label without a time is the same in a second import.
         if known == label or (known and not label.labelled_at and known == _at(label, known.labelled_at)):
-            written.same += 1
+            written["same"] += 1
             continue
         changed[name] = msgspec.json.encode(label if label.labelled_at else _at(label, now))
-        written.new += raw is None
-        written.changed += raw is not None
+        written["new" if raw is None else "changed"] += 1
     # An upper limit: verdicts are fields as well.
-    if written.new and store.call(lambda client: client.hlen(key)) + written.new > MAX_LABELS:
+    if written["new"] and store.call(lambda client: client.hlen(key)) + written["new"] > MAX_LABELS:
         count = sum(":" not in name for name, _ in scan(store))
-        if count + written.new > MAX_LABELS:
+        if count + written["new"] > MAX_LABELS:
             raise TooManyLabelsError(f"Redis holds {count:,} labels, and at most {MAX_LABELS:,} are kept.")
     if changed and not dry_run:
         store.call(lambda client: client.hset(key, mapping=changed))
@@ -344,9 +336,7 @@ class OutboxMatcher:
             if store is store.first:
                 raise
         if entries:
-            read = map(read_outbox_entry, entries)
-            verdicts = [one.verdict for one in read if one is not None and one.kind == "j"]
-            self.attached.add(attach(self._store, verdicts))
+            self.attached.add(attach(self._store, _judged(entries)))
             self.seen += len(entries)
             self._positions[self._at] = f"({entries[-1][0].decode()}"
         if len(entries) == self._count:
@@ -378,6 +368,12 @@ def labelled_trace(store: Store, trace_id: str) -> Trace | None:
 
 
 def outbox_verdicts(store: Store) -> Iterator[Verdict]:
-    """Yield all verdicts of the outbox, the oldest first."""
+    """Yield all verdicts of the outboxes, the oldest first."""
     for entries in scan_shards(store, store.keys.verdicts, most=_CHUNK_COUNT):
-        yield from (one.verdict for one in map(read_outbox_entry, entries) if one is not None and one.kind == "j")
+        yield from _judged(entries)
+
+
+def _judged(entries: Iterable[Entry]) -> list[Verdict]:
+    """Decode the entries that are verdicts, and no dead letters."""
+    read = map(read_outbox_entry, entries)
+    return [one.verdict for one in read if one is not None and one.kind == "j"]
