@@ -26,7 +26,7 @@ from benchmarks.monitor import monitor
 from benchmarks.publishing import publishing
 from benchmarks.reading import reading
 from benchmarks.sampling import sampling
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 _RESULTS: Final = Path(__file__).parent / "RESULTS.md"
 _LIBRARIES: Final = ("celery", "redis", "httpx", "aiohttp", "msgspec")

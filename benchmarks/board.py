@@ -14,7 +14,7 @@ from benchmarks.figures import Figure
 from benchmarks.programs import program, until
 from benchmarks.workers import Pipeline, pipeline
 from judges.core.verdict import Verdict
-from worker.embedded import free_port
+from worker.base.embedded import free_port
 
 __all__ = ["board"]
 

@@ -16,7 +16,7 @@ from benchmarks.figures import Figure, tell
 from benchmarks.gateway import gateway
 from benchmarks.traces import make
 from benchmarks.workers import Pipeline, pipeline
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 __all__ = ["capacity"]
 

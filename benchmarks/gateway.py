@@ -17,7 +17,7 @@ from redis import Redis
 
 from benchmarks.figures import Figure, tell
 from benchmarks.programs import program, until
-from worker.embedded import EmbeddedRedis, free_port
+from worker.base.embedded import EmbeddedRedis, free_port
 
 __all__ = ["gateway"]
 

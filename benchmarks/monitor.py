@@ -10,12 +10,12 @@ import msgspec
 
 from benchmarks.figures import Figure, tell
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Monitor, Settings
-from worker.embedded import EmbeddedRedis
-from worker.export.sums import QualitySums
-from worker.storage.client import Store
-from worker.storage.keys import Keys
-from worker.telemetry.metrics import Metrics
+from worker.base.embedded import EmbeddedRedis
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.metrics import Metrics
 
 __all__ = ["monitor"]
 

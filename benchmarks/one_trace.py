@@ -55,7 +55,7 @@ def measure() -> Executed:
     """
     # The SDK and Redis are needed here only; a profiled worker imports them by itself.
     from benchmarks.workers import endpoint  # noqa: PLC0415
-    from worker.embedded import EmbeddedRedis, free_port  # noqa: PLC0415
+    from worker.base.embedded import EmbeddedRedis, free_port  # noqa: PLC0415
 
     with contextlib.ExitStack() as parts:
         server = parts.enter_context(EmbeddedRedis())
@@ -89,8 +89,8 @@ class _Published:
     """Traces that are published and awaited."""
 
     def __init__(self, url: str, worker: Program) -> None:
-        from worker.storage.client import Store  # noqa: PLC0415
-        from worker.storage.keys import Keys  # noqa: PLC0415
+        from worker.core.storage.client import Store  # noqa: PLC0415
+        from worker.core.storage.keys import Keys  # noqa: PLC0415
 
         self._url, self._worker, self._count = url, worker, 0
         self._store = Store(url, Keys(_PREFIX))

@@ -11,7 +11,7 @@ from benchmarks.programs import program, until
 from benchmarks.samples import Sample, watch
 from benchmarks.traces import make
 from benchmarks.workers import endpoint
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 __all__ = ["Naive", "naive"]
 

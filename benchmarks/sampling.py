@@ -10,9 +10,9 @@ from benchmarks.workers import pipeline
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.config.graders import Graders
-from worker.config.settings import Rule, Settings, Where
-from worker.selection.sampling import Sampler
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Rule, Settings, Where
+from worker.core.selection.sampling import Sampler
 
 __all__ = ["sampling"]
 

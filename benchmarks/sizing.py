@@ -21,13 +21,13 @@ import tracejudge
 from benchmarks.traces import make
 from judges.core.verdict import Score, Verdict
 from tracejudge import Trace
-from worker.config.settings import Settings
-from worker.embedded import EmbeddedRedis
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import DeadLetter, Finished, Ledger, field_of
-from worker.storage.client import Store
-from worker.storage.keys import Keys
-from worker.telemetry.backlog import Caps, measure, memory
+from worker.base.embedded import EmbeddedRedis
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Finished, Ledger, field_of
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.backlog import Caps, measure, memory
 
 GIB: Final = 1 << 30
 _PIECE: Final = 200

@@ -16,8 +16,8 @@ import redis
 from benchmarks.programs import Program, program, until
 from benchmarks.samples import Sample, watch
 from benchmarks.traces import pieces
-from worker.embedded import EmbeddedRedis, free_port
-from worker.storage.keys import Keys
+from worker.base.embedded import EmbeddedRedis, free_port
+from worker.core.storage.keys import Keys
 
 __all__ = ["Pipeline", "endpoint", "pipeline"]
 

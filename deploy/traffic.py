@@ -26,7 +26,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 import tracejudge
-from worker.cli.demo.sample_traffic import TRACES_PER_S, Shot, load_samples, make_plan
+from worker.features.demo.sample_traffic import TRACES_PER_S, Shot, load_samples, make_plan
 
 _OURS: Final = ("trace_id", "span_id", "id", "environment")
 _TO_NS: Final = 1_000_000_000

@@ -9,7 +9,7 @@ import msgspec
 
 import judges
 from judges.agreement.labelled import Agreement, Judged, agreement
-from judges.evaluation import evaluate
+from judges.calling.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.registry import catalogue
 from tracejudge import Trace

@@ -22,7 +22,7 @@ import click
 from docs import commands, errors
 from judges.models.registry import known_model
 from worker.cli import verbs
-from worker.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
+from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
 
 _ROOT: Final = Path(__file__).parent.parent
 _LINK: Final = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")

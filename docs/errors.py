@@ -15,9 +15,14 @@ from typing import Any, Final, get_args
 
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS
 from tracejudge.delivery import buffer
-from worker.export.registry import EXPORTERS, RECEIVERS
-from worker.selection.stream_entry import InvalidReason
-from worker.telemetry.metrics import GATEWAY_DROPPED, GATEWAY_REJECTED, LATE_FEEDBACK_OUTCOMES, SESSION_OUTCOMES
+from worker.core.export.registry import EXPORTERS, RECEIVERS
+from worker.core.selection.stream_entry import InvalidReason
+from worker.core.telemetry.metrics import (
+    GATEWAY_DROPPED,
+    GATEWAY_REJECTED,
+    LATE_FEEDBACK_OUTCOMES,
+    SESSION_OUTCOMES,
+)
 
 __all__ = ["page", "problems"]
 
@@ -145,7 +150,9 @@ def _export_reasons() -> set[str]:
 
 def _doctor_names() -> list[str]:
     """List the names of findings, from the calls and assignments that hold them."""
-    sources = [path for folder in ("cli/doctor", "export") for path in (_ROOT / "worker" / folder).rglob("*.py")]
+    folders = ("base/doctor", "base/delivery", "base/otlp", "features/receivers", "core/export")
+    paths = [path for folder in folders for path in (_ROOT / "worker" / folder).rglob("*.py")]
+    sources = [path for path in paths if path.stem not in {"encoding", "init", "settings"}]
     names = {name for path in sources for name in _FINDING.findall(path.read_text(encoding="utf-8"))}
     return sorted(re.sub(r"{.*?}", "NAME", name) for name in names)
 

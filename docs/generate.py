@@ -20,9 +20,9 @@ from docs import agreement, answers, charts, commands, errors, prompts, stub, wi
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from judges.custom import custom_prompt, guidance, instructions, template
-from judges.custom import installed as code
 from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
+from judges.features.python import installed as code
 from judges.registry import catalogue
 from tracejudge import (
     OpenTrace,
@@ -39,9 +39,9 @@ from tracejudge import (
     wrap_openai,
 )
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.cli.lint import CODES
-from worker.config.receivers import KINDS
-from worker.config.settings import (
+from worker.base.delivery.settings import KINDS
+from worker.base.doctor.lint import CODES
+from worker.core.config.settings import (
     Board,
     Budget,
     Cascade,
@@ -54,7 +54,7 @@ from worker.config.settings import (
     Token,
     Where,
 )
-from worker.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
+from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
 
 __all__ = ["main"]
 

@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from judges.calling.evaluation import prepared
 from judges.core.judge import Judge, text_tokens
 from judges.core.prompt import Message, render
-from judges.evaluation import prepared
-from judges.forms import pairwise
+from judges.features.lab import pairwise
 from judges.registry import catalogue
 from tracejudge import Document, Trace
 from tracejudge import Message as Earlier

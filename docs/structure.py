@@ -31,7 +31,7 @@ _TABLES: Final = (".toml", ".json", ".html", ".css", ".js")
 _GENERATED: Final = re.compile(r"deploy/(grafana/dashboards|helm/tracejudge/files)/|/static/.*\.min\.")
 PRODUCT: Final = ("producers", "judges", "worker", "deploy")
 # Every gateway process loads it.
-GATEWAY: Final = "worker.gateway.server"
+GATEWAY: Final = "worker.features.gateway.server"
 _SMALL: Final = 40
 _SMALL_BY_NATURE: Final = ("__init__.py", "feature.py")
 _HEAD: Final = """\

@@ -21,9 +21,9 @@ from tracejudge.model import (
     Trace,
     Usage,
 )
-from worker.config.receivers import KINDS
-from worker.config.settings import Settings
-from worker.export.registry import RECEIVERS
+from worker.base.delivery.settings import KINDS
+from worker.core.config.settings import Settings
+from worker.core.export.registry import RECEIVERS
 
 __all__ = ["receivers_page", "traces_page"]
 

@@ -2,8 +2,9 @@
 
 Nothing here knows Redis or Celery. Imports run one way: ``tracejudge`` <- ``judges`` <- ``worker``.
 
-The package exports the Python API and every built-in judge by its name (``judges.api``); the stub beside this file
-lists them for editors. They are loaded on demand: the worker and the processes of judges in Python do without.
+The package exports the Python API and every built-in judge by its name (``judges.features.lab.api``); the stub
+beside this file lists them for editors. They are loaded on demand: the worker and the processes of judges in
+Python do without.
 """
 
 import os
@@ -24,10 +25,10 @@ _API: Final = (
 
 def __getattr__(name: str) -> Any:
     if name in _API:
-        return getattr(import_module("judges.api"), name)
+        return getattr(import_module("judges.features.lab.api"), name)
     # Looked up in the folder: a submodule that is not imported yet must not load the API.
     if name in _built_in():
-        return import_module("judges.api").built_in(name)
+        return import_module("judges.features.lab.api").built_in(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,6 +1,6 @@
 # Written by `make generate`; change the code, not this file.
 
-from judges.api import (
+from judges.features.lab.api import (
     JudgeFunction,
     JudgeVerdict,
     evaluate,

@@ -16,7 +16,7 @@ from judges.core.faults import Fault, Kind, SettingsError, fault_of
 from judges.core.judge import RULE, Judge, is_name
 from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
 from judges.custom.definition import read_text, read_toml
-from judges.custom.installed import distribution_of, installed
+from judges.features.python.installed import distribution_of, installed
 
 __all__ = ["CatalogueError", "catalogue", "configured"]
 _NAMING: Final = f"a judge's name is of {RULE}"

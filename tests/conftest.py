@@ -24,8 +24,8 @@ from support.otlp import OtlpReceiver
 from support.ports import own_part
 from xdist.remote import Producer
 
-from worker import embedded
-from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
+from worker.base import embedded
+from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
 
 # Each process of the suite has its own ports: the port of a server that is down must stay free for its restart.
 embedded._PORTS = own_part(embedded._PORTS)

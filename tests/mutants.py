@@ -50,7 +50,7 @@ class Part:
 PARTS: Final = {
     "sampling": Part(
         11,
-        ["worker/selection/sampling.py", "worker/ingest/plan.py"],
+        ["worker/core/selection/sampling.py", "worker/core/ingest/plan.py"],
         [
             *("tests/worker/test_sampling.py", "tests/worker/test_egress.py", "tests/worker/test_ledger_periods.py"),
             *("tests/worker/test_choos*.py", "tests/worker/test_ingest_*.py", "tests/worker/test_feedback_g*.py"),
@@ -74,10 +74,10 @@ PARTS: Final = {
     "leases": Part(
         10,
         [
-            "worker/queue/leases.py",
-            "worker/judging/fetching.py",
-            "worker/judging/consumer.py",
-            "worker/judging/completion.py",
+            "worker/core/queue/leases.py",
+            "worker/core/judging/fetching.py",
+            "worker/core/judging/consumer.py",
+            "worker/core/judging/completion.py",
         ],
         [
             *("tests/worker/test_leases*.py", "tests/worker/test_shifts.py", "tests/worker/test_completion.py"),

@@ -31,13 +31,18 @@ from msgspec import Meta, Struct
 from judges.core.backoff import backoff_s
 from judges.core.faults import Fault
 from tracejudge.sharding import MAX_SHARDS
-from worker.broker import broker
-from worker.config.loading import load
-from worker.config.reading import config_path, foreign_variables, unconfigured, unknown_variables
-from worker.config.settings import Settings, SettingsError
-from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
-from worker.runtime import Runtime
-from worker.telemetry import logs
+from worker.core.config.loading import load
+from worker.core.config.reading import (
+    config_path,
+    foreign_variables,
+    unconfigured,
+    unknown_variables,
+)
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.queue.broker import broker
+from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
+from worker.core.runtime.runtime import Runtime
+from worker.core.telemetry import logs
 
 log = structlog.get_logger("tracejudge.worker")
 _celery_log = logging.getLogger("celery.worker.consumer")

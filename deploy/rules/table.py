@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from worker.config.objectives import Name, Objective, Positive, Share, Speed, mistakes_in
+from worker.base.monitor.objectives import Name, Objective, Positive, Share, Speed, mistakes_in
 
 # The folder `deploy`.
 FOLDER: Final = Path(__file__).parent.parent

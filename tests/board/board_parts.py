@@ -18,8 +18,8 @@ from redis import Redis
 from support.processes import wait_until
 
 from judges.core.verdict import Verdict
-from worker.board.board_server import BoardServer
-from worker.config.settings import Board, Settings
+from worker.core.config.settings import Board, Settings
+from worker.features.board.board_server import BoardServer
 
 JUDGES = ("facts_grounding", "ragbench", "retrieval_relevance", "groundedness")
 DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]

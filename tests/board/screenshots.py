@@ -8,7 +8,7 @@ from redis import Redis
 from support.browser import Browser
 from support.processes import wait_until
 
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 PREFIX = "tracejudge"

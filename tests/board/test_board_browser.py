@@ -11,9 +11,9 @@ from redis import Redis
 from support.browser import Browser
 from support.processes import wait_until
 
-from worker.monitor.answers import read_answers
-from worker.storage.client import Store
-from worker.storage.keys import Keys
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+from worker.features.labels.answers import read_answers
 
 pytestmark = pytest.mark.slow("Chromium loads every page")
 ROWS = [trace_row(number) for number in range(1, 6)]

@@ -19,19 +19,19 @@ from support.processes import free_port, wait_until
 from support.scrape import scrape
 
 from tracejudge import Trace
-from worker.board.access import Access
-from worker.board.board_server import BoardServer
-from worker.board.verdict_page import Part, Span, divide
-from worker.config.loading import load
-from worker.config.settings import Board, Settings, SettingsError
-from worker.forget import ForgetTarget, Forgetting
-from worker.monitor import answers
-from worker.monitor.answers import Answer, Tally, majority, read_answers, tally
-from worker.monitor.label_store import keep_trace, labelled_trace, read_labels
-from worker.selection.sampling import position
-from worker.storage.client import Store
-from worker.storage.keys import Keys
-from worker.telemetry.metrics import BOARD_PAGES
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.lookup.label_store import keep_trace, labelled_trace, read_labels
+from worker.core.config.loading import load
+from worker.core.config.settings import Board, Settings, SettingsError
+from worker.core.selection.sampling import position
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.metrics import BOARD_PAGES
+from worker.features.board.access import Access
+from worker.features.board.board_server import BoardServer
+from worker.features.board.verdict_page import Part, Span, divide
+from worker.features.labels import answers
+from worker.features.labels.answers import Answer, Tally, majority, read_answers, tally
 
 TOKEN = "a token of thirty characters.."  # noqa: S105 - nobody's
 ROWS = [trace_row(number) for number in range(1, 9)]

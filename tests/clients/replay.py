@@ -17,9 +17,9 @@ import msgspec
 from clients.recording import RECORDED
 from tracejudge.content.tool_context import tool_context
 from tracejudge.otel.joining import SpanGroup, join
-from worker.gateway.admission import Form
-from worker.gateway.gathering import split_groups
-from worker.gateway.otlp import Part, decode_parts, read_request
+from worker.features.gateway.admission import Form
+from worker.features.gateway.gathering import split_groups
+from worker.features.gateway.otlp import Part, decode_parts, read_request
 
 CONTEXT_TOOLS: Final = ("kb_search",)
 TABLE: Final = "arrived.json"

@@ -15,8 +15,8 @@ from referencing import Registry, Resource
 from support.lazy import Lazy
 
 from deploy.rules.table import FOLDER
-from worker.config.loading import load
-from worker.config.settings import Settings
+from worker.core.config.loading import load
+from worker.core.config.settings import Settings
 
 __all__ = [
     "CHART",

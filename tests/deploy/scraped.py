@@ -21,10 +21,10 @@ from deploy.generated import write
 from deploy.rules import generate
 from deploy.rules.table import load
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Settings
-from worker.export.prometheus import VerdictCounter
-from worker.queue.ledger import OutboxEntry
-from worker.telemetry.metrics import METRICS, Metrics
+from worker.core.config.settings import Settings
+from worker.core.export.prometheus import VerdictCounter
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.telemetry.metrics import METRICS, Metrics
 
 __all__ = ["FINDING_S", "SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
 

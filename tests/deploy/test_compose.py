@@ -13,11 +13,11 @@ from compose_file import DEPLOY, addresses, mounts, ports, read_yaml, services
 from redis import Redis
 from support.redis_kinds import TunedRedis
 
+from worker.base.embedded import find_servers
+from worker.base.monitor.objectives import FILE_NAME, read_objectives
 from worker.cli import verbs
-from worker.config.loading import load
-from worker.config.objectives import FILE_NAME, read_objectives
-from worker.config.settings import Settings
-from worker.embedded import find_servers
+from worker.core.config.loading import load
+from worker.core.config.settings import Settings
 
 OWN = {"worker", "gateway", "board", "inbox", "traffic"}
 # Where each service listens inside the network: what the images do by default, and what the files here say.

@@ -7,7 +7,7 @@ from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressi
 from support.cases import each_case
 
 from deploy.rules import FOLDER as RULES
-from worker.telemetry.metrics import METRICS
+from worker.core.telemetry.metrics import METRICS
 
 UNUSED = {
     "tracejudge_quality_corrected_window_seconds": "says what the corrected share is about; docs/statistics.md",

@@ -28,9 +28,9 @@ from support.scrape import scrape
 from deploy import images as versions
 from deploy.generated import write
 from worker.cli import verbs
-from worker.config.settings import Settings
-from worker.storage.client import Store
-from worker.storage.keys import Keys
+from worker.core.config.settings import Settings
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "Dockerfile"
@@ -194,8 +194,8 @@ def test_a_release_adds_the_digests_of_images_for_both_platforms(
 @each_case(
     ("name", "ignored"),
     [
-        ("worker/config/settings.py", False),
-        ("worker/storage/scripts/leases.lua", False),
+        ("worker/core/config/settings.py", False),
+        ("worker/core/storage/scripts/leases.lua", False),
         ("producers/tracejudge/py.typed", False),
         ("judges/samples/agents/trip-agent.jsonl", False),
         ("constraints.txt", False),

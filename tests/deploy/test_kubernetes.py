@@ -51,9 +51,9 @@ from deploy.rules.table import FOLDER, load
 from judges.models.credentials import is_guarded
 from worker.celery import make_app
 from worker.cli import cli
-from worker.config.settings import Settings
-from worker.storage.client import LAYOUT
-from worker.telemetry.metrics import METRICS
+from worker.core.config.settings import Settings
+from worker.core.storage.client import LAYOUT
+from worker.core.telemetry.metrics import METRICS
 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ PROJECTS = {SDK: ROOT / "producers" / "pyproject.toml", WORKER: ROOT / "pyprojec
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 BUILT = pytest.mark.slow("builds wheels and installs them")
 NO_TRAFFIC = """
-import judges, tracejudge, worker.runtime
+import judges, tracejudge, worker.core.runtime.runtime
 tracejudge.init(service="shop", redis_url="redis://127.0.0.1:1/0")
 assert len(tracejudge.publish(input="Is tea hot?", output="Yes.")) == 32
 assert judges.groundedness is not None

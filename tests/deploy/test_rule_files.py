@@ -22,7 +22,7 @@ from deploy.rules import generate
 from deploy.rules.promql import RATED
 from deploy.rules.table import load
 from judges.registry import catalogue
-from worker.telemetry.metrics import METRICS, SERIES
+from worker.core.telemetry.metrics import METRICS, SERIES
 
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)

@@ -21,10 +21,10 @@ import tracejudge
 from deploy.rules import FOLDER as RULES
 from deploy.rules.promql import RATED
 from deploy.rules.table import PATH as TABLE
-from worker.accounting import Account
+from worker.base.accounting.accounting import Account
 from worker.cli import cli
-from worker.config.settings import Settings
-from worker.telemetry.metrics import METRICS, OUTCOMES
+from worker.core.config.settings import Settings
+from worker.core.telemetry.metrics import METRICS, OUTCOMES
 
 ROOT = FOLDER.parents[1]
 FILES = sorted(RULES.glob("*.yaml"))
@@ -278,7 +278,7 @@ def vocabulary() -> set[str]:
     )
     exporters = ("receiver_delivery", "receiver_client", "receivers/otlp_receiver")
     named = "".join(code(f"worker/export/{name}.py") for name in exporters)
-    words |= set(re.findall(r'"([a-z_]+)"', named + code("worker/telemetry/health.py")))
+    words |= set(re.findall(r'"([a-z_]+)"', named + code("worker/core/telemetry/health.py")))
     keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()
     return words | {key for part in keys for key in part}
 

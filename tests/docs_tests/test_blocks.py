@@ -22,9 +22,9 @@ from support.model_server import ModelServer
 import tracejudge
 from judges.custom import define
 from judges.models.pairs import Description
-from judges.rows import as_trace
+from judges.parsing.rows import as_trace
 from tracejudge import Trace
-from worker.config.loading import load
+from worker.core.config.loading import load
 
 KINDS = {"console", "ini", "json", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
 

@@ -31,7 +31,7 @@ from support.decision_endpoint import DecisionEndpoint
 from support.ports import free_port
 from support.processes import wait_until
 
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 NOT_RUN: Mapping[str, str] = {
     "docker ": "no container engine; tests/deploy runs what the file starts",

@@ -1,9 +1,9 @@
 """The page of prompts shows the whole request of every judge."""
 
 from docs.prompts import SAMPLE, page
+from judges.calling.evaluation import prepared
 from judges.core.judge import text_tokens
 from judges.core.prompt import render
-from judges.evaluation import prepared
 from judges.registry import catalogue
 
 

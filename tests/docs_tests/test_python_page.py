@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from support.endpoint import ChatEndpoint
 from support.replies import Call, Reply, answers_json, yes_no
 
-from judges import background
+from judges.features.lab import background
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "python.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tracejudge.sharding import shard_of
-from worker.storage.keys import Keys, _Key
+from worker.core.storage.keys import Keys, _Key
 
 PAGE = Path(__file__).parents[2].joinpath("docs/shards.md").read_text(encoding="utf-8")
 ARGUMENTS = {"day": dt.date(2026, 1, 2), "hour": 1, "period": 1, "part": 1}

@@ -10,7 +10,7 @@ from pages import Command, background, matches, needs, read_page, run, shell_lin
 from support.ports import free_port
 from support.processes import wait_until
 
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")

@@ -23,14 +23,14 @@ from judges.custom.definition import _MAX_TEXT_CHARS, MAX_BYTES
 from judges.custom.label_scale import _MAX_LABEL_CHARS, _MAX_LABELS
 from judges.custom.template import _MAX_DOCUMENTS
 from judges.custom.variables import _VARIABLES
-from judges.python import protocol as frames
-from judges.python.api import judge as mark
+from judges.features.python import protocol as frames
+from judges.features.python.api import judge as mark
 from judges.registry import configured, read_judge
 from tracejudge import Trace
-from worker.config.judge_files import check
-from worker.config.loading import load
-from worker.config.rule_checks import MAX_MODELS
-from worker.config.settings import Settings
+from worker.core.config.judge_files import check
+from worker.core.config.loading import load
+from worker.core.config.rule_checks import MAX_MODELS
+from worker.core.config.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("your-own-judge.md", "python-judges.md", "testing-judges.md", "several-models.md")

@@ -25,9 +25,9 @@ from support.replies import slow, yes_no
 from support.scrape import Scrape
 
 import tracejudge
-from worker.accounting import Account
-from worker.embedded import EmbeddedRedis
-from worker.storage.client import StoreError
+from worker.base.accounting.accounting import Account
+from worker.base.embedded import EmbeddedRedis
+from worker.core.storage.client import StoreError
 
 __all__ = ["JUDGES", "RECOVERY_S", "SCALE", "Experiment", "Load", "number", "seconds"]
 

@@ -8,8 +8,8 @@ from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline
 
 from judges.core.verdict import Verdict
-from worker.accounting import Account
-from worker.storage.client import StoreError
+from worker.base.accounting.accounting import Account
+from worker.core.storage.client import StoreError
 
 __all__ = ["VERDICTS", "check_accounting", "is_clean", "unfinished_work", "unread_groups"]
 

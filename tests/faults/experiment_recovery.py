@@ -4,7 +4,7 @@ import threading
 import time
 from typing import NamedTuple, Self
 
-from worker.storage.client import Store, StoreError
+from worker.core.storage.client import Store, StoreError
 
 __all__ = ["Recoveries"]
 

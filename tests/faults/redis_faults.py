@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from support.processes import wait_until
 
-from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 __all__ = ["filled", "frozen", "on_redis", "restart", "restarts", "server_of"]
 

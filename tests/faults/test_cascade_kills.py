@@ -10,7 +10,7 @@ from support.decision_endpoint import DecisionEndpoint
 from support.processes import bounded_s, wait_until
 
 from judges.core.verdict import repeat_id
-from worker.monitor.cascade_shares import read_sums, step_of
+from worker.features.cascades.shares import read_sums, step_of
 
 TRACES = number(3_000, least=300)
 KILLS = number(20, least=3)

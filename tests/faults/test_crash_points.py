@@ -25,26 +25,26 @@ from session_parts import COMPLETE, Sessions, said
 from stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, samples
 
 from judges.core.verdict import Score, Verdict
-from worker.accounting import read_account
-from worker.config.receivers import FileSettings
-from worker.config.settings import Rule, Settings
-from worker.dead_letters.retry import grouped, retry
-from worker.dead_letters.store import DeadLetterStore
-from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.export import consumer as outbox
-from worker.export.consumer import ExportConsumer
-from worker.export.prometheus import PrometheusExporter
-from worker.export.receivers.files import FileExporter
-from worker.export.sums import QualitySums
-from worker.forget import ForgetTarget, forget_everywhere
-from worker.monitor.label_store import Label, OutboxMatcher, keep_trace, read_labels, write_labels
-from worker.queue import batch as batches
-from worker.queue.leases import Leases
-from worker.queue.ledger import DeadLetter, Finished, Ledger
-from worker.storage.client import StoreError, script_sources
-from worker.storage.keys import INGEST_GROUP, MONITOR_GROUP
-from worker.telemetry.metrics import Metrics
-from worker.verdict_filter import VerdictFilter
+from worker.base.accounting.accounting import read_account
+from worker.base.dead_letters.retry import grouped, retry
+from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.delivery.settings import FileSettings
+from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.base.forget.forget import ForgetTarget, forget_everywhere
+from worker.base.lookup.label_store import Label, OutboxMatcher, keep_trace, read_labels, write_labels
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Rule, Settings
+from worker.core.export import consumer as outbox
+from worker.core.export.consumer import ExportConsumer
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.queue import batch as batches
+from worker.core.queue.leases import Leases
+from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.storage.client import StoreError, script_sources
+from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
+from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.files import FileExporter
 
 SAFETY = Rule(name="all", judges=("safety",))
 TRACES = 5

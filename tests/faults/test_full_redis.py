@@ -15,8 +15,8 @@ from support.pipeline import Worker, make_traces
 from support.processes import wait_until
 
 import tracejudge
-from worker.accounting import Account
-from worker.embedded import ServerBinary
+from worker.base.accounting.accounting import Account
+from worker.base.embedded import ServerBinary
 
 TRACES = number(5_000, least=500)
 FULL_S = seconds(60, least=3)

@@ -13,15 +13,15 @@ from redis_faults import filled, server_of
 
 from judges.core.model import Spent
 from judges.core.verdict import Verdict
-from worker.config.settings import Settings
-from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.queue.batch import fresh_id, made_at_ms
-from worker.queue.leases import Lease, Leases
-from worker.queue.ledger import Finished, Ledger
-from worker.storage.client import Store, StoreError
-from worker.storage.keys import Keys
-from worker.telemetry.backlog import Caps, measure
-from worker.telemetry.heartbeat import Heartbeat
+from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import fresh_id, made_at_ms
+from worker.core.queue.leases import Lease, Leases
+from worker.core.queue.ledger import Finished, Ledger
+from worker.core.storage.client import Store, StoreError
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.backlog import Caps, measure
+from worker.core.telemetry.heartbeat import Heartbeat
 
 MODEL = "judge"
 GROUP = "metrics"

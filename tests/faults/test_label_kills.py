@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from support.processes import Program, free_port, wait_until
 
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 sys.path.append(str(Path(__file__).parents[1] / "board"))
 from board_parts import ANSWER, fill, judged, trace_row

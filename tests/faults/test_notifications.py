@@ -40,7 +40,7 @@ sys.exit(main())
 """
 STOP_THE_LOOP: Final = """
 import signal, sys, time
-from worker.judging.consumer import JudgingConsumer
+from worker.core.judging.consumer import JudgingConsumer
 
 start = JudgingConsumer.start
 

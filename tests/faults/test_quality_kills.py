@@ -15,11 +15,11 @@ from experiment import number
 from support.processes import Program, bounded_s, wait_until
 
 from judges.core.verdict import Outcome, Score, Verdict
-from worker.config.settings import Settings
-from worker.monitor.series import read_buckets, read_series
-from worker.queue.ledger import Finished, Ledger
-from worker.storage.client import Store
-from worker.storage.keys import Keys
+from worker.base.monitor.series import read_buckets, read_series
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import Finished, Ledger
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 KILLS = number(20, least=3)
 A_SECOND = 500

@@ -9,14 +9,14 @@ from redis import Redis
 from redis_faults import filled, server_of
 
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Settings
-from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.export.sums import QualitySums
-from worker.monitor.series import read_buckets, read_series
-from worker.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.storage.client import Store, StoreError
-from worker.storage.keys import Keys
-from worker.telemetry.metrics import Metrics
+from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.base.monitor.series import read_buckets, read_series
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.storage.client import Store, StoreError
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.metrics import Metrics
 
 AT_S = 1_900_000_000
 COMMANDS = ("hset", "hmget", "hlen", "expire", "xack", "hincrby", "exists", "xpending", "xinfo")

@@ -9,8 +9,8 @@ from experiment import JUDGE_MODEL, Experiment, number
 from support.processes import bounded_s, wait_until
 
 from judges.core.verdict import repeat_id
-from worker.monitor.counts import read_counts
-from worker.selection.sampling import position
+from worker.base.monitor.counts import read_counts
+from worker.core.selection.sampling import position
 
 TRACES = number(4_000, least=400)
 KILLS = number(20, least=4)

@@ -17,11 +17,11 @@ from support.processes import bounded_s, wait_until
 
 import tracejudge
 from tracejudge.sharding import shard_of
-from worker.accounting import Account, read_account, summed
-from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.monitor.series import HOUR_S, read_buckets, read_series
-from worker.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.storage.client import Store, make_stores
+from worker.base.accounting.accounting import Account, read_account, summed
+from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.base.monitor.series import HOUR_S, read_buckets, read_series
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.storage.client import Store, make_stores
 
 SHARDS = 3
 TRACES = 600

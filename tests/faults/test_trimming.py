@@ -12,8 +12,8 @@ from support.pipeline import make_traces
 from support.processes import wait_until
 
 import tracejudge
-from worker.embedded import ServerBinary
-from worker.storage.keys import INGEST_GROUP
+from worker.base.embedded import ServerBinary
+from worker.core.storage.keys import INGEST_GROUP
 
 TRACES = number(20_000, least=2_000)
 CAP = TRACES // 8

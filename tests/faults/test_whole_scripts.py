@@ -18,25 +18,25 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Verdict
 from judges.registry import catalogue
 from tracejudge import LateFeedback, Trace
-from worker.accounting import read_account
-from worker.config.graders import Graders
-from worker.config.settings import Rule, Settings
-from worker.dead_letters.retry import grouped, retry
-from worker.dead_letters.store import DeadLetterStore
-from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.forget import ForgetTarget, Forgetting
-from worker.ingest.conversations import DueSession, SessionSelector, decode_session
-from worker.ingest.late_feedback import FeedbackOnTrace, FeedbackSelector, Found
-from worker.ingest.plan import Planner
-from worker.queue import batch as batches
-from worker.queue.leases import LeasedPayload, Leases
-from worker.queue.ledger import DeadLetter, Finished, Ledger
-from worker.queue.pending_feedback import PendingFeedback
-from worker.selection.sampling import Sampler
-from worker.selection.stream_entry import read_entry
-from worker.storage.client import Store, StoreError
-from worker.storage.keys import INGEST_GROUP, Keys
-from worker.verdict_filter import VerdictFilter
+from worker.base.accounting.accounting import read_account
+from worker.base.dead_letters.retry import grouped, retry
+from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Rule, Settings
+from worker.core.ingest.plan import Planner
+from worker.core.queue import batch as batches
+from worker.core.queue.leases import LeasedPayload, Leases
+from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.selection.sampling import Sampler
+from worker.core.selection.stream_entry import read_entry
+from worker.core.storage.client import Store, StoreError
+from worker.core.storage.keys import INGEST_GROUP, Keys
+from worker.features.late_feedback.pending import PendingFeedback
+from worker.features.late_feedback.search import FeedbackOnTrace, FeedbackSelector, Found
+from worker.features.sessions.conversations import DueSession, SessionSelector, decode_session
 
 MODEL = "lexical"
 SETTINGS = Settings(

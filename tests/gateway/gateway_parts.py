@@ -13,9 +13,9 @@ from redis import Redis
 from support.processes import Program, wait_until
 from support.scrape import CLIENT, Scrape, scrape
 
-from worker.selection.unusable import InvalidRecord, read_invalid
-from worker.storage.client import Store
-from worker.storage.keys import Keys
+from worker.base.input.unusable import InvalidRecord, read_invalid
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 Start = Callable[..., "GatewayProcess"]
 GZIP_PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}

@@ -14,11 +14,11 @@ from gateway_parts import GZIP_PROTOBUF, Start, Stored, span_request
 from support.pipeline import Pipeline
 from support.processes import free_port, wait_until
 
-from worker.config.settings import Settings
-from worker.gateway.admission import Form
-from worker.gateway.gathering import Gatherer, Taken
-from worker.gateway.intake import Encoder, read_intake, sdk_settings
-from worker.gateway.otlp import read_request
+from worker.core.config.settings import Settings
+from worker.features.gateway.admission import Form
+from worker.features.gateway.gathering import Gatherer, Taken
+from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
+from worker.features.gateway.otlp import read_request
 
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 TRACES = 10
@@ -148,7 +148,7 @@ def test_a_repeat_in_the_next_hour_is_the_same_entry() -> None:
 DIES = """
 import os, signal
 from worker.cli import main
-from worker.gateway.{module} import {name} as target
+from worker.features.gateway.{module} import {name} as target
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 target.{method} = die

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from redis import Redis
 from support.processes import wait_until
 
-from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
 

@@ -12,7 +12,7 @@ from redis import Redis
 from support.processes import wait_until
 
 from tracejudge.sharding import shard_of
-from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 SHARDS = 2
 

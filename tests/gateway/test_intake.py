@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from support.cases import each_case
 
-from worker.config.settings import Settings
-from worker.gateway.admission import Form, RefusedError
-from worker.gateway.intake import Encoder, Intake, read_intake, sdk_settings
+from worker.core.config.settings import Settings
+from worker.features.gateway.admission import Form, RefusedError
+from worker.features.gateway.intake import Encoder, Intake, read_intake, sdk_settings
 
 IDS = ("trace_id", "span_id", "id", "service")
 

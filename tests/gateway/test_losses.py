@@ -5,12 +5,12 @@ from http import HTTPStatus
 import pytest
 from structlog.testing import capture_logs
 
-from worker.config.settings import Settings
-from worker.gateway.admission import Loss, Losses, RefusedError
-from worker.selection.unusable import UnusableInput, read_invalid
-from worker.storage.client import Store
-from worker.storage.keys import Keys
-from worker.telemetry.metrics import GatewayMetrics
+from worker.base.input.unusable import UnusableInput, read_invalid
+from worker.core.config.settings import Settings
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.metrics import GatewayMetrics
+from worker.features.gateway.admission import Loss, Losses, RefusedError
 
 
 @pytest.mark.usefixtures("redis")

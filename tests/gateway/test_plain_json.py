@@ -15,7 +15,7 @@ from support.cases import each_case
 from support.processes import wait_until
 
 from worker.cli import main
-from worker.gateway.admission import Client
+from worker.features.gateway.admission import Client
 
 TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "a" * 32}
 IMAGE = f"data:image/png;base64,{base64.b64encode(bytes(range(256)) * 12).decode()}"

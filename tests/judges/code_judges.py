@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import pytest
 from support.processes import PATIENCE_S, wait_until
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.verdict import Assessment
-from judges.custom.installed import make
-from judges.evaluation import evaluate
-from judges.python.process import Process
+from judges.features.python.installed import make
+from judges.features.python.process import Process
 from tracejudge import Trace
 
 FILE = Path(__file__).parent / "judged_code.py"

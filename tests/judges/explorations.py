@@ -11,12 +11,12 @@ from msgspec import structs
 from support.processes import PATIENCE_S
 from support.virtual_time import run_virtually
 
+from judges.calling.evaluation import evaluate
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, Price, Tool
 from judges.core.prompt import Message, Prompt, ToolCall
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace

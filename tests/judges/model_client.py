@@ -9,11 +9,11 @@ import pytest
 from support.processes import PATIENCE_S
 from support.replies import Behaviour, answers
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings, Tool
 from judges.core.prompt import Message, ToolCall, render
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.anthropic import AnthropicModel
 from judges.models.openai import OpenAIModel
 from tracejudge import Trace

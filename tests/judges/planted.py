@@ -16,10 +16,10 @@ import msgspec
 from explorations import contents
 from families import Family, written
 
+from judges.calling.evaluation import evaluate
 from judges.core.model import ChatRequest
 from judges.core.prompt import ToolCall, neutralise, render
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from tracejudge import Message, Span, Trace
 

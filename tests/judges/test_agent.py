@@ -22,9 +22,9 @@ from explorations import (
 )
 from judge_traces import yes_no_text
 
+from judges.calling.evaluation import evaluate
 from judges.core.exploration import Limits
 from judges.core.prompt import Block, Message, Prompt, marked
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import yes_no_text
 
+from judges.calling.evaluation import evaluate
 from judges.core.exploration import Limits
 from judges.core.model import Price
 from judges.core.prompt import ToolCall
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.scripted import Step
 
 PRICE = Price(input=3.0, output=15.0)

@@ -7,10 +7,10 @@ import pytest
 from explorations import TRACE, Counting, call, calling, course, exploring, hanging, judged, run_with_tools
 from judge_traces import yes_no_text
 
+from judges.calling.evaluation import Clock, evaluate
 from judges.core.exploration import Limits
 from judges.core.model import ChatRequest, ChatResponse
 from judges.core.verdict import Assessment, Call
-from judges.evaluation import Clock, evaluate
 from judges.models.scripted import ScriptedModel, Step
 
 YES = yes_no_text("yes")

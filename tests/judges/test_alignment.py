@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from judges.agreement.labelled import Judged, Labelled
-from judges.alignment import Alignment, NotJudgedError, Rules, Trial
+from judges.calling.evaluation import evaluate, prepared
 from judges.core.judge import RESULT, Judge
 from judges.core.verdict import Assessment, Reason, Score
 from judges.custom import define
-from judges.evaluation import evaluate, prepared
+from judges.features.lab.alignment import Alignment, NotJudgedError, Rules, Trial
 from judges.models.lexical import LexicalModel
 from judges.parsing.answer import InvalidAnswerError
 from judges.registry import catalogue

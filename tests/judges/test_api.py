@@ -22,7 +22,6 @@ from support.replies import Call, Reply, answers_json, failing, gathering, hangs
 
 import judges
 from judges import (
-    api,
     evaluate,
     evaluate_aio,
     evaluate_all,
@@ -34,6 +33,7 @@ from judges import (
 )
 from judges.catalog import catalogue
 from judges.core.model import ModelSettings
+from judges.features.lab import api
 from judges.models.registry import ModelSettingsError
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
@@ -505,7 +505,7 @@ def test_every_built_in_judge_is_exported_with_its_description() -> None:
 
 
 def test_importing_a_module_of_the_judges_does_not_load_the_api() -> None:
-    code = "import sys, judges.core.judge, judges.code; assert 'judges.api' not in sys.modules, 'loaded'"
+    code = "import sys, judges.core.judge, judges.code; assert 'judges.features.lab.api' not in sys.modules, 'loaded'"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

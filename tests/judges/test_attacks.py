@@ -20,11 +20,11 @@ from judge_traces import filled, parse, served
 from support.cases import each_case
 from user_judges import JUDGES
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, Message, ToolCall, neutralise, render
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import InvalidAnswerError

@@ -13,8 +13,8 @@ from msgspec import structs
 from support.cases import each_case
 from user_judges import JUDGES
 
+from judges.calling.evaluation import evaluate
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.scripted import Step
 
 ALL = {what: case for table in CASES.values() for what, case in table.items()}

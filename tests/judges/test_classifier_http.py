@@ -17,7 +17,7 @@ from support.loopback import LoopbackServer
 from judges.core.decision import Question
 from judges.core.model import ChatRequest, ModelSettings, ModelTimeoutError
 from judges.models.registry import ModelSettingsError, build
-from worker.cli.doctor.http_endpoints import ask, endpoint
+from worker.base.doctor.http_endpoints import ask, endpoint
 
 PAIR = 'task = "nli"\nlabels = ["entailment", "neutral"]\nmax_tokens = 64\n'
 TEXT = PAIR + 'text = "{evidence} / {claim}"\n'

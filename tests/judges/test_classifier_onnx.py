@@ -20,7 +20,7 @@ from judges.core.verdict import Score
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.cli.doctor.http_endpoints import ask, endpoint
+from worker.base.doctor.http_endpoints import ask, endpoint
 
 NLI = 'task = "nli"\nlabels = ["contradiction", "entailment", "neutral"]\nmax_tokens = 64\n'
 EACH_WORD = 'task = "token"\nlabels = ["fine", "bad"]\nsupport = "fine"\nmax_tokens = 64\n'

@@ -20,9 +20,9 @@ from code_judges import (
 from judged_code import SECRET
 from support.cases import each_case
 
+from judges.calling.evaluation import evaluate
 from judges.core.verdict import Assessment
-from judges.custom.installed import make
-from judges.evaluation import evaluate
+from judges.features.python.installed import make
 
 FAILURES = {
     "raises": "raised ValueError in judged_code.py:",

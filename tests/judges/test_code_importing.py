@@ -10,8 +10,8 @@ import pytest
 from code_judges import PATIENT, judged, trace
 
 from judges.custom import DefinitionError, define
-from judges.python import protocol as environment
-from judges.python.importing import announced
+from judges.features.python import protocol as environment
+from judges.features.python.importing import announced
 
 
 class TestImported:
@@ -34,7 +34,7 @@ class TestImported:
         first = define("good", {"code": f"{file}:good"})
         file.unlink()
         # Nothing else is changed, for threads may run by now.
-        monkeypatch.setattr("judges.python.importing.as_judges_find_it", pytest.fail)
+        monkeypatch.setattr("judges.features.python.importing.as_judges_find_it", pytest.fail)
         assert define("good", {"code": f"{file}:good"}).version == first.version
         assert define("good", {"code": f"{file}:also_good"}).version == first.version
 

@@ -17,8 +17,8 @@ from judges.core import verdict
 from judges.core.judge import AnyOf, JudgeFailedError, Reading
 from judges.core.verdict import Assessment
 from judges.custom import DefinitionError, define
-from judges.custom.installed import installed
-from judges.python.runner import reading_of
+from judges.features.python.installed import installed
+from judges.features.python.runner import reading_of
 from tracejudge import Trace
 
 ONE = (Metric("m", "0..1", None),)

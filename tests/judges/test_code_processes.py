@@ -29,16 +29,16 @@ from code_judges import (
 )
 from support.processes import PATIENCE_S, Program, wait_until
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Assessment
-from judges.custom.installed import make
-from judges.evaluation import evaluate
-from judges.python.api import ClosedError, NotStartedError
-from judges.python.importing import load
-from judges.python.process import Limits, Pool, Process
-from judges.python.process import Program as Run
-from judges.python.protocol import Start
-from judges.python.runner import observe
+from judges.features.python.api import ClosedError, NotStartedError
+from judges.features.python.importing import load
+from judges.features.python.installed import make
+from judges.features.python.process import Limits, Pool, Process
+from judges.features.python.process import Program as Run
+from judges.features.python.protocol import Start
+from judges.features.python.runner import observe
 from tracejudge import Document, Message, Span, ToolCall, Trace, Usage
 
 
@@ -382,8 +382,8 @@ def cpu_s(pid: int) -> float:
 
 PARENT = """
 import asyncio, sys, threading
-from judges.custom.installed import make
-from judges.evaluation import evaluate
+from judges.features.python.installed import make
+from judges.calling.evaluation import evaluate
 from tracejudge import Trace
 
 trace = Trace(trace_id="1", service="bot", output="Yes.", tags={"file": sys.argv[2]})

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
 
+from judges.calling.evaluation import evaluate
 from judges.catalog import correctness
 from judges.catalog.context_sufficiency import JUDGE
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from judge_traces import parse
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.verdict import Assessment
 from judges.custom import define
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.selection.stream_entry import TraceEntry, read_entry
+from worker.core.selection.stream_entry import TraceEntry, read_entry
 
 CORPUS = Path(__file__).with_name("corpora") / "conversations.jsonl"
 CASES = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
 
+from judges.calling.evaluation import evaluate
 from judges.catalog.correctness import JUDGE
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
 

@@ -9,12 +9,12 @@ import pytest
 from judge_traces import LONG, SHORT, parse
 from support.cases import each_case
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, Metric
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
 from judges.custom import DefinitionError, define
-from judges.evaluation import evaluate
 from judges.forms import yes_no
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.custom import DefinitionError, define
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
 

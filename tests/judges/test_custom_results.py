@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, Metric
 from judges.core.verdict import Assessment
 from judges.custom import DefinitionError, define
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace

@@ -8,13 +8,13 @@ from judge_traces import LONG, SHORT, served
 from msgspec import structs
 from support.decision_endpoint import MODEL, DecisionEndpoint
 
+from judges.calling.evaluation import evaluate
 from judges.core.decision import Calibration, Decision
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.endpoints.client import DelayNotes, offline_model
-from judges.evaluation import evaluate
 from judges.models.registry import build
 from judges.registry import catalogue
 from tracejudge import Trace

@@ -15,13 +15,13 @@ from model_client import KEY, PATIENT, PROMPT, Client
 from support import decision_endpoint
 from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked, DecisionEndpoint, cut
 
+from judges.calling.evaluation import evaluate
 from judges.core.decision import Calibration, Option, Question
 from judges.core.judge import Answered, DecisionForm, Judge, Reading
 from judges.core.model import BadModelRequestError, ChatRequest, ModelSettings
 from judges.core.prompt import Block, Message, Prompt
 from judges.core.verdict import Assessment, Score
 from judges.endpoints.client import LimitedModel
-from judges.evaluation import evaluate
 from judges.models.registry import ModelSettingsError, build, check
 from judges.registry import catalogue
 from tracejudge import Trace

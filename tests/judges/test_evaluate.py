@@ -13,6 +13,7 @@ import pytest
 from judge_traces import LONG, SHORT, YES_NO, parse, yes_no_text
 from support.virtual_time import run_virtually
 
+from judges.calling.evaluation import Clock, evaluate
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.model import (
     BadModelRequestError,
@@ -28,7 +29,6 @@ from judges.core.model import (
 )
 from judges.core.prompt import Block, Message, Prompt, render
 from judges.core.verdict import Assessment, Call, Score
-from judges.evaluation import Clock, evaluate
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError
 from judges.registry import catalogue

@@ -11,11 +11,11 @@ from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, parse
 from support.cases import each_case
 from test_golden_prompts import CASES, written
 
+from judges.calling.evaluation import evaluate
 from judges.catalog.facts_grounding import JUDGE, Settings, make
 from judges.core.judge import Answered, Judge, Reading
 from judges.core.prompt import Prompt, render
 from judges.core.verdict import Score
-from judges.evaluation import evaluate
 from judges.forms.sentence_labels import Line
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step

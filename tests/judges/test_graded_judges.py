@@ -7,12 +7,12 @@ import re
 import pytest
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, parse, served
 
+from judges.calling.evaluation import evaluate
 from judges.catalog import answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance
 from judges.core.judge import Judge, Metric
 from judges.core.model import ModelSettings
 from judges.core.prompt import MATERIAL_RULES, Block, render
 from judges.core.verdict import Score
-from judges.evaluation import evaluate
 from judges.forms.graded import FORM, GroundingSettings, Settings, read
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel

@@ -8,11 +8,11 @@ import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
 from support.cases import each_case
 
+from judges.calling.evaluation import evaluate
 from judges.catalog.guidelines import JUDGE, Settings, rules
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Message, ToolCall, Trace

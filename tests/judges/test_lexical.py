@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from judge_traces import HOSTILE, LONG, SHORT, YES_NO, all_samples, filled, served
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.parsing.words import content_words, coverage, numbers
 from judges.registry import catalogue

@@ -17,13 +17,13 @@ from template_parts import judge as from_template
 from template_parts import yaml
 from user_judges import JUDGES
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Answered, Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Assessment
 from judges.custom import define
-from judges.evaluation import evaluate
-from judges.forms import pairwise
+from judges.features.lab import pairwise
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted import FORMS, cases, filled, model_says, own_answer, scores_of
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.custom import define
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.echo import find_copies
 from judges.registry import catalogue

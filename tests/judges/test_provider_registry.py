@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from support import echo_provider
 
+from judges.calling.evaluation import evaluate
 from judges.core.model import ModelSettings
-from judges.evaluation import evaluate
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from judges.registry import catalogue
 from tracejudge import Trace

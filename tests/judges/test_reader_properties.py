@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import served
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Answered, Judge
 from judges.core.verdict import FINAL_REASONS, Assessment
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError
 from judges.registry import catalogue

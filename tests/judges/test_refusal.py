@@ -7,7 +7,7 @@ from pathlib import Path
 
 from judge_traces import SHORT, yes_no_text
 
-from judges.evaluation import evaluate
+from judges.calling.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.registry import catalogue

@@ -12,12 +12,12 @@ from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
 from support.cases import each_case
 from test_golden_prompts import CASES, written
 
+from judges.calling.evaluation import evaluate
 from judges.catalog.relevance_truth_completeness import JUDGE, STEPS
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import MATERIAL_RULES, Block
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from tracejudge import Message, Trace

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
 
+from judges.calling.evaluation import evaluate, prepared
 from judges.catalog.retrieval_relevance import JUDGE, Shown
 from judges.core.judge import Answered, Metric, Reading
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
-from judges.evaluation import evaluate, prepared
 from judges.models.scripted import ScriptedModel, Step
 from tracejudge import Document, Span, Trace
 

@@ -11,8 +11,8 @@ from judges.core.judge import AnyOf
 from judges.core.prompt import Block, render
 from judges.core.sessions import in_order, join, part, transcript, turns
 from judges.custom import DefinitionError, define
-from judges.python.importing import Loaded
-from judges.python.runner import make as make_in_python
+from judges.features.python.importing import Loaded
+from judges.features.python.runner import make as make_in_python
 from judges.registry import catalogue
 from tracejudge import Document, Message, Trace
 

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from judge_traces import SHORT, yes_no_text
 
+from judges.calling.evaluation import evaluate
 from judges.core.model import ModelSettings
 from judges.core.prompt import with_earlier_messages
 from judges.core.verdict import Assessment
 from judges.custom import define
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from judges.parsing.retrievals import has_context, with_context
 from judges.registry import catalogue, configured

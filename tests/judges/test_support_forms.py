@@ -14,11 +14,11 @@ from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled
 from support.cases import each_case
 from support_answers import answer, figures, of_response, of_source, scored, trace
 
+from judges.calling.evaluation import evaluate
 from judges.catalog import ragbench, ragbench_sources
 from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
 from judges.core.verdict import Assessment
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import InvalidAnswerError

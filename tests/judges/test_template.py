@@ -11,12 +11,12 @@ from judge_traces import LONG, SHORT
 from support.cases import each_case
 from template_parts import FACTS, asking, judge, yaml
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge, Metric
 from judges.core.prompt import Block
 from judges.core.verdict import Assessment, Score
 from judges.custom import DefinitionError
 from judges.custom.template import KNOWN, metadata_of
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue

@@ -9,11 +9,11 @@ from judge_traces import parse
 from support.cases import each_case
 from template_parts import FACTS, asking, judge
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import neutralise
 from judges.custom.template import KNOWN
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel
 from tracejudge import Trace
 

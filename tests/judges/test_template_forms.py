@@ -6,12 +6,12 @@ import json
 import pytest
 from template_parts import asking, judge, yaml
 
+from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import Block, Message, render
 from judges.core.verdict import Assessment
 from judges.custom import DefinitionError
-from judges.evaluation import evaluate
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue

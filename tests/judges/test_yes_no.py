@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from judge_traces import HOSTILE, LONG, SHORT, filled, served, yes_no_text
 from support.cases import each_case
 
+from judges.calling.evaluation import evaluate
 from judges.catalog import (
     context_sufficiency,
     correctness,
@@ -22,7 +23,6 @@ from judges.catalog import (
 from judges.core.judge import Answered, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Prompt, render
 from judges.core.verdict import Score
-from judges.evaluation import evaluate
 from judges.forms import yes_no
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel

@@ -10,8 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worker.config.settings import NANO, Budget
-from worker.monitor.budgets import BINS, NOT_REDUCED, BudgetState, Forecasts, budget_factors, next_forecasts
+from worker.core.config.settings import NANO, Budget
+from worker.features.budgets.control import (
+    BINS,
+    NOT_REDUCED,
+    BudgetState,
+    Forecasts,
+    budget_factors,
+    next_forecasts,
+)
 
 DAY_MINUTES = 1440
 DAY_S = 86_400.0

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from judges.agreement.intervals import Z
-from worker.config.settings import Cascade
-from worker.monitor.cascade_shares import CascadeSums, estimate, fitted_factor, second_rate
+from worker.core.config.settings import Cascade
+from worker.features.cascades.shares import CascadeSums, estimate, fitted_factor, second_rate
 
 TRACES: Final = 20_000
 PRICE: Final = 12

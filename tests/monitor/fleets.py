@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline
-from worker.monitor.detection import SESSIONS_KEPT
-from worker.monitor.detector import (
+from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline
+from worker.base.monitor.detection import SESSIONS_KEPT
+from worker.base.monitor.detector import (
     Bucket,
     Change,
     Evidence,

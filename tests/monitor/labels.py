@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from judges.agreement.intervals import Interval
-from worker.monitor.corrected import (
+from worker.base.lookup.label_store import Label, LabelVerdict
+from worker.base.monitor.corrected import (
     Confusion,
     Corrected,
     CorrectionRefusedError,
@@ -14,9 +15,8 @@ from worker.monitor.corrected import (
     from_drawn,
     from_golden,
 )
-from worker.monitor.correction import Pair, strata
-from worker.monitor.label_store import Label, LabelVerdict
-from worker.monitor.shares import ClassSums, SessionSums, Sums, pass_share
+from worker.base.monitor.shares import ClassSums, SessionSums, Sums, pass_share
+from worker.features.labels.correction import Pair, strata
 
 SENSITIVITY, SPECIFICITY = 0.85, 0.80
 DESIGNS = ("uniform", "changed", "failing", "weighted")

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.monitor.budget_days import Day, Simulation, bias
-from worker.config.settings import NANO, Budget
-from worker.monitor.budgets import (
+from worker.core.config.settings import NANO, Budget
+from worker.features.budgets.control import (
     BINS,
     MIN_FACTOR,
     NOT_REDUCED,

@@ -3,8 +3,14 @@
 import pytest
 
 from tests.monitor.cascade_runs import BAND, SHARES, simulate
-from worker.config.settings import Cascade
-from worker.monitor.cascade_shares import CascadeSums, estimate, fitted_factor, second_rate, uncertainty
+from worker.core.config.settings import Cascade
+from worker.features.cascades.shares import (
+    CascadeSums,
+    estimate,
+    fitted_factor,
+    second_rate,
+    uncertainty,
+)
 
 TWENTY = Cascade("first", "second", rate=0.2)
 

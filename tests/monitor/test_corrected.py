@@ -5,7 +5,7 @@ from statsmodels.stats.inter_rater import cohens_kappa
 from statsmodels.stats.proportion import proportion_confint
 
 from tests.monitor import labels
-from worker.monitor.corrected import (
+from worker.base.monitor.corrected import (
     Confusion,
     CorrectionRefusedError,
     Stratum,

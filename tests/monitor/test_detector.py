@@ -9,8 +9,8 @@ import pytest
 
 from tests.monitor import fleets, weighted
 from tests.monitor.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
-from worker.monitor.baseline import Baseline, Hour, baseline, flat, hour_of
-from worker.monitor.detector import (
+from worker.base.monitor.baseline import Baseline, Hour, baseline, flat, hour_of
+from worker.base.monitor.detector import (
     Bucket,
     Evidence,
     Limits,
@@ -24,7 +24,7 @@ from worker.monitor.detector import (
     since_interval,
     step,
 )
-from worker.monitor.shares import Sums
+from worker.base.monitor.shares import Sums
 
 WEEK = np.arange(28 * 24)
 

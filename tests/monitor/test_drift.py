@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import betabinom
 
 from tests.monitor import canary_runs
-from worker.monitor.drift import LEAST_BEFORE, OPENS_AT, Verdicts, agreement, shift
+from worker.features.canary.drift import LEAST_BEFORE, OPENS_AT, Verdicts, agreement, shift
 
 
 def traces(*misses: int, total: int) -> dict[str, Verdicts]:

@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from tests.monitor import safety_runs
 from tests.monitor.safety_runs import Judge
-from worker.monitor.poisson_cusum import State, confirmed_error, rates_of, step, upper_rate
+from worker.features.safety.poisson_cusum import State, confirmed_error, rates_of, step, upper_rate
 
 
 def test_upper_limits_of_rates_are_those_of_poisson() -> None:

@@ -5,7 +5,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 
 from judges.agreement.intervals import wilson
 from tests.monitor import coverage
-from worker.report.figures import difference
+from worker.features.report.figures import difference
 
 
 def test_intervals_of_differences_cover() -> None:

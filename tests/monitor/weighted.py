@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
-from worker.monitor.baseline import HISTORY_DAYS, LAG_HOURS, baseline, hour_of
-from worker.monitor.detection import Detector, add_sessions, count
-from worker.monitor.detector import limits_of
-from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
-from worker.monitor.shares import ClassSums, SessionSums, Sums, merged, weight_class
+from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, baseline, hour_of
+from worker.base.monitor.detection import Detector, add_sessions, count
+from worker.base.monitor.detector import limits_of
+from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
+from worker.base.monitor.shares import ClassSums, SessionSums, Sums, merged, weight_class
 
 WEIGHTS = (1.0, 8.0)
 """Of errors, which are always judged, and of all other traces."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.pipeline import Pipeline
 
-from worker.embedded import EmbeddedRedis, ServerBinary
+from worker.base.embedded import EmbeddedRedis, ServerBinary
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

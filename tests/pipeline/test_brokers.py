@@ -20,8 +20,8 @@ from support.processes import bounded_s, wait_until
 from support.rabbitmq import RabbitMq
 from support.redis_kinds import TlsRedis, make_certificates, watched
 
-from worker.embedded import EmbeddedRedis
-from worker.storage.client import StoreError
+from worker.base.embedded import EmbeddedRedis
+from worker.core.storage.client import StoreError
 
 AtRedis = Callable[[str], Pipeline]
 RULES = [{"name": "all", "judges": ["safety"]}]

@@ -8,7 +8,7 @@ import pytest
 from support.pipeline import SETTLING_S, Pipeline
 from support.processes import wait_until
 
-from worker.monitor.counts import read_counts
+from worker.base.monitor.counts import read_counts
 
 EVALUATIONS = 54
 """Of one judging by the default rules: 14 for groundedness, 20 for relevance, 20 for safety."""

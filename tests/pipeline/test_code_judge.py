@@ -109,7 +109,8 @@ def _raising_line() -> int:
 def _judging(worker: int) -> list[int]:
     """Return the processes in which a worker's judges run."""
     children = [pid for task in Path(f"/proc/{worker}/task").glob("*/children") for pid in task.read_text().split()]
-    return [int(pid) for pid in children if b"judges.python.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    command = b"judges.features.python.child"
+    return [int(pid) for pid in children if command in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def _is_running(pid: int) -> bool:

@@ -13,11 +13,11 @@ from support.processes import Program, wait_until
 
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
-from worker.accounting import Account
-from worker.config.graders import Graders
-from worker.config.settings import Settings
-from worker.dead_letters.retry import AutoRetry
-from worker.selection.sampling import Sampler
+from worker.base.accounting.accounting import Account
+from worker.base.dead_letters.retry import AutoRetry
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Settings
+from worker.core.selection.sampling import Sampler
 
 RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 TRACES = 60

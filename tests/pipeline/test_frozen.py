@@ -22,10 +22,10 @@ import pytest
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
-import worker.storage.keys
+import worker.core.storage.keys
 from worker.cli import cli
-from worker.storage.client import script_sources
-from worker.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
+from worker.core.storage.client import script_sources
+from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
 
 GOLDEN = Path(__file__).with_name("frozen.txt")
 CONFIGURATION = Path(__file__).parents[2] / "docs/reference/configuration.md"
@@ -65,7 +65,7 @@ def metrics() -> Iterator[str]:
 
 def redis_keys() -> Iterator[str]:
     """Yield each key in Redis: the name, and what the code says of its type and TTL."""
-    for node in ast.walk(ast.parse(inspect.getsource(worker.storage.keys))):
+    for node in ast.walk(ast.parse(inspect.getsource(worker.core.storage.keys))):
         for value, text in zip(getattr(node, "body", ()), getattr(node, "body", ())[1:], strict=False):
             if isinstance(value, ast.Assign) and isinstance(text, ast.Expr) and isinstance(value.value, ast.Call):
                 yield f"redis {ast.unparse(value.value.args[0])} {ast.unparse(text.value)}"

@@ -12,8 +12,8 @@ from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import Program, wait_until
 
-from worker.embedded import EmbeddedRedis
-from worker.telemetry.heartbeat import live_workers
+from worker.base.embedded import EmbeddedRedis
+from worker.core.telemetry.heartbeat import live_workers
 
 AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export", "monitor"]

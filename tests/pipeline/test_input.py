@@ -6,7 +6,7 @@ from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import wait_until
 
 import tracejudge
-from worker.selection.unusable import read_invalid
+from worker.base.input.unusable import read_invalid
 
 SECRET = "planted-secret-4711"  # noqa: S105 - planted to be searched for
 VALID = msgspec.json.encode(make_traces(1)[0])

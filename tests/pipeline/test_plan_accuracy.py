@@ -16,13 +16,13 @@ from support.replies import Call, Reply, Usage, answers
 import tracejudge
 from judges.core.model import ModelSettings
 from judges.registry import configured
-from worker.cli.demo import rules
-from worker.cli.demo.sample_traffic import Traffic, load_samples, make_plan
-from worker.config.graders import Graders
-from worker.config.settings import Cascade, Rule, Settings
-from worker.monitor.series import DAY_S
-from worker.report.workload import Estimator, read_history
-from worker.selection.sampling import Sampler
+from worker.base.monitor.series import DAY_S
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Cascade, Rule, Settings
+from worker.core.selection.sampling import Sampler
+from worker.features.demo.command import rules
+from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
+from worker.features.report.workload import Estimator, read_history
 
 SECONDS = 40
 

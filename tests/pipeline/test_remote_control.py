@@ -17,7 +17,7 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import PATIENCE_S, Program, free_port, wait_until
 
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 ALLOWED = {
     *("ping", "stats", "active", "dump_active", "reserved", "dump_reserved", "registered", "active_queues"),

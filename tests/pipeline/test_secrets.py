@@ -22,10 +22,10 @@ from support.replies import Call
 
 import tracejudge
 from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace, Usage
+from worker.base.embedded import EmbeddedRedis
 from worker.celery import make_app
-from worker.config.loading import load
-from worker.config.settings import SettingsError
-from worker.embedded import EmbeddedRedis
+from worker.core.config.loading import load
+from worker.core.config.settings import SettingsError
 
 AtRedis = Callable[[str], Pipeline]
 RULES = [

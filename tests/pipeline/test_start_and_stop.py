@@ -14,15 +14,15 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import SETTLING_S, Pipeline, Worker, make_traces
 from support.processes import wait_until
 
-from worker.embedded import EmbeddedRedis
-from worker.storage.keys import INGEST_GROUP
+from worker.base.embedded import EmbeddedRedis
+from worker.core.storage.keys import INGEST_GROUP
 
 AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
 LATE_FORCED_EXIT = """
 import os, sys, time
 import worker.celery
-from worker.runtime import Runtime
+from worker.core.runtime.runtime import Runtime
 
 worker.celery._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
 """

@@ -12,7 +12,7 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 
 from judges.registry import configured
-from worker.config.loading import load
+from worker.core.config.loading import load
 
 TEMPLATE = Path(__file__).parents[1] / "judges" / "templates" / "facts.yaml"
 POLITE = """\

@@ -14,9 +14,9 @@ import tracejudge
 from tracejudge.content.convert import Note
 from tracejudge.delivery.buffer import Kind
 from tracejudge.model import Span, is_wire_span
-from worker.config.settings import Settings
-from worker.gateway.admission import Form
-from worker.gateway.intake import Encoder, read_intake, sdk_settings
+from worker.core.config.settings import Settings
+from worker.features.gateway.admission import Form
+from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
 
 _IDS = ("trace_id", "span_id", "id", "service")
 

@@ -1,4 +1,4 @@
-"""The logging of the process, which `worker.telemetry.logs` configures as a whole."""
+"""The logging of the process, which `worker.core.telemetry.logs` configures as a whole."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import structlog
 
-from worker.telemetry import logs
+from worker.core.telemetry import logs
 
 __all__ = ["logging_restored"]
 

@@ -12,10 +12,10 @@ import msgspec
 import tracejudge
 from support.processes import Program, free_port, wait_until
 from support.scrape import Scrape, scrape
-from worker.accounting import Account, read_account
-from worker.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.storage.client import Store
-from worker.storage.keys import Keys
+from worker.base.accounting.accounting import Account, read_account
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 __all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces"]
 

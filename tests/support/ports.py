@@ -4,7 +4,7 @@ import itertools
 import os
 import random
 
-from worker.embedded import is_free
+from worker.base.embedded import is_free
 
 PORTS = range(10_000, 19_600)
 """Below the ports of outgoing connections and of embedded Redis servers."""

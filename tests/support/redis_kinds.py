@@ -13,7 +13,7 @@ import pytest
 from redis import Redis, RedisError
 
 from support.processes import wait_until
-from worker.embedded import EmbeddedRedis, ServerBinary, find_servers, free_port
+from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers, free_port
 
 MASTER = "mymaster"
 _DAYS = "2"

@@ -14,7 +14,7 @@ from support import scrape as scraping
 from support.processes import Program, wait_until
 from support.scrape import scrape
 
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

@@ -9,8 +9,8 @@ import structlog
 from structlog.testing import capture_logs
 from support.logging_state import logging_restored
 
-from worker.judging.fetching import log
-from worker.telemetry import logs
+from worker.core.judging.fetching import log
+from worker.core.telemetry import logs
 
 
 def test_a_logger_that_was_used_while_logs_were_configured_is_captured_afterwards() -> None:

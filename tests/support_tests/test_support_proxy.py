@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from support.proxy import HOLDS, PASSES, REFUSES, Proxy, cuts_replies, delays, resets_after
 
-from worker.embedded import EmbeddedRedis
+from worker.base.embedded import EmbeddedRedis
 
 
 @pytest.fixture

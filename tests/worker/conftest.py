@@ -10,8 +10,8 @@ from stage_parts import Ground
 from support.processes import PATIENCE_S
 
 from judges.agent import tool_use
-from worker.export import consumer as outbox
-from worker.queue.leases import Leases
+from worker.core.export import consumer as outbox
+from worker.core.queue.leases import Leases
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from judging_parts import HOUR_S, Desks, choose, failing
 from stage_parts import Ground, settings_of
 
-from worker.accounting import Account, read_account
-from worker.config.settings import Settings
-from worker.dead_letters.retry import Retried, grouped, retry
-from worker.dead_letters.store import DeadLetterStore, Retry
-from worker.verdict_filter import VerdictFilter
+from worker.base.accounting.accounting import Account, read_account
+from worker.base.dead_letters.retry import Retried, grouped, retry
+from worker.base.dead_letters.store import DeadLetterStore, Retry
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.core.config.settings import Settings
 
 OLD_S = 7 * HOUR_S
 

@@ -7,10 +7,10 @@ from typing import Any
 from stage_parts import Chosen, Ground, Notes, planner_of, pressure_of, samples, settings_of
 
 from judges.core.verdict import Origin
-from worker.accounting import Account, read_account
-from worker.config.settings import Rule
-from worker.ingest.late_feedback import LateFeedbackPasses
-from worker.telemetry.metrics import Metrics
+from worker.base.accounting.accounting import Account, read_account
+from worker.core.config.settings import Rule
+from worker.core.telemetry.metrics import Metrics
+from worker.features.late_feedback.search import LateFeedbackPasses
 
 HEARD = Rule(name="heard", judges=("safety", "relevance_to_query"), rate=0.0, always=("negative_feedback",))
 TURNS = 2_000

@@ -18,16 +18,16 @@ from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Answering, ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.accounting import read_account
-from worker.config.graders import CODE, Graders, queue_label
-from worker.config.settings import Settings
-from worker.judging import consumer as consumer_module
-from worker.judging.consumer import JudgingConsumer, Shift, Sweeper
-from worker.judging.evaluator import BatchEvaluator
-from worker.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
-from worker.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
-from worker.selection.sampling import Sampler
-from worker.storage.client import StoreError
+from worker.base.accounting.accounting import read_account
+from worker.core.config.graders import CODE, Graders, queue_label
+from worker.core.config.settings import Settings
+from worker.core.judging import consumer as consumer_module
+from worker.core.judging.consumer import JudgingConsumer, Shift, Sweeper
+from worker.core.judging.evaluator import BatchEvaluator
+from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
+from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.core.selection.sampling import Sampler
+from worker.core.storage.client import StoreError
 
 YES = '{"rationale": "Let\'s think step by step. It is fine.", "result": "yes"}'
 HOUR_S = 3600.0

@@ -2,8 +2,8 @@
 
 from stage_parts import Ground
 
-from worker.queue.batch import fresh_id, head, made_at_ms
-from worker.queue.leases import LEASE_MS, READY_MS, LeasedPayload
+from worker.core.queue.batch import fresh_id, head, made_at_ms
+from worker.core.queue.leases import LEASE_MS, READY_MS, LeasedPayload
 
 LEASE_S, READY_S = LEASE_MS / 1000, READY_MS / 1000
 TTL_S = 7200

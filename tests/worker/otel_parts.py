@@ -9,8 +9,8 @@ from support.processes import PATIENCE_S
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
-from worker.export.receivers.otlp_receiver import OtlpExporter
-from worker.telemetry.metrics import Metrics
+from worker.base.otlp.receiver import OtlpExporter
+from worker.core.telemetry.metrics import Metrics
 
 GROUP = "otel"
 MODELS = {

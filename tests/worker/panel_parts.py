@@ -9,9 +9,9 @@ from stage_parts import Ground
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict
 from judges.models.scripted import Answering, Step
-from worker.accounting import Account, read_account
-from worker.config.settings import Rule
-from worker.queue.ledger import read_outbox_entry
+from worker.base.accounting.accounting import Account, read_account
+from worker.core.config.settings import Rule
+from worker.core.queue.ledger import read_outbox_entry
 
 NO = YES.replace('"yes"', '"no"')
 PRICE = Price(input=1.0, output=2.0)

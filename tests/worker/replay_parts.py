@@ -6,11 +6,19 @@ from typing import Any
 from stage_parts import Chosen, Ground, settings_of
 
 from judges.registry import configured
-from worker.accounting import Account, read_account
-from worker.config.settings import Rule
-from worker.queue.batch import Evaluation
-from worker.queue.ledger import Finished, Ledger, field_of
-from worker.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state
+from worker.base.accounting.accounting import Account, read_account
+from worker.base.replay.replay import (
+    Chooser,
+    Cursor,
+    ReplayOptions,
+    ReplayRun,
+    State,
+    WaitingWork,
+    first_state,
+)
+from worker.core.config.settings import Rule
+from worker.core.queue.batch import Evaluation
+from worker.core.queue.ledger import Finished, Ledger, field_of
 
 SAFETY = Rule(name="all", judges=("safety",))
 NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)

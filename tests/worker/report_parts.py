@@ -10,10 +10,10 @@ import msgspec
 from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Monitor, Settings
-from worker.export.sums import QualitySums
-from worker.queue.ledger import read_outbox_entry
-from worker.telemetry.metrics import Metrics
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.telemetry.metrics import Metrics
 
 DAY_S = 86_400
 NOW = float(int(time.time()) // 3600 * 3600)

@@ -8,11 +8,11 @@ from stage_parts import Chosen, Ground, Notes, make_trace, pressure_of, settings
 
 from judges.registry import configured
 from tracejudge import Trace
-from worker.config.graders import Graders
-from worker.config.settings import Rule
-from worker.ingest.conversations import SessionPasses, SessionSelector
-from worker.queue.batch import Evaluation
-from worker.telemetry.metrics import Metrics
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Rule
+from worker.core.queue.batch import Evaluation
+from worker.core.telemetry.metrics import Metrics
+from worker.features.sessions.conversations import SessionPasses, SessionSelector
 
 COMPLETE = Rule(name="conversations", judges=("conversation_completeness",), unit="session")
 

@@ -16,18 +16,18 @@ import redis
 from judges.core.verdict import Verdict
 from judges.registry import configured
 from tracejudge import Trace
-from worker.config.graders import Graders
-from worker.config.settings import Rule, Settings
-from worker.ingest.consumer import IngestConsumer
-from worker.ingest.plan import Planner
-from worker.queue.batch import Batch, decode
-from worker.queue.ledger import field_of
-from worker.selection.sampling import Sampler
-from worker.storage import client as store_module
-from worker.storage.client import Entry, Store
-from worker.storage.keys import INGEST_GROUP, Keys
-from worker.telemetry.backlog import Backlog, Backpressure, Caps, measure
-from worker.telemetry.metrics import Metrics
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Rule, Settings
+from worker.core.ingest.consumer import IngestConsumer
+from worker.core.ingest.plan import Planner
+from worker.core.queue.batch import Batch, decode
+from worker.core.queue.ledger import field_of
+from worker.core.selection.sampling import Sampler
+from worker.core.storage import client as store_module
+from worker.core.storage.client import Entry, Store
+from worker.core.storage.keys import INGEST_GROUP, Keys
+from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, measure
+from worker.core.telemetry.metrics import Metrics
 
 APPEND = files("tracejudge").joinpath("scripts/append.lua").read_text(encoding="utf-8")
 READ_ALL = 10_000

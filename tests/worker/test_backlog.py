@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
 
 from tracejudge import Trace
-from worker.accounting import read_account
-from worker.config.settings import Rule
-from worker.maintenance import Maintenance
-from worker.queue.leases import Leases
-from worker.storage.client import Entry
-from worker.storage.keys import INGEST_GROUP
-from worker.telemetry.backlog import Backlog, Backpressure, Position, measure
-from worker.telemetry.health import Readiness
-from worker.telemetry.heartbeat import Heartbeat
-from worker.telemetry.metrics import Metrics
+from worker.base.accounting.accounting import read_account
+from worker.core.config.settings import Rule
+from worker.core.queue.leases import Leases
+from worker.core.runtime.maintenance import Maintenance
+from worker.core.storage.client import Entry
+from worker.core.storage.keys import INGEST_GROUP
+from worker.core.telemetry.backlog import Backlog, Backpressure, Position, measure
+from worker.core.telemetry.health import Readiness
+from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.metrics import Metrics
 
 NOTHING = (Rule(name="nothing", judges=("safety",), rate=0.0),)
 PADDING = "x" * 4100

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.telemetry.backlog import Backpressure, Bounds
+from worker.core.telemetry.backlog import Backpressure, Bounds
 
 BOUND = 100
 KNOWN = ("a", "b")

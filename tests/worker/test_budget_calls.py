@@ -15,12 +15,12 @@ from stage_parts import Ground, make_trace, sampler_of, settings_of
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
-from worker.cli.lint import setting_warnings
-from worker.config.settings import Budget, Monitor, Rule, Settings
-from worker.judging.reservations import Budgets, demand_terms
-from worker.monitor.budgets import NOT_REDUCED, read_demand
-from worker.queue.batch import Evaluation
-from worker.storage.client import ScriptCall, Store
+from worker.base.doctor.lint import setting_warnings
+from worker.core.config.settings import Budget, Monitor, Rule, Settings
+from worker.core.queue.batch import Evaluation
+from worker.core.storage.client import ScriptCall, Store
+from worker.features.budgets.control import NOT_REDUCED, read_demand
+from worker.features.budgets.reservations import Budgets, demand_terms
 
 DAY_MS = 86_400_000
 WORKERS = 50

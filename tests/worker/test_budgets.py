@@ -10,15 +10,21 @@ from stage_parts import Ground, make_trace, make_traces, sampler_of, settings_of
 
 from judges.core.model import ModelSettings, Price
 from judges.endpoints.client import LimitedModel
-from worker.accounting import read_account
-from worker.cli.doctor import spending
-from worker.cli.lint import setting_warnings
-from worker.config.loading import load
-from worker.config.settings import NANO, Budget, Rule, SettingsError
-from worker.judging.reservations import Budgets
-from worker.monitor.budgets import MIN_FACTOR, NOT_REDUCED, BudgetController, read_demand, segment_factors
-from worker.selection.rates import RateFactors, Rates, read_segments
-from worker.telemetry.metrics import Metrics
+from worker.base.accounting.accounting import read_account
+from worker.base.doctor.command import spending
+from worker.base.doctor.lint import setting_warnings
+from worker.core.config.loading import load
+from worker.core.config.settings import NANO, Budget, Rule, SettingsError
+from worker.core.telemetry.metrics import Metrics
+from worker.features.budgets.control import (
+    MIN_FACTOR,
+    NOT_REDUCED,
+    BudgetController,
+    read_demand,
+    segment_factors,
+)
+from worker.features.budgets.rates import RateFactors, Rates, read_segments
+from worker.features.budgets.reservations import Budgets
 
 HOUR_MS = 3_600_000
 # Two texts of the script's answers; a request and its answer cost the same number of tokens.

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
 
-from worker.accounting import read_account
-from worker.config.settings import Rule, Where
+from worker.base.accounting.accounting import read_account
+from worker.core.config.settings import Rule, Where
 
 
 def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(ground: Ground) -> None:

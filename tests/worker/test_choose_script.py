@@ -10,10 +10,10 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.accounting import read_account
-from worker.config.settings import Rule, Where
-from worker.selection.sampling import position
-from worker.selection.stream_entry import read_entry
+from worker.base.accounting.accounting import read_account
+from worker.core.config.settings import Rule, Where
+from worker.core.selection.sampling import position
+from worker.core.selection.stream_entry import read_entry
 
 SHOP = Where(service="shop")
 HALF = Rule(name="half", where=SHOP, judges=("safety", "relevance_to_query"), rate=0.5, always=("error",))

@@ -12,10 +12,10 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.config.graders import Graders
-from worker.config.settings import Rule, Settings
-from worker.selection.sampling import Choice, EvaluationFactory
-from worker.selection.stream_entry import TraceEntry
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Rule, Settings
+from worker.core.selection.sampling import Choice, EvaluationFactory
+from worker.core.selection.stream_entry import TraceEntry
 
 # Lengths stand in what is hashed: signs of several bytes, digits and separators must not make two ids one.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["1:a;", "é;1:", "🙂", "1"])

@@ -6,13 +6,13 @@ import pytest
 from leases_parts import LEASE_S, MODEL, add, due_in
 from stage_parts import Ground, settings_of
 
-from worker.maintenance import Maintenance
-from worker.queue.leases import Leases
-from worker.storage.keys import INGEST_GROUP
-from worker.telemetry.backlog import Backpressure
-from worker.telemetry.health import Readiness
-from worker.telemetry.heartbeat import Heartbeat
-from worker.telemetry.metrics import Metrics
+from worker.core.queue.leases import Leases
+from worker.core.runtime.maintenance import Maintenance
+from worker.core.storage.keys import INGEST_GROUP
+from worker.core.telemetry.backlog import Backpressure
+from worker.core.telemetry.health import Readiness
+from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.metrics import Metrics
 
 HOUR_S: Final = 3600.0
 

@@ -16,9 +16,9 @@ from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Score
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.config.graders import CODE, Graders, providers
-from worker.config.settings import Rule, Settings
-from worker.judging.evaluator import CODE_AT_ONCE
+from worker.core.config.graders import CODE, Graders, providers
+from worker.core.config.settings import Rule, Settings
+from worker.core.judging.evaluator import CODE_AT_ONCE
 
 KEPT = Rule(name="kept", judges=("relevance_to_query",), model="first", egress=("first",))
 
@@ -50,7 +50,7 @@ class Code:
 def code(monkeypatch: pytest.MonkeyPatch) -> Code:
     """Replace `safety` by a judge in code wherever the judges are loaded."""
     made = Code()
-    for place in ("stage_parts", "worker.replay"):
+    for place in ("stage_parts", "worker.base.replay.replay"):
         monkeypatch.setattr(f"{place}.configured", lambda _: made.judges)
     return made
 

@@ -4,9 +4,9 @@ import pytest
 from stage_parts import HOUR, make_trace, make_verdict
 
 from judges.core.verdict import Assessment, Reason
-from worker.judging.completion import parking_s
-from worker.judging.evaluator import UnfinishedEvaluation
-from worker.queue.batch import Evaluation, Item
+from worker.core.judging.completion import parking_s
+from worker.core.judging.evaluator import UnfinishedEvaluation
+from worker.core.queue.batch import Evaluation, Item
 
 HOUR_S = 3600.0
 

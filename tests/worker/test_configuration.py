@@ -18,10 +18,10 @@ from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
-from worker.config.loading import load
-from worker.config.reading import place_of, unknown_variables
-from worker.config.receivers import KINDS, HeaderSource, PhoenixSettings
-from worker.config.settings import (
+from worker.base.delivery.settings import KINDS, HeaderSource, PhoenixSettings
+from worker.core.config.loading import load
+from worker.core.config.reading import place_of, unknown_variables
+from worker.core.config.settings import (
     Board,
     Budget,
     Cascade,
@@ -238,7 +238,7 @@ def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPa
     assert load(os.environ).max_dead == 7
 
 
-CANARY = str(files("worker.config").joinpath("canary.jsonl"))
+CANARY = str(files("worker.core.config").joinpath("canary.jsonl"))
 VARIABLES: Mapping[str, tuple[str, object]] = {
     "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
     "shards": (

@@ -25,15 +25,15 @@ import tracejudge
 from judges.core.model import ModelSettings
 from tracejudge.delivery.buffer import Batch
 from tracejudge.delivery.transport import RedisStream
-from worker.broker import Broker, broker
-from worker.config.loading import load
-from worker.config.reading import producer_settings
-from worker.config.settings import Settings, SettingsError
-from worker.embedded import EmbeddedRedis, ServerBinary
-from worker.export.receiver_client import Destination, ReceiverClient, Request
-from worker.storage.client import Store, StoreError, address, addresses
-from worker.storage.group_reader import GroupReader
-from worker.storage.keys import Keys
+from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request
+from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.core.config.loading import load
+from worker.core.config.reading import producer_settings
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.queue.broker import Broker, broker
+from worker.core.storage.client import Store, StoreError, address, addresses
+from worker.core.storage.group_reader import GroupReader
+from worker.core.storage.keys import Keys
 
 PASSWORD = "s3cret-in-the-address"  # noqa: S105 - one to look for
 PATIENCE = {"socket_timeout": 10, "socket_connect_timeout": 10, "retry_on_timeout": False}

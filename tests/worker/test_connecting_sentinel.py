@@ -13,11 +13,11 @@ from redis import Redis
 from support.processes import wait_until
 from support.redis_kinds import Watched, watched
 
-from worker.broker import broker
-from worker.config.settings import Settings
-from worker.embedded import EmbeddedRedis
-from worker.storage.client import Store, StoreError
-from worker.storage.keys import Keys
+from worker.base.embedded import EmbeddedRedis
+from worker.core.config.settings import Settings
+from worker.core.queue.broker import broker
+from worker.core.storage.client import Store, StoreError
+from worker.core.storage.keys import Keys
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from kombu import Connection
 from kombu.exceptions import KombuError
 from support.redis_kinds import Certificates, TlsRedis, make_certificates
 
-from worker.broker import broker
-from worker.config.settings import Settings
-from worker.storage.client import Store, StoreError
-from worker.storage.keys import Keys
+from worker.core.config.settings import Settings
+from worker.core.queue.broker import broker
+from worker.core.storage.client import Store, StoreError
+from worker.core.storage.keys import Keys
 
 Connects = Callable[[str], bool]
 

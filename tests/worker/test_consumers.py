@@ -7,10 +7,10 @@ import pytest
 from stage_parts import Chosen, Ground, make_traces
 from support.processes import PATIENCE_S, wait_until
 
-from worker.ingest import consumer as reader
-from worker.storage import client as store
-from worker.storage.client import StoreError, leave, retire
-from worker.storage.keys import INGEST_GROUP
+from worker.core.ingest import consumer as reader
+from worker.core.storage import client as store
+from worker.core.storage.client import StoreError, leave, retire
+from worker.core.storage.keys import INGEST_GROUP
 
 
 def read(ground: Ground, consumer: str, count: int = 1, *, acknowledge: bool = True) -> Sequence[bytes]:

@@ -11,8 +11,8 @@ from judging_parts import Desks, assert_settled, failing
 from stage_parts import Ground, sampler_of, settings_of
 
 from judges.core.model import ModelRejectedError, ModelSettings
-from worker.dead_letters.retry import MAX_PACE, MIN_PACE, AutoRetry, RetryPace
-from worker.queue.ledger import AUTO_RETRY_DELAYS_S
+from worker.base.dead_letters.retry import MAX_PACE, MIN_PACE, AutoRetry, RetryPace
+from worker.core.queue.ledger import AUTO_RETRY_DELAYS_S
 
 MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
 

@@ -5,11 +5,11 @@ from dead_parts import dead, give_up, retry_all
 from judging_parts import Desks, letters
 from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
-from worker.dead_letters import store as letters_module
-from worker.dead_letters.store import DeadLetterStore
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import DeadLetter, Ledger
-from worker.verdict_filter import VerdictFilter
+from worker.base.dead_letters import store as letters_module
+from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Ledger
 
 
 def add_dead_letter(

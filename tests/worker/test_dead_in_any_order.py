@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
 from judges.core.verdict import Score, Verdict
-from worker.accounting import read_account
-from worker.forget import ForgetTarget, Forgetting
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import DeadLetter, Finished, Ledger
+from worker.base.accounting.accounting import read_account
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 
 CHOSEN_AT = 1_700_000_000.0
 NUMBERS = (0, 1, 2)

@@ -5,11 +5,11 @@ from dead_parts import balanced, dead, dead_bytes, give_up, retry_all
 from judging_parts import Desks
 from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
-from worker.dead_letters import store as store_module
-from worker.dead_letters.store import DeadLetterStore, prune
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import DeadLetter
-from worker.storage.client import StoreError
+from worker.base.dead_letters import store as store_module
+from worker.base.dead_letters.store import DeadLetterStore, prune
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter
+from worker.core.storage.client import StoreError
 
 DAY_MS = 86_400_000
 

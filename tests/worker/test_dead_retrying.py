@@ -7,8 +7,8 @@ from judging_parts import Desks, assert_settled, choose, failing, judged, letter
 from stage_parts import Ground, settings_of
 
 from judges.core.model import ModelRejectedError
-from worker.dead_letters.retry import retry
-from worker.dead_letters.store import DeadLetterStore
+from worker.base.dead_letters.retry import retry
+from worker.base.dead_letters.store import DeadLetterStore
 
 
 def test_a_retry_is_judged_once_under_the_same_id(ground: Ground, desk: Desks) -> None:

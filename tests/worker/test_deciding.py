@@ -10,9 +10,9 @@ from stage_parts import Ground
 from judges.core.decision import Calibration, Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.registry import catalogue
-from worker.config.graders import Graders
-from worker.config.loading import load
-from worker.config.settings import JudgeCalibration, Rule, Settings, SettingsError
+from worker.core.config.graders import Graders
+from worker.core.config.loading import load
+from worker.core.config.settings import JudgeCalibration, Rule, Settings, SettingsError
 
 DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
 STRICT = JudgeCalibration(judge="safety", model="decider", threshold=0.95)

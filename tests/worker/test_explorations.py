@@ -7,15 +7,15 @@ import pytest
 from stage_parts import make_verdict
 
 from judges.core.model import ModelSettings
-from judges.custom.installed import make
-from judges.python import protocol as environment
+from judges.features.python import protocol as environment
+from judges.features.python.installed import make
 from judges.registry import catalogue
-from worker.config.reading import named_variables
-from worker.config.settings import Settings
-from worker.export.prometheus import VerdictCounter
-from worker.queue.ledger import OutboxEntry
-from worker.telemetry.calls import measure_python
-from worker.telemetry.metrics import EXPLORATION_ENDS, Metrics
+from worker.core.config.reading import named_variables
+from worker.core.config.settings import Settings
+from worker.core.export.prometheus import VerdictCounter
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.telemetry.calls import measure_python
+from worker.core.telemetry.metrics import EXPLORATION_ENDS, Metrics
 
 FILE = Path(__file__).parents[1] / "judges" / "judged_code.py"
 

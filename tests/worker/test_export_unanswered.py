@@ -11,11 +11,11 @@ from support import otlp as collector
 from support.otlp import OtlpReceiver
 from support.proxy import PASSES, Proxy, cuts_replies
 
-from worker.embedded import EmbeddedRedis
-from worker.export.consumer import ExportConsumer
-from worker.export.prometheus import PrometheusExporter
-from worker.storage.client import StoreError
-from worker.telemetry.metrics import Metrics
+from worker.base.embedded import EmbeddedRedis
+from worker.core.export.consumer import ExportConsumer
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.usefixtures("_short_reads")
 STALE_MS = 45_000

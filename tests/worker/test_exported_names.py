@@ -5,7 +5,7 @@ import pytest
 from judges.core.judge import Judge
 from judges.custom import define
 from judges.registry import catalogue
-from worker.config.judge_files import Clash, clashes, exported_name
+from worker.core.config.judge_files import Clash, clashes, exported_name
 
 
 def own(*names: str) -> dict[str, Judge]:

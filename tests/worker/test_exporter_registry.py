@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 from stage_parts import Ground, make_verdict, only, samples, settings_of
 
+from worker.base.doctor.command import diagnose
+from worker.base.doctor.finding import Check, ok
 from worker.cli import cli
-from worker.cli.doctor import diagnose
-from worker.config.settings import Settings
-from worker.export import registry
-from worker.export.consumer import ExportConsumer
-from worker.queue.ledger import OutboxEntry
-from worker.runtime import Runtime
-from worker.telemetry.finding import Check, ok
-from worker.telemetry.metrics import Metrics
+from worker.core.config.settings import Settings
+from worker.core.export import registry
+from worker.core.export.consumer import ExportConsumer
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.runtime.runtime import Runtime
+from worker.core.telemetry.metrics import Metrics
 
 
 class ListExporter(ExportConsumer):
@@ -66,7 +66,7 @@ def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
 
 
 def test_the_worker_runs_and_watches_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.shard.JudgingConsumer", MagicMock())
+    monkeypatch.setattr("worker.core.runtime.shard.JudgingConsumer", MagicMock())
     runtime = Runtime(settings_of(ground, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
     assert [exporter.name for exporter in runtime.shards[0].exporters] == ["export-metrics", "export-list"]
     runtime.stores[0].close()

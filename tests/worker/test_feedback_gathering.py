@@ -6,9 +6,9 @@ import pytest
 from feedback_parts import HEARD, Passes, balanced, complain, ended, gathered, make_due, take
 from stage_parts import Chosen, Ground, make_trace, planner_of, samples
 
-from worker.config.settings import Rule
-from worker.ingest import plan as planning
-from worker.selection.stream_entry import read_entry
+from worker.core.config.settings import Rule
+from worker.core.ingest import plan as planning
+from worker.core.selection.stream_entry import read_entry
 
 DEAF = Rule(name="deaf", judges=("safety",), always=("error",))
 

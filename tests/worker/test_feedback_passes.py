@@ -10,10 +10,10 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.config.settings import Rule, Where
-from worker.queue import pending_feedback as gathering
-from worker.storage.client import StoreError
-from worker.storage.keys import INGEST_GROUP
+from worker.core.config.settings import Rule, Where
+from worker.core.storage.client import StoreError
+from worker.core.storage.keys import INGEST_GROUP
+from worker.features.late_feedback import pending as gathering
 
 LATE = ("late_feedback", 1.0)
 ONE = make_trace(1)

@@ -5,10 +5,10 @@ from feedback_parts import Passes, complain, take
 from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 
 from judges.core.verdict import Assessment, Score
-from worker.export.prometheus import VerdictCounter
-from worker.judging.evaluator import make_verdict as join
-from worker.queue.ledger import OutboxEntry
-from worker.telemetry.metrics import Metrics
+from worker.core.export.prometheus import VerdictCounter
+from worker.core.judging.evaluator import make_verdict as join
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.telemetry.metrics import Metrics
 
 
 def test_a_verdict_on_it_has_no_weight(ground: Ground) -> None:

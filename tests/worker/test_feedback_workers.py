@@ -4,8 +4,8 @@ import pytest
 from feedback_parts import Passes, balanced, complain, ended, evaluations, gathered, take
 from stage_parts import Ground, make_trace, make_traces
 
-from worker.queue import pending_feedback as gathering
-from worker.storage.client import StoreError
+from worker.core.storage.client import StoreError
+from worker.features.late_feedback import pending as gathering
 
 HOUR_MS = 3_600_000
 NUMBERS = (3, 50, 90)

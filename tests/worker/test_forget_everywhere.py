@@ -12,12 +12,12 @@ from stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, s
 
 from tracejudge.content.convert import MAX_NAME_CHARS
 from tracejudge.ids import bounded
-from worker.config import redaction
-from worker.config.redaction import UserKeys, hashed_user
-from worker.config.settings import Settings
-from worker.forget import ForgetTarget, Forgetting, Forgotten
-from worker.storage import client
-from worker.storage.keys import INGEST_GROUP
+from worker.base.forget.forget import ForgetTarget, Forgetting, Forgotten
+from worker.core.config import redaction
+from worker.core.config.redaction import UserKeys, hashed_user
+from worker.core.config.settings import Settings
+from worker.core.storage import client
+from worker.core.storage.keys import INGEST_GROUP
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 PERSON = "u-1729"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 from stage_parts import Ground, make_traces
 
-from worker.config.settings import MIB
-from worker.storage import group_reader
-from worker.storage.client import StoreError
-from worker.storage.group_reader import GroupReader
-from worker.storage.keys import INGEST_GROUP
+from worker.core.config.settings import MIB
+from worker.core.storage import group_reader
+from worker.core.storage.client import StoreError
+from worker.core.storage.group_reader import GroupReader
+from worker.core.storage.keys import INGEST_GROUP
 
 
 @pytest.fixture

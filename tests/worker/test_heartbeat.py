@@ -4,11 +4,11 @@ import pytest
 from leases_parts import MODEL, add
 from stage_parts import Ground
 
-from worker.queue.leases import Leases
-from worker.storage.keys import INGEST_GROUP
-from worker.telemetry import heartbeat as presence
-from worker.telemetry.health import Readiness, flow_positions, flows
-from worker.telemetry.heartbeat import Heartbeat, live_workers
+from worker.core.queue.leases import Leases
+from worker.core.storage.keys import INGEST_GROUP
+from worker.core.telemetry import heartbeat as presence
+from worker.core.telemetry.health import Readiness, flow_positions, flows
+from worker.core.telemetry.heartbeat import Heartbeat, live_workers
 
 TRACE = {"trace_id": "a", "service": "shop", "output": "o"}
 

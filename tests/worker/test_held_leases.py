@@ -10,8 +10,8 @@ from leases_parts import MODEL
 from stage_parts import Ground
 from structlog.testing import capture_logs
 
-from worker.judging.fetching import HeldLeases, Task
-from worker.queue.leases import Lease, Leases
+from worker.core.judging.fetching import HeldLeases, Task
+from worker.core.queue.leases import Lease, Leases
 
 
 @pytest.fixture

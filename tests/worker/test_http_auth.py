@@ -8,10 +8,10 @@ import pytest
 from support.cases import each_case
 from support.redis_kinds import make_certificates
 
-from worker.config.loading import load
-from worker.config.serving import Tls
-from worker.config.settings import Settings, SettingsError
-from worker.telemetry.http_server import HttpAuth
+from worker.core.config.loading import load
+from worker.core.config.serving import Tls
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.telemetry.http_server import HttpAuth
 
 SECRET = "s3cret-t0ken"  # noqa: S105 - nobody's
 IN_VARIABLE = Settings(metrics_token_env="TOKEN")  # noqa: S106 - a name

@@ -19,11 +19,11 @@ from support.processes import wait_until
 from support.redis_kinds import make_certificates
 from support.scrape import ACCEPT, scrape
 
-from worker.config.serving import Listen, Tls
-from worker.config.settings import Settings, SettingsError
-from worker.telemetry import http_server
-from worker.telemetry.health import Pulse, Readiness
-from worker.telemetry.http_server import HttpAuth, HttpServer
+from worker.core.config.serving import Listen, Tls
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.telemetry import http_server
+from worker.core.telemetry.health import Pulse, Readiness
+from worker.core.telemetry.http_server import HttpAuth, HttpServer
 
 TOKEN = "s3cret-t0ken"  # noqa: S105 - nobody's
 CLOSED = HttpAuth("Bearer", TOKEN)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from stage_parts import Chosen, Ground, make_trace, make_traces
 
-from worker.accounting import read_account
-from worker.config.settings import MIB, Rule
-from worker.ingest import consumer as reader
-from worker.storage.client import Entry, StoreError
-from worker.storage.keys import INGEST_GROUP
+from worker.base.accounting.accounting import read_account
+from worker.core.config.settings import MIB, Rule
+from worker.core.ingest import consumer as reader
+from worker.core.storage.client import Entry, StoreError
+from worker.core.storage.keys import INGEST_GROUP
 
 
 def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(

@@ -16,17 +16,17 @@ from stage_parts import Ground, settings_of
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.accounting import read_account
-from worker.config.canary_file import CANARY_SERVICE, Canary
-from worker.config.loading import load
-from worker.config.settings import Monitor, Rule, Settings, SettingsError
-from worker.export.sums import QualitySums
-from worker.monitor.canary import CanaryWatch
-from worker.monitor.counts import field_of
-from worker.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.storage.client import StoreError
-from worker.telemetry.heartbeat import Heartbeat
-from worker.telemetry.metrics import Metrics
+from worker.base.accounting.accounting import read_account
+from worker.base.monitor.counts import field_of
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.loading import load
+from worker.core.config.settings import Monitor, Rule, Settings, SettingsError
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.metrics import Metrics
+from worker.features.canary.canary import CanaryWatch
+from worker.features.canary.canary_file import CANARY_SERVICE, Canary
 
 HOUR_MS = 3_600_000
 START_MS = 1_790_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS

@@ -17,11 +17,18 @@ from stage_parts import Ground, settings_of
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.core.verdict import Verdict
-from worker.cli.tail import _newest, verdict_line
-from worker.config.rule_checks import judge_names, rule_faults
-from worker.config.settings import NANO, Cascade, Rule, Settings
-from worker.export.sums import QualitySums
-from worker.monitor.cascade_shares import (
+from worker.base.lookup.tail import _newest, verdict_line
+from worker.base.monitor.counts import field_of
+from worker.base.monitor.series import HOUR_S, read_buckets, read_series
+from worker.base.monitor.shares import merged
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.settings import NANO, Cascade, Rule, Settings
+from worker.core.queue.ledger import Ledger, read_outbox_entry
+from worker.core.selection.sampling import position
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.metrics import Metrics
+from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,
     factor_field,
@@ -30,14 +37,7 @@ from worker.monitor.cascade_shares import (
     second_rate,
     uncertainty,
 )
-from worker.monitor.counts import field_of
-from worker.monitor.safety_watch import SafetyWatch, Watched
-from worker.monitor.series import HOUR_S, read_buckets, read_series
-from worker.monitor.shares import merged
-from worker.queue.ledger import Ledger, read_outbox_entry
-from worker.selection.sampling import position
-from worker.storage.client import StoreError
-from worker.telemetry.metrics import Metrics
+from worker.features.safety.watch import SafetyWatch, Watched
 
 NO = YES.replace("yes", "no")
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")

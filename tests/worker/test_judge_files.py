@@ -11,10 +11,10 @@ from support.cases import each_case
 
 from judges.custom import definition as files
 from judges.registry import catalogue, configured, read_judge
-from worker.config.judge_files import check
-from worker.config.loading import load
-from worker.config.reading import CONFIG_NAME
-from worker.config.settings import Settings, SettingsError
+from worker.core.config.judge_files import check
+from worker.core.config.loading import load
+from worker.core.config.reading import CONFIG_NAME
+from worker.core.config.settings import Settings, SettingsError
 
 FILE = "tracejudge.toml"
 POLITE = 'instructions = "Is {{ outputs }} polite?"\n'

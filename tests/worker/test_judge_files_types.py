@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from support.cases import each_case
 
 from judges.custom import custom_prompt, instructions, template
-from judges.custom import installed as code
 from judges.custom.template_answer import AnswerTable
+from judges.features.python import installed as code
 from judges.registry import configured
-from worker.config.loading import load
-from worker.config.settings import SettingsError
+from worker.core.config.loading import load
+from worker.core.config.settings import SettingsError
 
 PYTHON = "from judges.code import judge\n@judge(version='1')\ndef good(trace) -> bool:\n    return True\n"
 TEMPLATE = """\

@@ -19,19 +19,19 @@ from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
-from worker.config.graders import Graders
-from worker.config.rule_checks import judge_names, rule_faults
-from worker.config.settings import Monitor, Rule, Settings
-from worker.export.sums import QualitySums
-from worker.judging.second_judging import Repeats
-from worker.monitor.counts import counted_until, read_counts
-from worker.monitor.failing import read_examples
-from worker.monitor.repeats import RepeatsWatch
-from worker.monitor.safety_watch import SafetyWatch, Watched
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import read_outbox_entry
-from worker.selection.sampling import Sampler
-from worker.telemetry.metrics import Metrics
+from worker.base.monitor.counts import counted_until, read_counts
+from worker.base.monitor.failing import read_examples
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.graders import Graders
+from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.settings import Monitor, Rule, Settings
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.selection.sampling import Sampler
+from worker.core.telemetry.metrics import Metrics
+from worker.features.repeats.choosing import Repeats
+from worker.features.repeats.flips import RepeatsWatch
+from worker.features.safety.watch import SafetyWatch, Watched
 
 SECOND = ModelSettings(provider="scripted", model="other")
 MODELS = {"default": MODEL, "second": SECOND}

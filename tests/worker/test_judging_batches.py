@@ -30,8 +30,8 @@ from judges.core.judge import Reading
 from judges.core.model import Spent
 from judges.core.verdict import Call, Score, Verdict
 from judges.models.scripted import Step
-from worker.accounting import read_account
-from worker.queue.ledger import DeadLetter
+from worker.base.accounting.accounting import read_account
+from worker.core.queue.ledger import DeadLetter
 
 
 def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(ground: Ground, desk: Desks) -> None:

@@ -7,7 +7,7 @@ from stage_parts import Ground
 from judges.core.prompt import ToolCall
 from judges.models.scripted import Step
 from judges.registry import configured
-from worker.config.settings import Rule
+from worker.core.config.settings import Rule
 
 TABLES = {"mine": {"instructions": "Read {{ trace }}. Is {{ outputs }} borne out?", "max_rounds": 3}}
 RULES = (Rule(name="all", judges=("mine",)),)

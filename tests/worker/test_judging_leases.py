@@ -8,8 +8,8 @@ from judging_parts import Desk, Desks, assert_settled, choose, holders, ids, jud
 from stage_parts import Ground
 from support.processes import wait_until
 
-from worker.judging import consumer as consumer_module
-from worker.queue.leases import LEASE_MS, Leases
+from worker.core.judging import consumer as consumer_module
+from worker.core.queue.leases import LEASE_MS, Leases
 
 LEASE_S = LEASE_MS / 1000
 

@@ -5,7 +5,7 @@ from judging_parts import HOUR_S, MODEL, YES, Desks, assert_settled, choose
 from stage_parts import Ground
 
 from judges.core.model import ModelSettings, Price
-from worker.accounting import read_account
+from worker.base.accounting.accounting import read_account
 
 OTHER = ModelSettings(provider="scripted", model="other", price=Price(input=500.0, output=500.0))
 

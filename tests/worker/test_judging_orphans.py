@@ -5,8 +5,8 @@ from judging_parts import HOUR_S, MODEL, Desks, assert_settled, choose, holders,
 from stage_parts import Ground
 
 from judges.core.model import ModelSettings
-from worker.accounting import read_account
-from worker.queue.leases import Leases
+from worker.base.accounting.accounting import read_account
+from worker.core.queue.leases import Leases
 
 GONE = ModelSettings(provider="scripted", model="gone")
 ONLY_OURS = frozenset({"scripted"})

@@ -8,7 +8,7 @@ from stage_parts import Ground
 from structlog.testing import capture_logs
 from support.processes import wait_until
 
-from worker.storage.client import StoreError
+from worker.core.storage.client import StoreError
 
 
 @pytest.mark.parametrize("away", ["take", "already_finished", "finish"])

@@ -23,7 +23,7 @@ from stage_parts import Ground
 from support.processes import wait_until
 
 from judges.core.model import ModelSettings
-from worker.judging import consumer as consumer_module
+from worker.core.judging import consumer as consumer_module
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from stage_parts import Ground
 from support.processes import wait_until
 
 from judges.core.model import ChatRequest, ModelSettings, ModelUnavailableError
-from worker.config.settings import Rule
-from worker.judging import fetching as fetching_module
+from worker.core.config.settings import Rule
+from worker.core.judging import fetching as fetching_module
 
 OTHER = ModelSettings(provider="scripted", model="other")
 TWO = {"default": MODEL, "other": OTHER}

@@ -5,13 +5,13 @@ from dead_parts import balanced, dead, marks, retry_all
 from stage_parts import Chosen, Ground, make_traces, make_verdict, settings_of
 
 from judges.core.model import Spent
-from worker.config.loading import load
-from worker.config.redaction import UserKeys
-from worker.config.settings import SettingsError
-from worker.forget import ForgetTarget, Forgetting
-from worker.queue.batch import Batch, decode
-from worker.queue.leases import Leases
-from worker.queue.ledger import DeadLetter, Finished, Ledger
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.core.config.loading import load
+from worker.core.config.redaction import UserKeys
+from worker.core.config.settings import SettingsError
+from worker.core.queue.batch import Batch, decode
+from worker.core.queue.leases import Leases
+from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 
 LARGEST = 1_000
 

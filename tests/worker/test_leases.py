@@ -23,9 +23,9 @@ from structlog.testing import capture_logs
 
 from judges.core.model import Spent
 from judges.core.verdict import Refusals
-from worker.accounting import read_account
-from worker.queue.batch import made_at_ms
-from worker.queue.leases import SET_ASIDE_S, Lease, LeasedPayload, Leases
+from worker.base.accounting.accounting import read_account
+from worker.core.queue.batch import made_at_ms
+from worker.core.queue.leases import SET_ASIDE_S, Lease, LeasedPayload, Leases
 
 
 def _replace_by_list(ground: Ground, key: str) -> None:

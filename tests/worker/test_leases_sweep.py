@@ -8,8 +8,8 @@ from leases_parts import BEGIN_S, MODEL, OTHER, READY_S, add, holder_of, ids, re
 from stage_parts import Ground
 
 from judges.core.model import Spent
-from worker.queue.batch import fresh_id
-from worker.queue.leases import Lease, Leases
+from worker.core.queue.batch import fresh_id
+from worker.core.queue.leases import Lease, Leases
 
 
 def test_nothing_is_swept_before_its_time(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:

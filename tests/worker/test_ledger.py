@@ -15,8 +15,8 @@ from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
 from judges.core.verdict import Score, Verdict
 from tracejudge import ToolCall
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 
 BOOKS = (
     "scored", "abstained", "unscored", "unscored:refusal", "unscored:bad_request", "dead", "dead:timeout", "outbox",

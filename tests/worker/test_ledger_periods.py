@@ -6,10 +6,10 @@ import pytest
 from replay_parts import Replays
 from stage_parts import Chosen, Ground, encoded, go_by, make_trace
 
-from worker.config.settings import Rule
-from worker.selection.sampling import period_of
-from worker.selection.stream_entry import TraceEntry
-from worker.storage.keys import INGEST_GROUP
+from worker.core.config.settings import Rule
+from worker.core.selection.sampling import period_of
+from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.keys import INGEST_GROUP
 
 HOUR_S = 3600
 RULES = (Rule(name="all", judges=("safety",)),)

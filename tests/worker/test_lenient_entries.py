@@ -13,9 +13,15 @@ from structlog.testing import capture_logs
 
 from tracejudge import Document, Feedback, LateFeedback, Message, ToolCall, Usage
 from tracejudge.content.field_names import OTHER_NAMES
-from worker.config.settings import Rule
-from worker.selection.stream_entry import FeedbackEntry, InvalidEntry, TraceEntry, read_entry, trace_id_of
-from worker.selection.unusable import MAX_INVALID, UnusableInput, read_invalid, read_left_out
+from worker.base.input.unusable import MAX_INVALID, UnusableInput, read_invalid, read_left_out
+from worker.core.config.settings import Rule
+from worker.core.selection.stream_entry import (
+    FeedbackEntry,
+    InvalidEntry,
+    TraceEntry,
+    read_entry,
+    trace_id_of,
+)
 
 NEEDED = {"trace_id": "t1", "service": "shop", "output": "It is."}
 BARE = {"trace_id": "t1", "service": "shop"}

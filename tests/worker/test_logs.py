@@ -16,7 +16,7 @@ import structlog
 from celery import platforms
 from celery.worker.consumer import consumer as celery_consumer
 
-from worker.telemetry import logs
+from worker.core.telemetry import logs
 
 BODY = "BODY-OF-A-MESSAGE"
 
@@ -188,7 +188,8 @@ def test_a_full_disk_and_a_closed_pipe_lose_lines_and_count_them() -> None:
 
 def test_a_process_that_ends_has_written_all_its_lines_or_waits_for_two_seconds_at_most() -> None:
     code = (
-        "from worker.telemetry import logs; import structlog; logs.configure('info'); log = structlog.get_logger('x')\n"
+        "from worker.core.telemetry import logs; import structlog; logs.configure('info')\n"
+        "log = structlog.get_logger('x')\n"
     )
     code += "for number in range(3000): log.info('line', number=number)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

@@ -6,12 +6,12 @@ import pytest
 from leases_parts import MODEL, OTHER, add, ready
 from stage_parts import Ground, samples, settings_of
 
-from worker.maintenance import Maintenance
-from worker.queue.leases import Leases
-from worker.telemetry.backlog import Backpressure, Bounds
-from worker.telemetry.health import Readiness
-from worker.telemetry.heartbeat import Heartbeat
-from worker.telemetry.metrics import Metrics
+from worker.core.queue.leases import Leases
+from worker.core.runtime.maintenance import Maintenance
+from worker.core.telemetry.backlog import Backpressure, Bounds
+from worker.core.telemetry.health import Readiness
+from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.metrics import Metrics
 
 
 class Keeper:

@@ -14,8 +14,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import Scrape, parse
 
-from worker.config.settings import Rule, Settings, Where
-from worker.telemetry.metrics import METRICS, BoundedLabel, Metrics
+from worker.core.config.settings import Rule, Settings, Where
+from worker.core.telemetry.metrics import METRICS, BoundedLabel, Metrics
 
 SERIES = ("service", "environment", "judge", "version", "judge_model")
 
@@ -190,8 +190,8 @@ def test_each_bundle_has_a_registry_of_its_own() -> None:
 
 TELLS = """
 from prometheus_client import generate_latest
-from worker.telemetry.metrics import Metrics
-from worker.config.settings import Settings
+from worker.core.telemetry.metrics import Metrics
+from worker.core.config.settings import Settings
 
 print(generate_latest(Metrics(Settings()).registry).decode())
 """

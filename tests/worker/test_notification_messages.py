@@ -10,7 +10,7 @@ from kombu.message import Message
 from redis import Redis
 
 from worker.celery import _is_notification
-from worker.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK
+from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK
 
 OURS = {"v": MESSAGE_VERSION, "model": "gpt-6-luna"}
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}

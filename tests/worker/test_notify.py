@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 from support.ports import free_port
 from support.processes import wait_until
 
-from worker.config.settings import Settings
-from worker.queue import notify
-from worker.queue.batch import fresh_id
-from worker.queue.notify import Broker, Notifier
-from worker.telemetry.heartbeat import Heartbeat
+from worker.core.config.settings import Settings
+from worker.core.queue import notify
+from worker.core.queue.batch import fresh_id
+from worker.core.queue.notify import Broker, Notifier
+from worker.core.telemetry.heartbeat import Heartbeat
 
 MODELS = ("gpt", "majority(a,b)", "mean(a,b)")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from deploy.rules.table import PATH, load
-from worker.config.loading import load as load_settings
-from worker.config.objectives import read_objectives
-from worker.config.settings import SettingsError
+from worker.base.monitor.objectives import read_objectives
+from worker.core.config.loading import load as load_settings
+from worker.core.config.settings import SettingsError
 
 ROW = '[[objectives]]\njudge = "{}"\nmetric = "safety"\nobjective = {}\n'
 

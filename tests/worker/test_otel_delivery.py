@@ -14,10 +14,10 @@ from support.otlp import Dribbler, Log, OtlpReceiver
 from support.processes import PATIENCE_S
 
 from judges.core.verdict import Verdict
-from worker.export import receiver_delivery as delivery
-from worker.export.prometheus import PrometheusExporter
-from worker.export.receiver_client import Destination, ReceiverClient, Request
-from worker.telemetry.metrics import Metrics
+from worker.base.delivery import receiver_delivery as delivery
+from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.usefixtures("_short_reads")
 

@@ -12,10 +12,10 @@ from stage_parts import Ground, make_verdict, settings_of
 from support.otlp import Link, Log, OtlpReceiver, Span, Status
 
 from judges.core.verdict import Call, Score
-from worker.config.receivers import OtlpSettings
-from worker.config.settings import SettingsError
-from worker.export.receivers.otlp_receiver import OtlpExporter
-from worker.telemetry.metrics import Metrics
+from worker.base.delivery.settings import OtlpSettings
+from worker.base.otlp.receiver import OtlpExporter
+from worker.core.config.settings import SettingsError
+from worker.core.telemetry.metrics import Metrics
 
 RESOURCE = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}
 SCHEMA = "https://opentelemetry.io/schemas/1.41.1"

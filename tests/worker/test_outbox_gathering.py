@@ -8,10 +8,10 @@ import pytest
 from stage_parts import Ground, make_verdict, settings_of
 
 from judges.core.verdict import Verdict
-from worker.export import consumer as outbox
-from worker.export.consumer import ExportConsumer
-from worker.queue.ledger import OutboxEntry
-from worker.telemetry.metrics import Metrics
+from worker.core.export import consumer as outbox
+from worker.core.export.consumer import ExportConsumer
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.telemetry.metrics import Metrics
 
 DEADLINE_S = 60.0
 

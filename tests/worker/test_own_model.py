@@ -7,10 +7,10 @@ import pytest
 
 from judges.registry import configured
 from tracejudge import Trace
-from worker.config.graders import Graders
-from worker.config.loading import load
-from worker.config.settings import Settings, SettingsError
-from worker.selection.sampling import Sampler
+from worker.core.config.graders import Graders
+from worker.core.config.loading import load
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.selection.sampling import Sampler
 
 JUDGES = {"kind": {"instructions": "Is {{ outputs }} kind?", "model": "large"}}
 TRACE = Trace(trace_id="1", service="shop", output="Yes.")

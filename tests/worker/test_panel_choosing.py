@@ -13,11 +13,11 @@ from stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, sam
 
 from judges.models.scripted import Step
 from tracejudge import Feedback
-from worker.config.settings import Rule, Settings, Where
-from worker.dead_letters.retry import MIN_PACE, AutoRetry
-from worker.forget import ForgetTarget, Forgetting
-from worker.queue.batch import Member
-from worker.selection.sampling import Choice, Sampler
+from worker.base.dead_letters.retry import MIN_PACE, AutoRetry
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.core.config.settings import Rule, Settings, Where
+from worker.core.queue.batch import Member
+from worker.core.selection.sampling import Choice, Sampler
 
 ALONE = Rule(name="alone", judges=("safety",), model="default")
 

@@ -17,14 +17,14 @@ from judges.core.verdict import Score, evaluation_id
 from judges.custom import DefinitionError
 from judges.models.scripted import Step
 from judges.registry import configured
-from worker.accounting import read_account
-from worker.config.graders import Graders, queue_label
-from worker.config.settings import Rule, Settings
-from worker.queue.batch import fresh_id, head
-from worker.queue.leases import Leases
-from worker.queue.ledger import Ledger, read_outbox_entry
-from worker.selection.sampling import Sampler
-from worker.storage.client import StoreError
+from worker.base.accounting.accounting import read_account
+from worker.core.config.graders import Graders, queue_label
+from worker.core.config.settings import Rule, Settings
+from worker.core.queue.batch import fresh_id, head
+from worker.core.queue.leases import Leases
+from worker.core.queue.ledger import Ledger, read_outbox_entry
+from worker.core.selection.sampling import Sampler
+from worker.core.storage.client import StoreError
 
 DISAGREEMENT = pytest.approx(2 / 3)
 
@@ -419,7 +419,7 @@ def test_what_fails_in_a_batch_is_given_up_without_what_still_waits(
     for member in panel.members:
         ground.end(member.id, panel.period, "abstained", '{"outcome":"abstained"}')
     with monkeypatch.context() as broken:
-        broken.setattr("worker.judging.panels.combine", refuse)
+        broken.setattr("worker.features.panels.panels.combine", refuse)
         in_order(ground, worker, PANEL)
     assert letters(ground).keys() == {batch.items[0].evaluations[0].id}
     finish(ground, worker)
@@ -456,7 +456,7 @@ def test_an_unexpected_error_is_a_fault_of_ours(ground: Ground, desk: Desks, mon
 
     worker = panel_desk(desk)
     of = chosen(ground, 1)
-    monkeypatch.setattr("worker.judging.panels.combine", broken)
+    monkeypatch.setattr("worker.features.panels.panels.combine", broken)
     with capture_logs() as lines:
         for name in ("a", "b", "c", PANEL):
             worker.run(of[name])

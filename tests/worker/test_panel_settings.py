@@ -9,9 +9,9 @@ import pytest
 from deploy.rules.promql import PANELS
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
-from worker.config.graders import Graders, is_panel, providers
-from worker.config.loading import load
-from worker.config.settings import Rule, Settings, SettingsError
+from worker.core.config.graders import Graders, is_panel, providers
+from worker.core.config.loading import load
+from worker.core.config.settings import Rule, Settings, SettingsError
 
 NAMES = ("default", "one", "two")
 BASE = {"name": "all", "judges": ["safety"]}

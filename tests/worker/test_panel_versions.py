@@ -15,9 +15,9 @@ from stage_parts import Chosen, Ground, make_trace, settings_of
 from judges.core.verdict import Origin
 from judges.models.scripted import Step
 from tracejudge import Trace
-from worker.config.settings import Rule
-from worker.forget import ForgetTarget, Forgetting
-from worker.queue.batch import Batch, BatchError, Evaluation, Item
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.core.config.settings import Rule
+from worker.core.queue.batch import Batch, BatchError, Evaluation, Item
 
 OTHER = Rule(name="other", judges=("relevance_to_query",), model="default")
 AWAY = Step(failure="judge_unavailable")
@@ -78,7 +78,7 @@ def test_an_older_worker_hands_back_what_is_combined(
 ) -> None:
     of = chosen(ground, 1)
     with monkeypatch.context() as before:
-        before.setattr("worker.judging.fetching.decode", old_decode)
+        before.setattr("worker.core.judging.fetching.decode", old_decode)
         older = panel_desk(desk, a=NO, asked=lambda: frozenset(of))
         finish(ground, older)
         assert (older.asked, ground.outbox("j")) == ([], [])
@@ -91,7 +91,7 @@ def test_an_older_worker_hands_back_what_is_combined(
 def test_what_no_panel_combines_is_judged_by_older_workers_too(
     ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.judging.fetching.decode", old_decode)
+    monkeypatch.setattr("worker.core.judging.fetching.decode", old_decode)
     chosen(ground, 1, rules=(OTHER,))
     finish(ground, panel_desk(desk, rules=(OTHER,)))
     assert_settled(ground, scored=1)

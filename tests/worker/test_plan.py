@@ -15,11 +15,13 @@ from judges.core.prompt import Message
 from judges.core.verdict import Call
 from judges.registry import configured
 from judges.requests.request import BYTES_PER_TOKEN
-from worker.config.graders import Graders
-from worker.config.settings import Cascade, Rule, Settings
-from worker.judging.reservations import most_tokens
-from worker.monitor.series import DAY_S
-from worker.report.workload import (
+from worker.base.monitor.series import DAY_S
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Cascade, Rule, Settings
+from worker.core.selection.sampling import Sampler
+from worker.core.storage.client import Store
+from worker.features.budgets.reservations import most_tokens
+from worker.features.report.workload import (
     Estimate,
     Estimator,
     NoTrafficError,
@@ -27,8 +29,6 @@ from worker.report.workload import (
     read_history,
     second_judgings,
 )
-from worker.selection.sampling import Sampler
-from worker.storage.client import Store
 
 
 def estimated(settings: Settings, store: Store, *, traces: float) -> Estimate:

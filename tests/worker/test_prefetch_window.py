@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judging_parts import FakeLimits
 
-from worker.judging.fetching import PrefetchWindow
+from worker.core.judging.fetching import PrefetchWindow
 
 MIB = 1024 * 1024
 

@@ -10,8 +10,8 @@ from stage_parts import Ground, make_verdict, only, samples, settings_of
 from support.scrape import parse
 
 from judges.core.verdict import Score, Verdict
-from worker.export.prometheus import PrometheusExporter
-from worker.telemetry.metrics import Metrics
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.telemetry.metrics import Metrics
 
 SERIES = ("environment=prod", "judge=safety", "judge_model=lexical")
 GROUP = "metrics"

@@ -7,15 +7,22 @@ from stage_parts import Ground, settings_of
 from structlog.testing import capture_logs
 
 from judges.core.verdict import Score, Verdict
-from worker.config.redaction import UserKeys, hashed_user
-from worker.config.settings import Monitor, Settings
-from worker.export.sums import QualitySums
-from worker.forget import ForgetTarget, Forgetting
-from worker.monitor import label_store as stored
-from worker.monitor.correction import Correction, CorrectionWatch, corrections
-from worker.monitor.label_store import Drawn, Label, TooManyLabelsError, attach, read_labels, write_labels
-from worker.monitor.series import Series, read_series
-from worker.telemetry.metrics import Metrics
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.lookup import label_store as stored
+from worker.base.lookup.label_store import (
+    Drawn,
+    Label,
+    TooManyLabelsError,
+    attach,
+    read_labels,
+    write_labels,
+)
+from worker.base.monitor.series import Series, read_series
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.redaction import UserKeys, hashed_user
+from worker.core.config.settings import Monitor, Settings
+from worker.core.telemetry.metrics import Metrics
+from worker.features.labels.correction import Correction, CorrectionWatch, corrections
 
 VERSION = "0123456789abcdef"
 

@@ -11,14 +11,22 @@ from stage_parts import Ground, settings_of
 from structlog.testing import capture_logs
 
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Monitor
-from worker.forget import ForgetTarget, Forgetting
-from worker.monitor.baseline import flat
-from worker.monitor.detection import Detection, Detector, add_sessions
-from worker.monitor.detector import Moments, Session
-from worker.monitor.failing import read_examples
-from worker.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, place
-from worker.monitor.shares import ClassSums, SessionSums, Sums
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.monitor.baseline import flat
+from worker.base.monitor.detection import Detection, Detector, add_sessions
+from worker.base.monitor.detector import Moments, Session
+from worker.base.monitor.failing import read_examples
+from worker.base.monitor.series import (
+    CLUSTER_PERIOD_S,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Bucket,
+    Series,
+    Unjudged,
+    place,
+)
+from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from worker.core.config.settings import Monitor
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
 BEGIN_S = 1_760_000_400 // (24 * HOUR_S) * 24 * HOUR_S

@@ -7,13 +7,13 @@ import pytest
 from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Monitor, Settings
-from worker.export.sums import QualitySums
-from worker.monitor.failing import keep_examples
-from worker.monitor.pruning import SeriesPruning
-from worker.monitor.series import read_series
-from worker.queue.ledger import read_outbox_entry
-from worker.telemetry.metrics import Metrics
+from worker.base.monitor.failing import keep_examples
+from worker.base.monitor.pruning import SeriesPruning
+from worker.base.monitor.series import read_series
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.telemetry.metrics import Metrics
 
 FIRST_S = 1_760_000_000
 DAY_S = 86_400

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 from stage_parts import Ground
 
-from worker.monitor.series import HOUR_S, Series, place
-from worker.monitor.silence import Silence
+from worker.base.monitor.series import HOUR_S, Series, place
+from worker.base.monitor.silence import Silence
 
 DAY_S = 24 * HOUR_S
 MONDAY_S = (1_760_000_000 // (7 * DAY_S) * 7 + 4) * DAY_S

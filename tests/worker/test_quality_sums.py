@@ -11,14 +11,14 @@ import pytest
 from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Monitor, Settings
-from worker.export.sums import QualitySums
-from worker.monitor.counts import Increment, read_counts
-from worker.monitor.series import Series, class_of, read_buckets, read_series
-from worker.monitor.shares import Sums
-from worker.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.storage.client import StoreError
-from worker.telemetry.metrics import Metrics
+from worker.base.monitor.counts import Increment, read_counts
+from worker.base.monitor.series import Series, class_of, read_buckets, read_series
+from worker.base.monitor.shares import Sums
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.metrics import Metrics
 
 DAY_MS = 1_760_000_000_000
 WEIGHTS = (1.0, 1.0, 2.0, 10 / 3, 20.0, 100.0)

@@ -8,18 +8,18 @@ import pytest
 from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
-from worker.config.settings import Monitor, Settings
-from worker.export.sums import QualitySums
-from worker.monitor.baseline import flat
-from worker.monitor.detection import Detector, Reference
-from worker.monitor.detector import Limits, State
-from worker.monitor.failing import keep_examples
-from worker.monitor.gauges import Watch
-from worker.monitor.incidents import Incident
-from worker.monitor.series import Series
-from worker.monitor.shares import ClassSums, SessionSums, Sums
-from worker.storage.client import StoreError
-from worker.telemetry.metrics import Metrics
+from worker.base.monitor.baseline import flat
+from worker.base.monitor.detection import Detector, Reference
+from worker.base.monitor.detector import Limits, State
+from worker.base.monitor.failing import keep_examples
+from worker.base.monitor.gauges import Watch
+from worker.base.monitor.incidents import Incident
+from worker.base.monitor.series import Series
+from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.metrics import Metrics
 
 LABELS = {
     "service": "shop",

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from worker.telemetry.health import Flow, Pulse, Readiness, RoleState
+from worker.core.telemetry.health import Flow, Pulse, Readiness, RoleState
 
 READS_NOTHING = "entries wait and none is read"
 

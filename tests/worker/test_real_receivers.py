@@ -84,7 +84,7 @@ def export(
     """Export verdicts over two lives of the server and of the worker; return what the server then has."""
     verdicts = [verdict(number) for number in range(COUNT)]
     now = [time.time()]
-    monkeypatch.setattr("worker.export.receiver_delivery.time.time", lambda: now[0])
+    monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     settings = {"receivers": {"mine": receiver(options)}, "export_explanations": True}
     first, second = Sending(ground, **settings), Sending(ground, **settings)
     with serve():

@@ -26,17 +26,17 @@ from support.processes import wait_until
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
-from worker.config.loading import load
-from worker.config.receivers import KINDS, FileSettings
-from worker.config.settings import Redact, Settings, SettingsError
-from worker.export.receiver_delivery import PARKED_FOR_S, ReceiverExporter
-from worker.export.receivers.files import FileExporter, locked, tidy
-from worker.export.receivers.webhook import WebhookExporter
-from worker.export.registry import RECEIVERS, enabled
-from worker.forget import ForgetTarget, Forgetting
-from worker.monitor.label_store import Label, write_labels
-from worker.storage.client import StoreError
-from worker.telemetry.metrics import Metrics
+from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporter
+from worker.base.delivery.settings import KINDS, FileSettings
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.lookup.label_store import Label, write_labels
+from worker.core.config.loading import load
+from worker.core.config.settings import Redact, Settings, SettingsError
+from worker.core.export.registry import RECEIVERS, enabled
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.files import FileExporter, locked, tidy
+from worker.features.receivers.webhook import WebhookExporter
 
 MIN_WAIT_S = 0.1
 MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="big", base_url="http://localhost")}
@@ -251,7 +251,7 @@ def test_a_trace_that_is_not_ingested_yet_is_waited_for(
     if isinstance(backend, backends.Langfuse | backends.Webhook):
         pytest.skip("takes verdicts of unknown traces")
     now = [time.time()]
-    monkeypatch.setattr("worker.export.receiver_delivery.time.time", lambda: now[0])
+    monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     is_span = isinstance(backend, backends.Phoenix)
     backend.absent = {f"{number + 1:0{16 if is_span else 32}x}" for number in (1, 3)}
     ground.send(*map(verdict, range(5)))
@@ -404,7 +404,7 @@ def test_files_hold_each_verdict_by_day(
     ground: Ground, sender: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_764_000_000.0]
-    monkeypatch.setattr("worker.export.receivers.files.time.time", lambda: now[0])
+    monkeypatch.setattr("worker.features.receivers.files.time.time", lambda: now[0])
     worker = sender({"kind": "file", "path": str(tmp_path / "archive"), "keep_days": 2})
     for day in range(4):
         ground.send(verdict(day))

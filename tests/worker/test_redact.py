@@ -19,15 +19,15 @@ from judges.core.verdict import Score
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from tracejudge import Document, ToolCall
-from worker.config.graders import Graders
-from worker.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
-from worker.config.settings import Monitor, Redact
-from worker.export.receivers.otlp_receiver import OtlpExporter
-from worker.judging.consumer import JudgingConsumer
-from worker.judging.evaluator import BatchEvaluator
-from worker.queue.ledger import Ledger
-from worker.selection.sampling import Sampler
-from worker.telemetry.metrics import Metrics
+from worker.base.otlp.receiver import OtlpExporter
+from worker.core.config.graders import Graders
+from worker.core.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
+from worker.core.config.settings import Monitor, Redact
+from worker.core.judging.consumer import JudgingConsumer
+from worker.core.judging.evaluator import BatchEvaluator
+from worker.core.queue.ledger import Ledger
+from worker.core.selection.sampling import Sampler
+from worker.core.telemetry.metrics import Metrics
 
 MAIL = "ann@example.org"
 SIGN = "[redacted e-mail]"

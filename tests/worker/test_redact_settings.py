@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.config.loading import load
-from worker.config.redaction import pattern_fault
-from worker.config.settings import Redact, Settings, SettingsError
+from worker.core.config.loading import load
+from worker.core.config.redaction import pattern_fault
+from worker.core.config.settings import Redact, Settings, SettingsError
 
 pytestmark = pytest.mark.usefixtures("_plain_environment", "_folder")
 

@@ -8,7 +8,13 @@ from replay_parts import NOTHING, SAFETY, Replays
 from stage_parts import Ground, make_trace
 
 from judges.core.model import ModelSettings
-from worker.replay import ReplayOptionsError, format_time, id_at, milliseconds, parse_time
+from worker.base.replay.replay import (
+    ReplayOptionsError,
+    format_time,
+    id_at,
+    milliseconds,
+    parse_time,
+)
 
 NOW_S = 1_800_000_000.5
 

@@ -22,13 +22,13 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
-from worker import replay as replay_module
-from worker.config.graders import Graders
-from worker.config.settings import Rule, Settings, Where
-from worker.queue.batch import Evaluation
-from worker.replay import ReplayError
-from worker.storage.client import StoreError
-from worker.storage.keys import INGEST_GROUP
+from worker.base.replay import replay as replay_module
+from worker.base.replay.replay import ReplayError
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Rule, Settings, Where
+from worker.core.queue.batch import Evaluation
+from worker.core.storage.client import StoreError
+from worker.core.storage.keys import INGEST_GROUP
 
 
 def ids_of(judge: str, *numbers: int, model: str = "lexical") -> list[str]:

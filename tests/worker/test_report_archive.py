@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from report_parts import DAY_S, NOW, three_weeks, verdict, write_archive
 
-from worker.monitor.series import CLUSTER_PERIOD_S
-from worker.report import archive
-from worker.report.archive import ArchiveError, Tally, read_archive
-from worker.report.figures import Period, Scope
+from worker.base.monitor.series import CLUSTER_PERIOD_S
+from worker.features.report import archive
+from worker.features.report.archive import ArchiveError, Tally, read_archive
+from worker.features.report.figures import Period, Scope
 
 LINE = msgspec.json.encode(verdict(1, NOW))
 

@@ -11,9 +11,9 @@ from report_parts import DAY_S, NOW, Expected, expected, publish, three_weeks, v
 from stage_parts import Ground
 
 from judges.core.verdict import Verdict
-from worker.monitor.label_store import Label, attach, write_labels
-from worker.report.figures import Period, Report, Row, Scope, make_report, time_of
-from worker.report.sources import read_archives, read_redis
+from worker.base.lookup.label_store import Label, attach, write_labels
+from worker.features.report.figures import Period, Report, Row, Scope, make_report, time_of
+from worker.features.report.sources import read_archives, read_redis
 
 WEEK = Period(NOW - 7 * DAY_S, NOW)
 BEFORE = Period(NOW - 14 * DAY_S, NOW - 7 * DAY_S)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from worker.report.figures import (
+from worker.features.report.figures import (
     CorrectedShare,
     Coverage,
     Estimate,
@@ -20,8 +20,8 @@ from worker.report.figures import (
     Sources,
     encode,
 )
-from worker.report.html import as_html
-from worker.report.text import as_markdown, as_text
+from worker.features.report.html import as_html
+from worker.features.report.text import as_markdown, as_text
 
 BEGIN = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
 EVIL = "</svg><script>alert('1')</script>&\x1b[31m|`*_\n"

@@ -12,8 +12,8 @@ from support.cases import each_case
 
 from judges.core.model import ModelSettings
 from tracejudge import Document, Feedback, Message, Span, ToolCall, Trace
-from worker.config.settings import Rule, Settings, Where
-from worker.selection.sampling import Choice, RuleTally, Sampler, Sampling, position
+from worker.core.config.settings import Rule, Settings, Where
+from worker.core.selection.sampling import Choice, RuleTally, Sampler, Sampling, position
 
 LEXICAL = ModelSettings(provider="lexical")
 MODELS = {"default": LEXICAL, "other": ModelSettings(provider="lexical", label="other")}

@@ -8,9 +8,9 @@ from stage_parts import make_trace, sampler_of
 
 from judges.core.model import ModelSettings
 from tracejudge import Trace
-from worker.config.settings import Rule, Settings
-from worker.monitor.budgets import segment_factors
-from worker.selection.sampling import Sampler
+from worker.core.config.settings import Rule, Settings
+from worker.core.selection.sampling import Sampler
+from worker.features.budgets.control import segment_factors
 
 MODELS = {"large": (0.90, 0.95), "small": (0.09, 0.70), "tiny": (0.01, 0.40)}
 """The share of the traffic, and how many of its traces pass."""

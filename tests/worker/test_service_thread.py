@@ -9,9 +9,9 @@ from queue import SimpleQueue
 import pytest
 from structlog.testing import capture_logs
 
-from worker.storage.client import StoreError
-from worker.telemetry import service as stage
-from worker.telemetry.service import ServiceThread
+from worker.core.storage.client import StoreError
+from worker.core.telemetry import service as stage
+from worker.core.telemetry.service import ServiceThread
 
 PROMPTLY_S = 30.0
 """Far more than needed, so that a busy machine fails no test."""

@@ -11,10 +11,10 @@ from judges.core.sessions import transcript
 from judges.core.verdict import session_evaluation_id
 from judges.registry import catalogue
 from tracejudge import Message
-from worker.config.settings import Rule, Where
-from worker.ingest.conversations import session_id_of
-from worker.queue.batch import Session
-from worker.selection.sampling import position
+from worker.core.config.settings import Rule, Where
+from worker.core.queue.batch import Session
+from worker.core.selection.sampling import position
+from worker.features.sessions.conversations import session_id_of
 
 VERSION = catalogue()["conversation_completeness"].version
 

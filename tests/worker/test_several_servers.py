@@ -11,20 +11,20 @@ from stage_parts import Ground, make_trace, make_verdict, samples, settings_of
 from support.processes import free_port
 
 from judges.core.verdict import Score
-from worker.config.redaction import UserKeys
-from worker.export.sums import QualitySums, ShardSums
-from worker.forget import ForgetTarget, forget_everywhere
-from worker.judging.fetching import NoEndpoint, PrefetchWindow, Slots
-from worker.maintenance import BacklogGauges
-from worker.monitor.counts import counted_until
-from worker.monitor.label_store import Label, OutboxMatcher, read_labels, write_labels
-from worker.monitor.series import HOUR_S, read_buckets, read_series
-from worker.queue.pending_feedback import PendingFeedback
-from worker.storage.client import LAYOUT, LayoutError, Store, StoreError
-from worker.storage.keys import MONITOR_GROUP
-from worker.telemetry.backlog import Backlog, Memory, Position
-from worker.telemetry.health import Pulse, Readiness
-from worker.telemetry.metrics import Metrics
+from worker.base.forget.forget import ForgetTarget, forget_everywhere
+from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
+from worker.base.monitor.counts import counted_until
+from worker.base.monitor.series import HOUR_S, read_buckets, read_series
+from worker.base.monitor.sums import QualitySums, ShardSums
+from worker.core.config.redaction import UserKeys
+from worker.core.judging.fetching import NoEndpoint, PrefetchWindow, Slots
+from worker.core.runtime.maintenance import BacklogGauges
+from worker.core.storage.client import LAYOUT, LayoutError, Store, StoreError
+from worker.core.storage.keys import MONITOR_GROUP
+from worker.core.telemetry.backlog import Backlog, Memory, Position
+from worker.core.telemetry.health import Pulse, Readiness
+from worker.core.telemetry.metrics import Metrics
+from worker.features.late_feedback.pending import PendingFeedback
 
 
 @pytest.fixture

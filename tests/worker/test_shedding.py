@@ -10,11 +10,11 @@ from stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
 from structlog.testing import capture_logs
 
 from judges.core.model import ModelSettings
-from worker.accounting import Account, read_account
-from worker.config.settings import Rule, Where
-from worker.ingest import consumer as reader
-from worker.storage import group_reader
-from worker.storage.client import StoreError
+from worker.base.accounting.accounting import Account, read_account
+from worker.core.config.settings import Rule, Where
+from worker.core.ingest import consumer as reader
+from worker.core.storage import group_reader
+from worker.core.storage.client import StoreError
 
 MODELS = {name: ModelSettings(provider="lexical", label=name) for name in ("well", "dead")}
 WELL = Rule(name="well", judges=("safety",), model="well", where=Where(service="both"))

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from support.processes import wait_until
 
 from judges.core.model import ModelSettings
-from worker.config.settings import Rule
-from worker.judging import consumer as consumer_module
-from worker.judging.consumer import Shift, Sweeper
-from worker.queue.leases import Leases
+from worker.core.config.settings import Rule
+from worker.core.judging import consumer as consumer_module
+from worker.core.judging.consumer import Shift, Sweeper
+from worker.core.queue.leases import Leases
 
 OTHER = ModelSettings(provider="scripted", model="other")
 TWO = {"default": MODEL, "other": OTHER}

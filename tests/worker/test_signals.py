@@ -26,7 +26,7 @@ def kill(*_, **__):
 if sys.argv[0] == "celery":
     import worker
     kill()
-import tracejudge_worker, worker.config.loading as loading, worker.config.reading as reading
+import tracejudge_worker, worker.core.config.loading as loading, worker.core.config.reading as reading
 loading.load = reading.load_without_judges = kill
 tracejudge_worker.main()
 """

@@ -12,13 +12,13 @@ from support.cases import each_case
 
 from judges.core.model import ModelSettings
 from judges.models.registry import ModelSettingsError, build
-from worker.cli.doctor.http_endpoints import endpoint
-from worker.cli.lint import lint
-from worker.config.loading import load
-from worker.config.serving import Tls
-from worker.config.settings import SettingsError
-from worker.export.receiver_client import Destination, ReceiverClient
-from worker.telemetry.finding import cause_of
+from worker.base.delivery.receiver_client import Destination, ReceiverClient
+from worker.base.doctor.finding import cause_of
+from worker.base.doctor.http_endpoints import endpoint
+from worker.base.doctor.lint import lint
+from worker.core.config.loading import load
+from worker.core.config.serving import Tls
+from worker.core.config.settings import SettingsError
 
 MODEL = ModelSettings(base_url="https://127.0.0.1:1/v1", model="m")
 

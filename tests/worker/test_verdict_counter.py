@@ -13,10 +13,10 @@ from support.cases import each_case
 from support.scrape import Scrape, parse
 
 from judges.core.verdict import REASONS, Score, Verdict
-from worker.config.settings import Settings
-from worker.export.prometheus import VerdictCounter
-from worker.queue.ledger import OutboxEntry
-from worker.telemetry.metrics import OUTCOMES, Metrics
+from worker.core.config.settings import Settings
+from worker.core.export.prometheus import VerdictCounter
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.telemetry.metrics import OUTCOMES, Metrics
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN_ID = "00f067aa0ba902b7"

@@ -4,9 +4,9 @@ import msgspec
 from stage_parts import Ground, make_verdict
 
 from judges.core.verdict import Score
-from worker.board.index import VerdictIndex
-from worker.lookup import scan_verdicts
-from worker.verdict_filter import FAILED, VerdictFilter
+from worker.base.lookup.lookup import scan_verdicts
+from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
+from worker.features.board.index import VerdictIndex
 
 PASSED, FAILING = (
     {"outcome": "scored", "scores": (Score("safety", value, passed=bool(value)),)} for value in (1.0, 0.0)

@@ -14,10 +14,10 @@ from whole_picture import JUDGE_MODEL
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.config.canary_file import Canary
-from worker.config.settings import Settings
-from worker.monitor.counts import field_of
-from worker.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, place
+from worker.base.monitor.counts import field_of
+from worker.base.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, place
+from worker.core.config.settings import Settings
+from worker.features.canary.canary_file import Canary
 
 __all__ = ["DAY_S", "Past", "version"]
 

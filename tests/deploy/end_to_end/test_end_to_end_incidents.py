@@ -11,7 +11,7 @@ from judged_past import Past, version
 from whole_picture import JUDGE_MODEL, Picture
 
 from deploy.rules.table import PATH as OBJECTIVES
-from worker.monitor.series import HOUR_S
+from worker.base.monitor.series import HOUR_S
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
 SHOP, QUIET = "shop", "night-desk"

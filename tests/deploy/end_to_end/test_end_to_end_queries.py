@@ -18,9 +18,9 @@ from whole_picture import Picture, assembled
 
 from deploy.rules import FOLDER as RULES
 from deploy.rules import generate
-from worker.config.settings import Settings
-from worker.embedded import EmbeddedRedis
-from worker.telemetry.metrics import Metrics
+from worker.base.embedded import EmbeddedRedis
+from worker.core.config.settings import Settings
+from worker.core.telemetry.metrics import Metrics
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
 SILENT_QUERIES: Final[Mapping[tuple[str, str, str], str]] = {

@@ -15,7 +15,7 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, Worker
 from support.processes import wait_until
 
-from worker.config.settings import Settings
+from worker.core.config.settings import Settings
 
 __all__ = ["JUDGE_MODEL", "Heard", "Picture", "assembled"]
 

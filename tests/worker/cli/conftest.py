@@ -12,8 +12,8 @@ from support.processes import PATIENCE_S
 
 import tracejudge
 from tracejudge import api
+from worker.base.doctor.finding import Check
 from worker.cli import main
-from worker.telemetry.finding import Check
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
 
 DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")
 WORDS_COUNT = (
-    ("worker.telemetry.heartbeat", "HEARTBEAT_MS"),
-    ("worker.cli.doctor", "HEARTBEAT_MS"),
+    ("worker.core.telemetry.heartbeat", "HEARTBEAT_MS"),
+    ("worker.base.doctor.command", "HEARTBEAT_MS"),
 )
 
 
@@ -53,9 +53,9 @@ WORDS_COUNT = (
 def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengthen the doctor's waits and the age of workers' reports: this machine may be busy."""
     monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
-    monkeypatch.setattr("worker.export.receivers.otlp_receiver.CHECK_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("worker.base.otlp.receiver.CHECK_TIMEOUT_S", PATIENCE_S)
     for name in DOCTORS_TIMEOUTS:
-        monkeypatch.setattr(importlib.import_module(f"worker.cli.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
+        monkeypatch.setattr(importlib.import_module(f"worker.base.doctor.command.{name}"), "_TIMEOUT_S", PATIENCE_S)
     for name, constant in WORDS_COUNT:
         monkeypatch.setattr(importlib.import_module(name), constant, PATIENCE_S * 1000)
 

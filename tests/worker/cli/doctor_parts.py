@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 from cli_parts import SECRET, Ended, Run
 from support.redis_kinds import TunedRedis
 
-from worker.embedded import ServerBinary, find_servers
-from worker.storage.client import Store
-from worker.storage.keys import Keys
-from worker.telemetry.heartbeat import Heartbeat
+from worker.base.embedded import ServerBinary, find_servers
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.heartbeat import Heartbeat
 
 ROLES = ("ingest", "judge", "export", "monitor")
 KEPT = ("--appendonly", "yes")

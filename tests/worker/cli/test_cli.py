@@ -10,9 +10,9 @@ from cli_parts import SAMPLES, SECRET, Run, words
 from support.processes import free_port
 
 from worker import cli
-from worker.cli import tail
-from worker.embedded import EmbeddedRedisError
-from worker.storage.client import StoreError
+from worker.base.embedded import EmbeddedRedisError
+from worker.base.lookup import tail
+from worker.core.storage.client import StoreError
 
 CONTRACT_VERBS = {
     "report",

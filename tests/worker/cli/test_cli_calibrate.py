@@ -24,10 +24,10 @@ from judges.agreement.reliability import Row
 from judges.core.decision import Calibration, logit
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.cli.fitting import as_toml
-from worker.config.settings import JudgeCalibration
-from worker.monitor.calibration import fit_calibration
-from worker.queue.batch import CascadeStep
+from worker.core.config.settings import JudgeCalibration
+from worker.core.queue.batch import CascadeStep
+from worker.features.labels.calibration import fit_calibration
+from worker.features.labels.fitting import as_toml
 
 CONFIG = f"""\
 [models.cheap]

@@ -12,9 +12,9 @@ from dead_parts import balanced, dead, marks
 from stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
 from tracejudge import Feedback, Usage
-from worker.cli import dead as retry_module
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import DeadLetter, Ledger
+from worker.base.dead_letters import command as retry_module
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Ledger
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 NOW_S = 1_700_000_000.0

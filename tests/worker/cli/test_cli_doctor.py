@@ -11,8 +11,8 @@ from redis import Redis
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
 
-from worker.cli.doctor import redis_server
-from worker.embedded import ServerBinary, find_servers
+from worker.base.doctor import redis_server
+from worker.base.embedded import ServerBinary, find_servers
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis persistence", "redis memory"} | {

@@ -19,8 +19,8 @@ from support.processes import free_port
 
 from judges.core.model import ModelSettings
 from judges.models.registry import PROVIDERS
-from worker.cli.doctor import http_endpoints as endpoints
-from worker.cli.doctor.http_endpoints import endpoint as look_at
+from worker.base.doctor import http_endpoints as endpoints
+from worker.base.doctor.http_endpoints import endpoint as look_at
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ENDPOINT_TIMEOUT_S = endpoints._TIMEOUT_S

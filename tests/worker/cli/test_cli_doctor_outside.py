@@ -11,8 +11,8 @@ from redis.exceptions import NoPermissionError
 from support import otlp as collector
 from support.processes import free_port
 
-from worker.storage.client import StoreError
-from worker.telemetry.finding import Check, examine, ok
+from worker.base.doctor.finding import Check, examine, ok
+from worker.core.storage.client import StoreError
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 

@@ -13,10 +13,10 @@ from doctor_parts import KEPT, examined, login, tuned
 from redis import Redis
 
 import worker
-from worker.cli.doctor.redis_server import worker_commands
-from worker.config.settings import Settings
-from worker.embedded import EmbeddedRedis, ServerBinary, find_servers
-from worker.storage.keys import Keys
+from worker.base.doctor.redis_server import worker_commands
+from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
+from worker.core.config.settings import Settings
+from worker.core.storage.keys import Keys
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 ASKED = {command[0] for command in worker_commands(Keys())}

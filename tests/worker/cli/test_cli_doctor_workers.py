@@ -7,9 +7,9 @@ import pytest
 from cli_parts import Run
 from doctor_parts import ROLES, Part, at, be_present, examined
 
-from worker.embedded import EmbeddedRedis
-from worker.storage.client import LAYOUT, Store
-from worker.telemetry.heartbeat import Heartbeat
+from worker.base.embedded import EmbeddedRedis
+from worker.core.storage.client import LAYOUT, Store
+from worker.core.telemetry.heartbeat import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 

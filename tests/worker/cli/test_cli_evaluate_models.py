@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from cli_parts import Run, labelled, words, write_lines
 
+from judges.calling.runs import JudgeRunner
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Verdict, evaluation_id
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
-from judges.runs import JudgeRunner
 from tracejudge import Trace
-from worker.cli.evaluate.offline import Offline, OfflineGraders, Panel
-from worker.cli.evaluate.trace_files import Output
-from worker.config.graders import panel
-from worker.config.settings import Settings
+from worker.base.commands.trace_files import Output
+from worker.core.config.graders import panel
+from worker.core.config.settings import Settings
+from worker.features.lab.offline import Offline, OfflineGraders, Panel
 
 PANEL = "majority(a,b,c)"
 TOGETHER = ("--model", "two", "--model", "one", "--model", "three", "--combine", "majority")

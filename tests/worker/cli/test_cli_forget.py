@@ -6,8 +6,8 @@ import pytest
 from cli_parts import SECRET, Run, words
 from stage_parts import Chosen, Ground, make_trace
 
-from worker.forget import Forgetting
-from worker.storage.client import StoreError
+from worker.base.forget.forget import Forgetting
+from worker.core.storage.client import StoreError
 
 COUNTS = ("traces", "feedback", "evaluations", "dead_letters", "verdicts", "unreadable")
 TRACE = make_trace(1, user_id="u-1729")

@@ -14,8 +14,8 @@ from cli_parts import Run, labelled, write_lines
 from judges.core.prompt import render
 from judges.registry import catalogue, configured
 from tracejudge import Trace
-from worker.cli.judges import find_sample
-from worker.config.settings import Settings
+from worker.base.commands.judges import find_sample
+from worker.core.config.settings import Settings
 
 KEYS = ["name", "metrics", "needs", "scale", "pass", "version", "asks", "unit", "forms", "settings", "origin"]
 

@@ -194,7 +194,7 @@ def test_what_cannot_be_aligned_is_refused_before_any_call(
         ended = run("judges", "align", *given)
         assert ended.code == 2, (given, ended)
         assert said in " ".join(ended.err.split()), given
-    monkeypatch.setattr(importlib.import_module("worker.cli.judges.align"), "find_spec", lambda _name: None)
+    monkeypatch.setattr(importlib.import_module("worker.features.lab.align"), "find_spec", lambda _name: None)
     ended = run(*ALIGN, "--optimizer", "gepa")
     assert (ended.code, "pip install 'tracejudge-worker[gepa]'" in " ".join(ended.err.split())) == (2, True)
     assert not endpoint.calls

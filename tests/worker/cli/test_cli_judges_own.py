@@ -9,7 +9,7 @@ import pytest
 from cli_parts import IN_CODE, Run, labelled, scripted, words, write_lines
 
 from judges.custom import define
-from judges.custom.installed import installed
+from judges.features.python.installed import installed
 from judges.registry import catalogue, configured
 
 POLITE = 'asks = "Is it polite?"\ninstructions = "Is {{ outputs }} polite?"\n'

@@ -13,9 +13,9 @@ from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
-from worker.cli.labels import Defaults, LineError, LineReader, parse_drawn
-from worker.monitor import label_store
-from worker.monitor.label_store import read_labels
+from worker.base.lookup import label_store
+from worker.base.lookup.label_store import read_labels
+from worker.features.labels.command import Defaults, LineError, LineReader, parse_drawn
 
 JUDGES = configured(
     {

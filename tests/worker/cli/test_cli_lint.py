@@ -12,9 +12,9 @@ import pytest
 from cli_parts import Run
 
 from judges.models.registry import known_model
-from worker.cli.lint import CODES, lint, parse_key
-from worker.config.loading import load
-from worker.config.settings import SettingsError
+from worker.base.doctor.lint import CODES, lint, parse_key
+from worker.core.config.loading import load
+from worker.core.config.settings import SettingsError
 
 MANY = """\
 redis_url = "redis://host/first"
@@ -227,7 +227,8 @@ def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
 
 
 def test_the_shell_completes_commands_without_importing_them(tmp_path: Path) -> None:
-    look = "import sys; from worker.cli import main\ntry: main()\nfinally: print('worker.cli.labels' in sys.modules)"
+    look = "import sys; from worker.cli import main\ntry: main()\n"
+    look += "finally: print('worker.features.labels.command' in sys.modules)"
     for words, position, wanted in (
         ("tracejudge l", "1", ["plain,labels", "plain,lint", "False"]),
         ("tracejudge lint --j", "2", ["plain,--json", "False"]),

@@ -53,7 +53,7 @@ def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
 ) -> None:
     served("publish", SAMPLES / "summariser.jsonl")
     assert served("plan", "--json").document["source"].startswith("traces, taken for a day: the stream retains 0.")
-    monkeypatch.setattr("worker.report.workload._LEAST_SPAN_S", 0.0)
+    monkeypatch.setattr("worker.features.report.workload._LEAST_SPAN_S", 0.0)
     monkeypatch.setenv("TRACEJUDGE_CASCADES", '{"two": {"first": "cheap", "then": "default", "rate": 0.1}}')
     monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "all", "judges": ["safety"]}]')
     strong = {"provider": "scripted", "script": "none.jsonl", "model": "strong"}

@@ -14,8 +14,8 @@ import pytest
 from cli_parts import SAMPLES, Run, labelled, words, write_lines
 from redis import Redis
 
-from worker.cli import publish
-from worker.cli.options import read_traces
+from worker.base.commands import publish
+from worker.base.commands.options import read_traces
 
 
 def stored(redis: Redis, prefix: str) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ from cli_parts import Ended, Run, words
 from replay_parts import NOTHING, SAFETY, balanced, in_batches, take
 from stage_parts import Ground, make_traces
 
-from worker import replay as replay_run
-from worker.cli import replay
-from worker.config.settings import Rule
-from worker.storage.client import StoreError
+from worker.base.replay import command as replay
+from worker.base.replay import replay as replay_run
+from worker.core.config.settings import Rule
+from worker.core.storage.client import StoreError
 
 WANTED = ("replay", "--since", "1h", "--judge", "safety")
 NO_COUNTS = dict.fromkeys(("traces", "not_matching", "not_read", "cut_off", "chosen", "already_judged", "gathered"), 0)

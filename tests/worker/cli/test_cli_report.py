@@ -110,7 +110,7 @@ def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:
 
 def test_html_without_jinja_names_the_extra(served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_archive(tmp_path / "verdicts", [verdict(number, NOW - 9) for number in range(30)])
-    monkeypatch.delitem(sys.modules, "worker.report.html", raising=False)
+    monkeypatch.delitem(sys.modules, "worker.features.report.html", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     ended = served("report", "--archive", file, "--format", "html")
     assert (ended.code, ended.out) == (1, "")

@@ -13,8 +13,8 @@ import pytest
 from cli_parts import Run, scripted, write_lines
 from support.cases import each_case
 
-from judges.rows import as_trace, cell
-from worker.cli.options import read_traces
+from judges.parsing.rows import as_trace, cell
+from worker.base.commands.options import read_traces
 
 ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "texts": ({"inputs": "Why?", "outputs": "So."}, {"input": "Why?", "output": "So."}),
@@ -199,7 +199,7 @@ def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: 
     def broken(_: object) -> None:
         raise ZeroDivisionError("of the thread")
 
-    monkeypatch.setattr("worker.cli.evaluate.trace_files.csv_lines", broken)
+    monkeypatch.setattr("worker.base.commands.trace_files.csv_lines", broken)
     Path("rows.csv").write_text(CSV, encoding="utf-8")
     with pytest.raises(ZeroDivisionError, match="of the thread"):
         run("evaluate", "rows.csv", "--judge", "safety")

@@ -12,11 +12,11 @@ from stage_parts import HOUR, Chosen, Ground, make_trace, make_verdict, settings
 from support.processes import free_port
 
 from judges.core.verdict import Score
-from worker.board.index import VerdictIndex
-from worker.board.overview import read_funnel
-from worker.queue.batch import Evaluation, Item
-from worker.queue.ledger import DeadLetter, Ledger
-from worker.verdict_filter import VerdictFilter
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Ledger
+from worker.features.board.index import VerdictIndex
+from worker.features.board.overview import read_funnel
 
 NOW_S = 1_700_000_000.0
 

@@ -13,13 +13,13 @@ from redis import Redis
 from judges.core.verdict import Verdict
 from judges.registry import configured
 from tracejudge import Trace
-from worker.config.loading import load
-from worker.explanation import explain, place
-from worker.lookup import scan_verdicts
-from worker.monitor.label_store import labelled_trace
-from worker.storage.client import Store
-from worker.storage.keys import Keys
-from worker.verdict_filter import VerdictFilter, outcome_of
+from worker.base.lookup.explanation import explain, place
+from worker.base.lookup.label_store import labelled_trace
+from worker.base.lookup.lookup import scan_verdicts
+from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
+from worker.core.config.loading import load
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 REFUND = "0af7651916cd43dd8448eb211c80319c"
 LENT = "0af7651916cd43dd8448eb211c80319d"

@@ -11,9 +11,9 @@ from cli_parts import TRACE_ID, Run
 from redis import Redis
 
 from judges.core.verdict import Score, Verdict
-from worker.cli import tail
-from worker.storage.client import Store
-from worker.storage.keys import Keys
+from worker.base.lookup import tail
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 numbers = itertools.count()
 

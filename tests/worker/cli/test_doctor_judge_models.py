@@ -6,10 +6,10 @@ from stage_parts import Ground, make_verdict, settings_of
 from judges.core.faults import Fault
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
-from worker.cli.doctor.judge_models import families, same_family
-from worker.cli.lint import setting_warnings
-from worker.config.settings import JudgeCalibration, Settings
-from worker.telemetry.finding import ok
+from worker.base.doctor.finding import ok
+from worker.base.doctor.judge_models import families, same_family
+from worker.base.doctor.lint import setting_warnings
+from worker.core.config.settings import JudgeCalibration, Settings
 
 DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
 

@@ -4,9 +4,9 @@ import msgspec
 from judging_parts import choose
 from stage_parts import Ground, make_verdict, settings_of
 
-from worker.cli.doctor import judge_versions
-from worker.queue.ledger import DeadLetter, Ledger
-from worker.telemetry.finding import ok, warning
+from worker.base.doctor.command import judge_versions
+from worker.base.doctor.finding import ok, warning
+from worker.core.queue.ledger import DeadLetter, Ledger
 
 OTHER = "0" * 32
 WAITS = warning(

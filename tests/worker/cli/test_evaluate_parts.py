@@ -19,16 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.virtual_time import run_virtually
 
+from judges.calling.runs import JudgeRunner, TimedAssessment, in_order
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, RateLimitedError
 from judges.core.verdict import Assessment
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes, LimitedModel, Retries, RetryBudget
 from judges.endpoints.limiter import EndpointLimiter, LimiterClock
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
-from judges.runs import JudgeRunner, TimedAssessment, in_order
 from tracejudge import Trace
-from worker.cli.evaluate.trace_files import Line, Output, lines, trace_of
-from worker.selection.stream_entry import TraceEntry
+from worker.base.commands.trace_files import Line, Output, lines, trace_of
+from worker.core.selection.stream_entry import TraceEntry
 
 SAFETY = catalogue()["safety"]
 TRACE = Trace(trace_id="1", service="s", output="It is.")

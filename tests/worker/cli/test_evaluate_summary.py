@@ -5,7 +5,7 @@ from test_cli_tail import verdict
 
 from judges.core.verdict import Call
 from judges.registry import catalogue
-from worker.cli.evaluate.summary import JudgeSum, judge_line
+from worker.features.lab.summary import JudgeSum, judge_line
 
 ASKED = (Call(1000.0, 1.0, "ok"),)
 

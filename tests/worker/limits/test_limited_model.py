@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import Scrape, parse
 from support.virtual_time import run_virtually
 
+from judges.calling.evaluation import evaluate
 from judges.core.model import (
     BadModelRequestError,
     ChatModel,
@@ -27,13 +28,12 @@ from judges.core.verdict import Refusals
 from judges.endpoints import client as limited_model
 from judges.endpoints.client import LimitedModel, Retries
 from judges.endpoints.limiter import EndpointLimiter, LimiterClock
-from judges.evaluation import evaluate
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.config.settings import Settings
-from worker.telemetry.calls import CallMetrics
-from worker.telemetry.metrics import Metrics
+from worker.core.config.settings import Settings
+from worker.core.telemetry.calls import CallMetrics
+from worker.core.telemetry.metrics import Metrics
 
 REQUEST = ChatRequest((Message("user", "Is it?"),), "safety", {}, dict)
 ANSWER = "yes!"

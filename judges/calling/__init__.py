@@ -1,0 +1,1 @@
+"""One judge on one trace: check, cut, ask, read, score."""

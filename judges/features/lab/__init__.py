@@ -1,0 +1,1 @@
+"""The judges as functions of Python, in scripts and notebooks."""

@@ -1,0 +1,1 @@
+"""What became of every trace, as counts that add up."""

@@ -1,0 +1,206 @@
+"""Accounting: what became of every trace and every evaluation, and what is unexplained (contract, section 4).
+
+The counts come from the scripts that did the work, in the same step. Unfinished work is not counted but looked up: in
+the stream, in the batches, in the totals of producers. ``lost`` is what neither explains. All functions raise
+StoreError if Redis does not answer.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import methodcaller
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from worker.core.queue.batch import EvaluationRef
+from worker.core.queue.ledger import evaluation_states
+from worker.core.storage.client import Store
+from worker.core.storage.keys import INGEST_GROUP
+from worker.core.telemetry.backlog import measure
+
+# After this silence a producer is gone: a live one reports at least each hour.
+PRODUCER_SILENCE_S: Final = 2 * 86_400
+_ATTEMPTS: Final = 20
+# Producers read at once: Redis serves no other client meanwhile.
+_CHUNK_COUNT: Final = 1_000
+_TRACE_ENDS: Final = ("cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
+_EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
+_WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "removed", "unreadable", "session"})
+_SESSION_ENDS: Final = ("judged", "dropped", "expired", "removed")
+
+
+class Account(Struct, frozen=True):
+    """The accounting at one moment. ``lost`` is negative where something counts twice."""
+
+    published: int
+    dropped: int
+    cut_off: int
+    lost_by_redis: int
+    invalid: int
+    duplicate: int
+    no_rule: int
+    not_sampled: int
+    shed: int
+    sampled: int
+    unread: int
+    chosen: int
+    scored: int
+    abstained: int
+    unscored: int
+    dead: int
+    waiting: int
+    removed: int
+    lost: int
+    reasons: Mapping[str, int]
+    """Drops, invalid entries, unscored and dead evaluations by reason, as ``unscored:timeout``; evaluations shed by
+    judge model, as ``shed:gpt-6-luna``; unreadable batches set aside, each time, as ``unreadable:wrong_type``; traces
+    gathered for conversations as ``session:gathered``, and conversations as ``session:opened`` and ``session:judged``,
+    ``updated`` (judged again), ``dropped`` (before they were judged), ``expired`` and ``removed`` (forgotten)."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether all work is finished."""
+        return self.unread == 0 and self.waiting == 0 and self.gathering == 0
+
+    @property
+    def gathering(self) -> int:
+        """Conversations that have not been judged for the first time."""
+        ended = sum(self.reasons.get(f"session:{end}", 0) for end in _SESSION_ENDS)
+        return max(0, self.reasons.get("session:opened", 0) - ended)
+
+
+class _ItemIds(Struct):
+    evaluations: list[EvaluationRef]
+
+
+class _BatchIds(Struct):
+    items: list[_ItemIds]
+
+
+class _ProducerTotals(NamedTuple):
+    """What producers' hashes hold beyond the counts; the answer of the script ``producers``."""
+
+    published: int = 0
+    sent: int = 0
+    lost_by_redis: int = 0
+    trimmed: int = 0
+
+
+def read_account(store: Store) -> Account:
+    """Read the accounting.
+
+    While work goes on, its parts cannot be read in one instant, so of several readings the one with the least
+    unexplained is returned. What is really lost is unexplained in all of them.
+    """
+    best = _read_once(store)
+    for _ in range(_ATTEMPTS - 1):
+        if best.lost == 0:
+            break
+        best = min(best, _read_once(store), key=lambda account: abs(account.lost))
+    return best
+
+
+def summed(accounts: Sequence[Account]) -> Account:
+    """Add up the accountings of all shards; a loss on one is not evened out by a duplicate on another."""
+    totals = {
+        name: sum(getattr(one, name) for one in accounts)
+        for name in Account.__struct_fields__
+        if name not in {"lost", "reasons"}
+    }
+    reasons: Counter[str] = Counter()
+    for one in accounts:
+        reasons.update(one.reasons)
+    lost = sum(max(0, one.lost) for one in accounts) or sum(one.lost for one in accounts)
+    return Account(**totals, lost=lost, reasons=dict(sorted(reasons.items())))
+
+
+def forget_producers(store: Store) -> int:
+    """Remove the keys of producers that are gone, and account for their remainders; return how many.
+
+    At most a thousand per call; the next call continues. Any number of workers may call it at once; it can be repeated.
+    """
+    keys = store.keys
+    silence_ms = PRODUCER_SILENCE_S * 1000
+    before_ms = store.now_ms() - silence_ms
+    silent = store.call(lambda client: client.zrangebyscore(keys.producers, "-inf", before_ms, 0, _CHUNK_COUNT))
+    if not silent:
+        return 0
+    fixed = (keys.producers, keys.traces, keys.account_now(), keys.account_all)
+    names = (*fixed, *(keys.producer(raw.decode()) for raw in silent))
+    return int(store.run("forget_producers", names, (INGEST_GROUP, silence_ms, *silent)))
+
+
+def _read_once(store: Store) -> Account:
+    found = store.call(lambda client: client.hgetall(store.keys.account_all))
+    counts = {name.decode(): int(amount) for name, amount in found.items()}
+    members = store.call(lambda client: client.zrange(store.keys.producers, 0, -1))
+    names = [store.keys.producer(raw.decode()) for raw in members]
+    chunks = (names[first : first + _CHUNK_COUNT] for first in range(0, len(names), _CHUNK_COUNT))
+    answers = [store.run("producers", chunk, ()) for chunk in chunks]
+    producers = _ProducerTotals(*map(sum, zip(*answers, strict=True)))
+    lag = measure(store).traces.lag
+    waiting = _waiting(store)
+    ends = {name: counts.get(name, 0) for name in (*_TRACE_ENDS, *_EVALUATION_ENDS)}
+    published, dropped = counts.get("published", 0) + producers.published, counts.get("dropped", 0)
+    sent = counts.get("sent", 0) + producers.sent
+    bare = counts.get("bare", 0)
+    ends["lost_by_redis"] += producers.lost_by_redis
+    in_buffers = published - bare - dropped - sent
+    # Producers' unread traces are in the stream, lost by Redis, or cut off. Cut-offs also count reports, feedback, and
+    # entries without a producer, which are published only when they are read: the others.
+    not_read = max(0, sent - ends["lost_by_redis"] - (counts.get("arrived", 0) - bare))
+    others = min(ends["cut_off"], counts.get("cut_off_others", 0)) if lag else 0
+    ends["cut_off"] = min(ends["cut_off"] - others, not_read)
+    in_stream = min(not_read - ends["cut_off"], lag)
+    # Redis 6.2 does not count added entries: what producers trimmed is known when their entries are read.
+    ends["cut_off"] += min(not_read - in_stream - ends["cut_off"], producers.trimmed)
+    unread = in_buffers + in_stream
+    lost_traces = published - dropped - unread - sum(ends[name] for name in _TRACE_ENDS)
+    chosen = counts.get("chosen", 0)
+    lost_evaluations = chosen - waiting - sum(ends[name] for name in _EVALUATION_ENDS)
+    # Redis had confirmed what a key held that somebody removed, and its content cannot be counted any more.
+    if counts.get("vanished:traces") and lost_traces > 0:
+        ends["lost_by_redis"] += lost_traces
+        lost_traces = 0
+    if counts.get("vanished:batches") and lost_evaluations > 0:
+        ends["removed"] += lost_evaluations
+        counts["removed:lost_by_redis"] = lost_evaluations
+        lost_evaluations = 0
+    # A loss in one sum must not be evened out by a duplicate in the other.
+    is_mixed = lost_traces * lost_evaluations < 0
+    return Account(
+        published=published,
+        dropped=dropped,
+        unread=unread,
+        chosen=chosen,
+        waiting=waiting,
+        lost=max(lost_traces, lost_evaluations) if is_mixed else lost_traces + lost_evaluations,
+        reasons={
+            name: amount
+            for name, amount in sorted(counts.items())
+            if ":" in name and name.split(":", 1)[0] in _WITH_REASONS
+        },
+        **ends,
+    )
+
+
+def _waiting(store: Store) -> int:
+    """Count evaluations in batches that are neither in the ledger nor dead."""
+    keys = store.keys
+    waiting = 0
+    for raw in store.call(lambda client: client.zrange(keys.leases, 0, -1)):
+        # MGET, because GET fails if the key holds another type: such a batch must not hide all others.
+        (payload,) = store.call(methodcaller("mget", [keys.batch(raw.decode())]))
+        if not payload:
+            continue
+        try:
+            batch = msgspec.json.decode(payload, type=_BatchIds)
+        except (msgspec.DecodeError, RecursionError):
+            # A newer version: its evaluations stay unexplained here, and a worker of that version accounts for them.
+            continue
+        periods = {one.id: one.period for item in batch.items for one in item.evaluations}
+        # Evaluations with a retry under way are dead until their verdicts exist.
+        states = evaluation_states(store, periods)
+        waiting += sum(not state.ended and not state.dead for state in states.values())
+    return waiting

@@ -1,0 +1,1 @@
+"""The command line: options that commands share, and the commands that belong to no other part."""

@@ -1,0 +1,338 @@
+"""Options, output and helpers that several commands share."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
+
+import click
+import msgspec
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import tracejudge
+from judges.core.backoff import backoff_s
+from judges.core.combine import Combine
+from judges.core.judge import Judge
+from judges.core.prompt import neutralise
+from judges.custom.definition import nearest
+from judges.endpoints.availability import LimiterEvents
+from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
+from judges.models.registry import ModelSettingsError, build
+from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
+from judges.registry import configured, read_judge, shown
+from worker.base.lookup.lookup import TraceNotFoundError
+from worker.base.replay.replay import parse_time
+from worker.core.config.errors import first_raised
+from worker.core.config.judge_files import checked, file_of
+from worker.core.config.loading import load
+from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.selection.lenient import NoTraceError, value_of
+from worker.core.storage.client import Store, StoreError, address, make_stores
+from worker.core.storage.keys import Keys
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+# Standard output: the result.
+OUT: Final = Console()
+# Standard error: progress and remarks.
+NOTES: Final = Console(stderr=True)
+_WIDE: Final = 1000
+_FIRST_BACKOFF_S: Final = 0.05
+_MAX_BACKOFF_S: Final = 5.0
+
+
+def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Combine several options into one decorator."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(given):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml if there is one.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
+# The options of every command that uses Redis.
+REDIS: Final = options(
+    CONFIG, click.option("--redis-url", metavar="URL", help="Address of the only Redis; else those configured.")
+)
+# The first options of every filter of verdicts; the others have words of their own in each command.
+PATTERNS: Final = options(
+    click.option(
+        "--service",
+        "services",
+        multiple=True,
+        metavar="PATTERN",
+        help="Only these services, with *, ? and [...] as in rules.",
+    ),
+    click.option("--judge", "judges", multiple=True, metavar="PATTERN", help="Only these judges."),
+)
+TRIES = click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    default=OFFLINE_TRIES,
+    show_default=True,
+    metavar="N",
+    help="How often to send a request when the model is busy, slow or unreachable.",
+)
+# The options of every command that judges traces of files.
+OFFLINE: Final = options(
+    TRIES,
+    click.option(
+        "--model",
+        "model_names",
+        multiple=True,
+        metavar="NAME",
+        help="The [models.NAME] that judges; repeatable. Else the judge's own, or default.",
+    ),
+    click.option(
+        "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
+    ),
+    CONFIG,
+    JSON,
+)
+
+
+def amount(count: int, noun: str) -> str:
+    """Write a number with its noun."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def reasons_in_words(unscored: Mapping[str, int]) -> str:
+    """List counts by reason on one line."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(unscored.items())) or "none"
+
+
+def plain(text: str) -> str:
+    """Put foreign text on one line, with nothing in it that rich or the terminal interprets."""
+    return escape(neutralise(" ".join(text.split())))
+
+
+def note(text: str) -> None:
+    """Print a remark on standard error, as it is."""
+    NOTES.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_json(document: object) -> None:
+    """Print a JSON document on one line of standard output."""
+    print(msgspec.json.encode(document).decode(), flush=True)
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a sentence, wrapped on a terminal only."""
+    console.print(line, markup=False, soft_wrap=not console.is_terminal)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table, at least as wide as its title; wrapped on a terminal only."""
+    if isinstance(table.title, str):
+        table.min_width = cell_len(console.render_str(table.title).plain)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        Console(file=console.file, width=_WIDE).print(table)
+
+
+def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table:
+    """Lay out counts with their names and meanings."""
+    table = Table(title=title, show_header=False, box=None, padding=(0, 2))
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for name, count, meaning in rows:
+        table.add_row(name, f"{count:,}", meaning)
+    return table
+
+
+def connect(config: str | None, redis_url: str | None, *, needs_all: bool = False) -> tuple[Settings, Store]:
+    """Load the settings and connect to Redis, as ``open_store`` does."""
+    settings = load(os.environ, config, {"redis_url": redis_url})
+    note_unknown_variables(settings)
+    return settings, open_store(settings, needs_all=needs_all)
+
+
+def note_unknown_variables(settings: Settings) -> None:
+    """Print a line for each variable that looks like a setting and is none."""
+    for variable in unknown_variables(settings, os.environ):
+        note(f"tracejudge: {variable}")
+
+
+def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
+    """Connect to Redis, of several to all; return the first, which knows the others. The error names an address.
+
+    Args:
+        settings: The settings.
+        needs_all: Fail where one of several does not answer; else say so, and go on with the others.
+    """
+    stores = make_stores(settings.redis_urls, Keys(settings.prefix))
+    # `--redis-url` may name any shard.
+    stores[0].checks_place = len(stores) > 1
+    if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
+        for one in stores:
+            context.call_on_close(one.close)
+    for one in stores:
+        try:
+            one.call(lambda client: client.ping())
+        except StoreError as error:
+            said = f"{error}: {one.address}"
+            if one is stores[0] or needs_all:
+                raise StoreError(f"{said}; {redis_fix(_config_file(), settings)}") from error
+            note(f"shard {one.shard}: {said}; what it holds is missing here")
+            one.is_away = True
+    return stores[0]
+
+
+def _config_file() -> str | None:
+    """Return the configuration file of the running command, None if there is none."""
+    context = click.get_current_context(silent=True)
+    return config_path(os.environ, None if context is None else context.params.get("config"))
+
+
+@contextmanager
+def trace_errors() -> Iterator[None]:
+    """End the command with exit code 1 and the reason where no trace, or more than one, has the id that was given."""
+    try:
+        yield
+    except TraceNotFoundError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def moments(store: Store, **given: str | None) -> dict[str, int | None]:
+    """Parse times by the clock of Redis, which dates entries: option name to milliseconds since the epoch."""
+    now_s, parsed = store.now_ms() / 1000, dict[str, int | None]()
+    for name, text in given.items():
+        try:
+            parsed[name] = None if text is None else int(parse_time(text, now_s) * 1000)
+        except ValueError as error:
+            raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from error
+    return parsed
+
+
+def output_file(path: str | None) -> "AbstractContextManager[TextIO]":
+    """Open the file of `--output`, only for whoever runs the command; standard output without one."""
+    if path is None:
+        return nullcontext(sys.stdout)
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"--output: {path}: {error.strerror}") from error
+
+
+def with_retries(action: Callable[[], T], error: type[Exception], tries: int) -> T:
+    """Repeat an action while it raises ``error``, with growing pauses; the last error is raised."""
+    for failures in range(tries - 1):
+        try:
+            return action()
+        except error:
+            time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.0))
+    return action()
+
+
+def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
+    """Return judges as they are configured, each once."""
+    known = configured(settings.judges)
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"there is no judge {name!r}{nearest(name, known)}")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def offline_judges(
+    config: str | None, *given: str, models: Sequence[str] | None = None
+) -> tuple[Settings, tuple[Judge, ...]]:
+    """Load the settings and the given judges, each a name or a file, which may replace a judge of the configuration.
+
+    A file is whatever ends in `.toml`, or is no judge and is a file. No model need be called default. ``models`` are
+    those of `--model`; where it is empty, the models that the judges name must exist.
+    """
+    settings = load(os.environ, config, needs_rules=False)
+    note_unknown_variables(settings)
+
+    def is_file(one: str) -> bool:
+        try:
+            return one.endswith(".toml") or (one not in configured(settings.judges) and Path(one).is_file())
+        except (OSError, ValueError):
+            # A name that no file can have, or a folder without permission.
+            return False
+
+    files = {one: read_judge(Path(one)) for one in given if is_file(one)}
+    absent = {one for one in given if one not in files and one not in configured(settings.judges)}
+    if found := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
+        raise click.UsageError(f"there is no judge {found[0].stem!r}; give its file {found[0]}, or set judges_folder")
+    with_files = msgspec.structs.replace(settings, judges={**settings.judges, **first_raised(checked(files.values()))})
+    judges = judges_named(with_files, *(files[one].name if one in files else one for one in given))
+    places = {table.name: table.place.at("model") for table in files.values()}
+    for judge in judges if models == () else ():
+        if judge.model is not None and judge.model not in settings.models:
+            file = file_of(Path(settings.judges_folder), judge.name) if settings.judges_folder else None
+            place = places.get(judge.name, f"judges.{judge.name}.model" if file is None else f"{shown(file)}: model")
+            raise SettingsError(f"{place}: there is no [models.{judge.model}]{nearest(judge.model, settings.models)}")
+    return with_files, judges
+
+
+def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:
+    """Make the model of `[models.NAME]` under the limits of the worker, with at most ``tries`` attempts of a request.
+
+    ``events_at`` makes the receiver of the limiter's events from the endpoint's address.
+    """
+    if name not in settings.models:
+        raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
+    try:
+        model = build(settings.models[name], os.environ, settings.proxy)
+    except ModelSettingsError as error:
+        place = place_of("models", os.environ, _config_file())
+        raise SettingsError(f"{place}: models.{name}.{error}") from error
+    where = address(model.settings.base_url) if model.settings.base_url else "the endpoint"
+    return offline_model(model, events_at(where), tries)
+
+
+class Line(NamedTuple):
+    """A line of a file: a trace, or the error in it."""
+
+    number: int
+    trace: tracejudge.Trace | None
+    error: str | None
+
+
+def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
+    """Read traces from JSON lines or CSV; empty lines are skipped.
+
+    Args:
+        file: The open file.
+        rows: Whether rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
+    """
+    buffer = getattr(file, "buffer", None)
+    lines = file if buffer is None else text_lines(buffer)
+    if is_csv(file):
+        for row in csv_rows(lines):
+            yield Line(row.number, None, row.error) if row.error else _converted(row.number, row.fields)
+        return
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        if fault := encoding_fault(text):
+            yield Line(number, None, fault)
+            continue
+        try:
+            row = value_of(text.encode())
+        except NoTraceError:
+            yield Line(number, None, "is not JSON")
+        else:
+            yield _converted(number, as_trace(row) if rows and isinstance(row, dict) else row)
+
+
+def _converted(number: int, fields: object) -> Line:
+    try:
+        return Line(number, msgspec.convert(fields, tracejudge.Trace), None)
+    except msgspec.ValidationError as error:
+        return Line(number, None, f"is not a trace: {error}")

@@ -1,0 +1,102 @@
+"""`tracejudge publish`: traces from a file into the stream, each line as it stands."""
+
+import sys
+from collections import Counter
+from typing import Final
+
+import click
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from tracejudge.delivery.buffer import Batch, Entry, Kind
+from tracejudge.delivery.transport import RedisStream
+from tracejudge.ids import fresh_id
+from tracejudge.log import DeliveryError
+from tracejudge.sharding import shard_of
+from worker.base.commands.options import NOTES, REDIS, amount, connect, note, with_retries
+from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of
+from worker.core.config.reading import producer_settings
+from worker.core.config.settings import MIB, Settings
+from worker.core.storage.client import StoreError
+
+_CHUNK: Final = 500
+# One command holds a chunk in memory here and in Redis.
+_CHUNK_BYTES: Final = 4 * MIB
+_MAX_SHOWN: Final = 10
+_TRIES: Final = 5
+
+
+@click.command("publish")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@REDIS
+def command(file: str, config: str | None, redis_url: str | None) -> None:
+    """Publish the traces of FILE, a JSON object a line ('-' is standard input).
+
+    Each line goes into the stream unchanged, so a line that is published twice is judged once, and its verdict has the
+    evaluation id that `tracejudge evaluate` gives it. Exit code 1 when a line is not a trace or Redis did not accept
+    everything.
+    """
+    settings, store = connect(config, redis_url, needs_all=True)
+    # The connection only proved that Redis answers; batches go through the SDK's own, which makes them count once.
+    for one in store.shards:
+        one.close()
+    senders = [_Sender(settings, shard) for shard in range(len(settings.redis_urls))]
+    wrong = 0
+    unknown: Counter[str] = Counter()
+    columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
+    with open_source(file) as source, Progress(*columns, console=NOTES) as progress:
+        task = progress.add_task("publishing", total=None)
+        try:
+            for line in split_lines(source, settings.max_trace_bytes):
+                entry = trace_of(line, settings.max_trace_bytes)
+                if isinstance(entry, str):
+                    wrong += 1
+                    if wrong <= _MAX_SHOWN:
+                        note(f"line {line.number}: {entry}")
+                    continue
+                unknown.update(entry.unknown)
+                shard = shard_of(entry.trace.trace_id, entry.trace.session_id, len(senders))
+                if senders[shard].add(line.payload):
+                    progress.update(task, completed=sum(one.published for one in senders))
+            for sender in senders:
+                sender.send()
+            progress.update(task, completed=sum(one.published for one in senders))
+        except StoreError:
+            NOTES.print(f"{amount(sum(one.published for one in senders), 'trace')} published; not all arrived")
+            raise
+    published = sum(one.published for one in senders)
+    note_unknown_fields(unknown)
+    NOTES.print(f"{amount(published, 'trace')} published, {amount(wrong, 'line')} skipped")
+    sys.exit(1 if wrong else 0)
+
+
+class _Sender:
+    """Sends numbered batches of one producer to one Redis, as the SDK does: a batch sent twice is stored once."""
+
+    def __init__(self, settings: Settings, shard: int) -> None:
+        self.published = 0
+        self._stream = RedisStream(producer_settings(settings, "tracejudge-publish", shard=shard), fresh_id())
+        self._number = self._size = 0
+        self._chunk: list[bytes] = []
+
+    def add(self, payload: bytes) -> bool:
+        """Add a trace; return whether that sent a batch."""
+        self._chunk.append(payload)
+        self._size += len(payload)
+        is_full = len(self._chunk) >= _CHUNK or self._size >= _CHUNK_BYTES
+        if is_full:
+            self.send()
+        return is_full
+
+    def send(self) -> None:
+        """Append the traces that were added."""
+        if not self._chunk:
+            return
+        self._number += 1
+        entries = tuple(Entry(Kind.TRACE, payload) for payload in self._chunk)
+        batch = Batch(self._number, entries, items=len(entries), size_bytes=0, settles_through=0, flush_ticket=0)
+        try:
+            with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, _TRIES)
+        except DeliveryError as error:
+            raise StoreError(str(error)) from error
+        self.published += len(entries)
+        self._chunk, self._size = [], 0

@@ -1,0 +1,272 @@
+"""Files of traces and verdicts: lines are read in a thread, so that a slow input does not block evaluations."""
+
+import asyncio
+import contextlib
+import io
+import os
+import stat
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Final, NamedTuple
+
+import click
+import msgspec
+from msgspec.structs import replace
+
+from judges.core.sessions import in_order, join, part
+from judges.custom.definition import nearest
+from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
+from tracejudge import Trace
+from worker.base.commands.options import amount, note, read_traces
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import Session
+from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, value_of
+from worker.core.selection.stream_entry import TraceEntry, read_entry
+from worker.features.sessions.conversations import session_id_of
+
+# Lines read ahead: each may have megabytes.
+_AHEAD: Final = 8
+_MAX_UNKNOWN: Final = 5
+# `tracejudge export` adds it to each trace.
+_VERDICTS: Final = "verdicts"
+_ROW: Final = msgspec.json.Decoder(dict[str, Any])
+_LINE_ENDS: Final = (b"\n", b"\r")
+
+
+class Line(NamedTuple):
+    """A line that is not empty, without its line break, and the bytes of the file to its end."""
+
+    number: int
+    payload: bytes
+    end: int
+    error: str | None = None  # Of a row of a CSV file that is no trace.
+
+
+@contextlib.contextmanager
+def open_source(path: str) -> Iterator[BinaryIO]:
+    """Open a file for reading; `-` is standard input."""
+    # Not sys.stdin: a thread that reads it when the process ends, as after Ctrl-C, would crash the interpreter.
+    source = os.fdopen(os.dup(0), "rb") if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below
+    try:
+        yield source
+    finally:
+        # A pipe is left open: closing it would block until the reading thread has its next line.
+        if stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            source.close()
+
+
+async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
+    """Yield the lines that are not empty; a thread reads them, so that a slow input does not block the event loop.
+
+    Of a line longer than ``max_bytes`` only so much is kept that it is seen to be too long.
+    """
+    loop, found = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
+    places, ended = threading.Semaphore(_AHEAD), threading.Event()
+
+    def put(item: Line | Exception | None) -> bool:
+        places.acquire()
+        if not ended.is_set():
+            loop.call_soon_threadsafe(found.put_nowait, item)
+        return not ended.is_set()
+
+    def read() -> None:
+        last: Exception | None = None
+        try:
+            split = csv_lines(source) if is_csv(source) else split_lines(source, max_bytes)
+            if not all(map(put, split)):
+                return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer waits for the next line
+            last = error
+        # The loop may be closed at any step; the lines are not needed any more then.
+        with contextlib.suppress(RuntimeError):
+            put(last)
+
+    threading.Thread(target=read, name="tracejudge-lines", daemon=True).start()
+    try:
+        while (item := await found.get()) is not None:
+            places.release()
+            if isinstance(item, Exception):
+                raise item
+            yield item
+    finally:
+        ended.set()
+        places.release()
+
+
+def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
+    """Read a trace as the worker does, or return what is wrong with the line.
+
+    Texts in another encoding are refused: the worker would judge them with marks in place of letters.
+    """
+    if len(line.payload) > max_bytes:
+        return f"is longer than max_trace_bytes: {max_bytes:,} bytes"
+    text = line.payload.decode("utf-8", "surrogateescape")
+    if fault := encoding_fault(text):
+        return fault
+    entry = read_entry((b"-", {b"v": b"1", b"t": line.payload}), max_bytes)
+    # A service may fail before there is an output; in a file the column has another name.
+    if isinstance(entry, TraceEntry) and NO_OUTPUT not in entry.left_out:
+        return entry
+    # The stream only counts invalid entries; here the user needs the reason.
+    read = read_traces(io.StringIO(text), rows=False)
+    unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
+    return next((one.error for one in read if one.error is not None), unknown)
+
+
+def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
+    """Read a trace, or a row of labelled data as a trace, or return what is wrong with the line."""
+    if line.error:
+        return line.error
+    entry = trace_of(line, max_bytes)
+    if isinstance(entry, TraceEntry) or len(line.payload) > max_bytes:
+        return entry
+    try:
+        row = as_trace(value_of(line.payload.decode().encode(), _ROW.decode))
+    except (NoTraceError, UnicodeDecodeError):
+        return entry
+    return trace_of(line._replace(payload=msgspec.json.encode(row)), max_bytes)
+
+
+def note_unknown_fields(counts: Mapping[str, int]) -> None:
+    """Print the most frequent fields that no trace has, each with a suggestion."""
+    unknown = Counter({name: count for name, count in counts.items() if name != _VERDICTS})
+    for name, count in unknown.most_common(_MAX_UNKNOWN):
+        close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
+        note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}")
+
+
+def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
+    """Yield the lines that are not empty; of one longer than ``max_bytes`` only as much as shows that it is."""
+    most, end, number, part = max_bytes + 2, 0, 0, b""
+    parts = (text.encode("utf-8", "surrogateescape") for text in text_lines(source, most))
+    for first in parts:
+        if first == b"\n" and part.endswith(b"\r"):
+            continue  # one line end, divided where the line became too long
+        number, end, part = number + 1, end + len(first), first
+        while part and not part.endswith(_LINE_ENDS):
+            part = next(parts, b"")
+            end += len(part)
+        payload = first.strip() if len(first.rstrip(b"\r\n")) < most else first[:most]
+        if payload:
+            yield Line(number, payload, end)
+
+
+def csv_lines(source: BinaryIO) -> Iterator[Line]:
+    """Yield the rows of a CSV file as traces in JSON."""
+    is_pipe = not source.seekable()
+    for number, fields, error in csv_rows(text_lines(source)):
+        yield Line(number, msgspec.json.encode(fields), 0 if is_pipe else source.tell(), error)
+
+
+class Output:
+    """A file of lines, or nothing; it holds whole lines only at any time."""
+
+    def __init__(self, file: IO[bytes] | None, name: str, create: Callable[[], IO[bytes]] | None = None) -> None:
+        """Wrap a file that is open for writing at its beginning, or one to ``create``; None discards all lines."""
+        self._file = file
+        self._name = name
+        self._create = create
+        self._written = 0
+
+    def open(self) -> None:
+        """Create the file, unless it is open already; raises UsageError where that fails."""
+        if self._create is not None:
+            try:
+                self._file, self._create = self._create(), None
+            except OSError as error:
+                raise click.UsageError(f"{self._name} cannot be created ({error.strerror})") from error
+
+    def write(self, line: bytes) -> None:
+        """Write a line at once; when that fails, remove its beginning and raise ClickException."""
+        if self._file is None:
+            return
+        rest = memoryview(line + b"\n")
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._file.flush()
+        except OSError as error:
+            if self._file is sys.stdout.buffer:
+                # The interpreter would flush the rest of its buffer at exit, and fail with a traceback.
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._file.fileno())
+                os.close(nowhere)
+            else:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(self._written)
+            raise click.ClickException(f"{self._name} cannot be written ({error.strerror})") from error
+        self._written += len(line) + 1
+
+    def close(self) -> None:
+        """Close the file; standard output stays open."""
+        if self._file is not None and self._file is not sys.stdout.buffer:
+            self._file.close()
+
+
+def open_output(path: str | None, *sources: BinaryIO, force: bool) -> Output:
+    """Return the file for verdicts, to be opened; `-` is standard output.
+
+    Raises:
+        click.UsageError: It would overwrite a file.
+    """
+    if path is None or path == "-":
+        return Output(None if path is None else sys.stdout.buffer, "standard output")
+    try:
+        present = Path(path).stat()
+    except OSError:
+        present = None
+    if present is not None:
+        if any(os.path.samestat(present, os.fstat(source.fileno())) for source in sources):
+            raise click.UsageError(f"{path} is the input; give --output another name")
+        if stat.S_ISREG(present.st_mode) and not force:
+            raise click.UsageError(f"{path} exists; give --output another name, or --force to overwrite it")
+    return Output(None, path, lambda: Path(path).open("wb" if present else "xb", buffering=0))
+
+
+class Conversation(NamedTuple):
+    """The joined traces of a session, the newest of a long one, and what its verdict says of them.
+
+    The joined trace has the tags of all traces; of several values the last one counts.
+    """
+
+    trace: Trace
+    session: Session
+
+
+class Conversations:
+    """Traces of sessions, gathered as a worker gathers them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._traces: dict[str, deque[Trace]] = {}
+        self._totals: dict[str, int] = {}
+        self._tags: dict[str, dict[str, str]] = {}
+        self._bytes = 0
+
+    def add(self, trace: Trace, size: int) -> None:
+        """Add a trace with a session id, of so many bytes.
+
+        Raises:
+            click.ClickException: All conversations are too large to be held at once.
+        """
+        session = session_id_of(trace)
+        kept = self._traces.setdefault(session, deque(maxlen=self._settings.session_max))
+        kept.append(part(trace))
+        self._totals[session] = self._totals.get(session, 0) + 1
+        self._tags.setdefault(session, {}).update(trace.tags or {})
+        self._bytes += size
+        if self._bytes > self._settings.max_session_bytes:
+            most = f"{self._settings.max_session_bytes:,} bytes"
+            fix = "divide the file between two sessions, or raise max_session_bytes"
+            raise click.ClickException(f"the conversations of the file take more than {most}; {fix}")
+
+    def joined(self) -> Iterator[Conversation]:
+        """Yield the conversations in the order of their first traces."""
+        for session, kept in self._traces.items():
+            traces = in_order(list(kept))
+            names = tuple(dict.fromkeys(trace.trace_id for trace in traces))
+            trace = replace(join(traces), tags=self._tags[session] or None)
+            yield Conversation(trace, Session(1, self._totals[session], names))

@@ -1,0 +1,208 @@
+"""Finding, reading and pruning dead letters.
+
+Letters are filtered without the texts of their traces, and read in chunks. All functions raise StoreError if Redis does
+not answer.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import redis
+
+from tracejudge import Trace
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import KNOWN_VERSIONS
+from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.core.storage.client import CHUNK_BYTES, Store, next_count, redis_now_ms
+
+_FIRST_CHUNK_COUNT: Final = 16
+_CHUNK_COUNT: Final = 500
+_PRUNE_COUNT: Final = 200
+_MAX_PRUNE_CHUNKS: Final = 50
+_T = TypeVar("_T", StoredDeadLetter, DeadLetter)
+_D = TypeVar("_D", StoredDeadLetter, Trace)
+_decode_letter = msgspec.json.Decoder(StoredDeadLetter).decode
+_decode_trace = msgspec.json.Decoder(Trace).decode
+
+
+class Retry(NamedTuple):
+    """The retries of a letter: how many were automatic, and the batch of the current one or empty."""
+
+    times: int = 0
+    batch_id: str = ""
+
+    @classmethod
+    def read(cls, mark: bytes | None) -> "Retry":
+        """Read a mark, the value of a field of `dead:retries`."""
+        if not mark:
+            return cls()
+        times, _, batch_id = mark.decode().partition(" ")
+        return cls(int(times), batch_id)
+
+
+class FoundDeadLetter(NamedTuple, Generic[_T]):
+    """A letter with or without its trace, its bytes, its mark in `dead:retries`, and when it was given up.
+
+    The time is by Redis' clock.
+    """
+
+    letter: _T
+    size: int
+    mark: str
+    given_up_ms: float
+
+    @property
+    def retry(self) -> Retry:
+        """Its retries."""
+        return Retry.read(self.mark.encode())
+
+
+class DeadLetterStore:
+    """The dead letters in one Redis.
+
+    Attributes:
+        unreadable: Letters skipped so far because another version wrote them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.unreadable = 0
+        self._store = store
+        self._keys = store.keys
+
+    def find(self, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+        """Find letters, in the order of the times they were given up."""
+        lowest = "-inf" if wanted.since_ms is None else wanted.since_ms
+        highest = "+inf" if wanted.until_ms is None else wanted.until_ms
+        found = self._store.call(lambda client: client.zrangebyscore(self._keys.dead_due, lowest, highest))
+        # Before the letters are read: an id selects few of them.
+        prefixes = tuple(wanted.ids) or ""
+        ids = [name for name in map(bytes.decode, found) if name.startswith(prefixes)]
+        return (found for found in self.heads(ids[::-1] if newest_first else ids) if wanted.accepts(found.letter))
+
+    def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
+        """Read whole letters; those that no longer exist are left out."""
+
+        def read_traces(names: list[str], client: "redis.Redis") -> Any:
+            return client.hmget(self._keys.dead_traces, names)
+
+        for chunk in self._chunks(evaluation_ids):
+            names = list(dict.fromkeys(found.letter.trace for found in chunk))
+            position, count = 0, _FIRST_CHUNK_COUNT
+            # Traces may be megabytes each, so they are read in smaller chunks; letters that share one get it once.
+            while position < len(names):
+                part = names[position : position + count]
+                raw_traces = self._store.call(partial(read_traces, part))
+                traces = dict(zip(part, raw_traces, strict=True))
+                position += count
+                size = sum(len(trace or b"") for trace in raw_traces)
+                count = next_count(count, len(part), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
+                for found in chunk:
+                    raw = traces.get(found.letter.trace)
+                    trace = self._decoded(_decode_trace, raw)
+                    if raw is not None and trace is not None:
+                        size = found.size + len(raw)
+                        yield FoundDeadLetter(found.letter.whole(trace), size, found.mark, found.given_up_ms)
+
+    def heads(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+        """Read letters without their traces; those that no longer exist are left out."""
+        for chunk in self._chunks(evaluation_ids):
+            yield from chunk
+
+    def _chunks(self, ids: Sequence[str]) -> Iterator[list[FoundDeadLetter[StoredDeadLetter]]]:
+        keys = self._keys
+
+        def read(some: list[str], pipe: "redis.client.Pipeline") -> None:
+            pipe.hmget(keys.dead, some)
+            pipe.hmget(keys.dead_retries, some)
+            pipe.zmscore(keys.dead_due, some)
+
+        for first in range(0, len(ids), _CHUNK_COUNT):
+            some = list(ids[first : first + _CHUNK_COUNT])
+            found = zip(*self._store.pipeline(partial(read, some)), strict=True)
+            existing = ((raw, mark, due) for raw, mark, due in found if raw is not None and due is not None)
+            letters = ((self._decoded(_decode_letter, raw), raw, mark, due) for raw, mark, due in existing)
+            yield [
+                FoundDeadLetter(letter, len(raw), (mark or b"").decode(), due)
+                for letter, raw, mark, due in letters
+                if letter is not None
+            ]
+
+    def _decoded(self, decode: Callable[[bytes], _D], raw: bytes | None) -> _D | None:
+        if raw is None:
+            return None
+        with suppress(msgspec.DecodeError, RecursionError):
+            found = decode(raw)
+            if isinstance(found, Trace) or found.v in KNOWN_VERSIONS:
+                return found
+        self.unreadable += 1
+        return None
+
+
+class AllDeadLetters:
+    """The dead letters of all shards, in one order.
+
+    Attributes:
+        by_shard: The Redis servers with the letters in each.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.by_shard = {one: DeadLetterStore(one) for one in store.answering}
+
+    @property
+    def unreadable(self) -> int:
+        """Letters skipped so far because another version wrote them."""
+        return sum(one.unreadable for one in self.by_shard.values())
+
+    def find(self, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+        """Find letters, in the order of the times they were given up."""
+        found = (one.find(wanted, newest_first=newest_first) for one in self.by_shard.values())
+        return heapq.merge(*found, key=lambda letter: letter.given_up_ms, reverse=newest_first)
+
+    def ids(self, wanted: VerdictFilter) -> dict[Store, list[str]]:
+        """List the evaluations of letters by Redis server, in each the oldest first."""
+        return {
+            one: [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
+            for one, letters in self.by_shard.items()
+        }
+
+    def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
+        """Read whole letters; those that no longer exist are left out."""
+        for one in self.by_shard.values():
+            yield from one.read(evaluation_ids)
+
+
+def prune(store: Store, settings: Settings) -> int:
+    """Remove dead letters that are too old, and the oldest of too many or too large ones; return how many.
+
+    At most 10,000 per call, two hundred in one step; the next call continues. Any number of workers may call it at
+    once: each letter is removed, and counted, once. A letter whose retry is under way is removed as well, and the
+    verdict of that retry no longer counts.
+    """
+    ledger, keys = Ledger(store, settings), store.keys
+    total = 0
+
+    def prunable(client: "redis.Redis") -> tuple[Any, int]:
+        """List the oldest letters over a cap, and the bytes above which they are removed; -1 removes all of them."""
+        # By Redis' clock, which dated the letters.
+        oldest_ms = redis_now_ms(client) - int(settings.dead_retention * 1000)
+        excess = client.zcard(keys.dead_due) - settings.max_dead
+        if excess > 0:
+            return client.zrange(keys.dead_due, 0, min(excess, _PRUNE_COUNT) - 1, withscores=True), -1
+        expired = client.zrangebyscore(keys.dead_due, "-inf", oldest_ms, start=0, num=_PRUNE_COUNT, withscores=True)
+        if expired or int(client.hget(keys.dead_refs, "bytes") or 0) <= settings.max_dead_bytes:
+            return expired, -1
+        return client.zrange(keys.dead_due, 0, _PRUNE_COUNT - 1, withscores=True), settings.max_dead_bytes
+
+    for _ in range(_MAX_PRUNE_CHUNKS):
+        letters, above_bytes = store.call(prunable)
+        if not letters:
+            break
+        ids, latest_ms = [raw.decode() for raw, _ in letters], int(letters[-1][1])
+        # A letter renewed meanwhile has a later time, and is kept.
+        total += sum(ledger.remove(ids, given_up_until_ms=latest_ms, above_bytes=above_bytes))
+    return total

@@ -1,0 +1,1 @@
+"""Delivery of verdicts to receivers, with retries and counted reasons."""

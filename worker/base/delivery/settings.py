@@ -1,0 +1,276 @@
+"""Settings of receivers, `[receivers.NAME]`: one class per kind; each key is checked for its kind."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from msgspec import Meta, Struct
+
+from judges.core.faults import Fault, fault_of
+from judges.models.credentials import is_endpoint
+from tracejudge.redis_url import has_misplaced_login
+from worker.core.config.serving import Secret
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+HttpUrl = Annotated[str, Meta(extra={"schemes": ("http", "https")})]
+QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
+_Timeout = Annotated[float, Meta(gt=0, le=600)]
+
+
+def base_url(url: str, paths: tuple[str, ...]) -> str:
+    """Return an address without the path that requests add to it, and without a slash at its end."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    own = max((own for own in paths if path.endswith(own)), key=len, default="")
+    return parts._replace(path=path.removesuffix(own).rstrip("/")).geturl()
+
+
+def url_fault(key: str, url: str) -> Fault | None:
+    """Check the address of an HTTP server; the URL, which may hold a password, is never repeated."""
+    if has_misplaced_login(url):
+        return fault_of(key, QUOTING)
+    if "://" not in url:
+        return Fault(key, "has no scheme", "write http:// or https:// before the host")
+    return None if is_endpoint(url) else Fault(key, "must be http://host:port or https://host:port")
+
+
+class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the value of a header is kept.
+
+    Attributes:
+        env: Name of a variable that holds it.
+        file: A file that holds it and nothing else.
+    """
+
+    env: str | None = None
+    file: str | None = None
+
+
+class ReceiverSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What every receiver has.
+
+    Attributes:
+        services: Patterns of the services whose verdicts it gets, with `*`; all unless given.
+        judges: Patterns of the judges whose verdicts it gets; all unless given.
+        only: `all` verdicts, or only `failed` ones.
+        export_explanations: Send rationales, which may quote traces; as the setting of the same name unless given.
+    """
+
+    tag: ClassVar[str | None] = None
+    """The tag of a trace by which the receiver knows it."""
+    services: tuple[str, ...] = ()
+    judges: tuple[str, ...] = ()
+    only: Literal["all", "failed"] = "all"
+    export_explanations: bool | None = None
+
+    def faults(self, key: str) -> Iterator[Fault]:
+        """Check what no type shows; ``key`` is the table with a dot."""
+        for name in self.__struct_fields__:
+            if name.endswith("_env"):
+                yield from Secret.of(self, f"{key}{name.removesuffix('env')}").faults()
+
+    @property
+    def kind(self) -> str:
+        """The kind, as the configuration names it."""
+        return str(self.__struct_config__.tag)
+
+
+class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What every receiver that is reached by HTTP has.
+
+    Attributes:
+        url: Its address.
+        api_key_env: Name of the variable that holds the key; the key itself is refused here.
+        api_key_file: A file that holds the key instead.
+        headers: Further headers, as `{ x-team = { env = "TEAM" } }` or `{ x-team = { file = "/run/secrets/team" } }`.
+        timeout: Seconds one request may take.
+        ca_file: Certificates (PEM) of the authorities that are trusted, in place of those that the environment names.
+        client_cert: Certificate (PEM) by which the worker identifies itself.
+        client_key: Its private key (PEM, without a passphrase).
+    """
+
+    needs_url: ClassVar[bool] = True
+    paths: ClassVar[tuple[str, ...]] = ()
+    """Ends of addresses that belong to the API of the kind, and that requests add."""
+    url: HttpUrl | None = None
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    headers: Mapping[str, HeaderSource] = {}
+    timeout: _Timeout = 30.0
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+
+    def secrets(self, key: str) -> dict[str, Secret]:
+        """Return where the values of the headers are kept."""
+        sources = self.headers.items()
+        return {name: Secret(f"{key}headers.{name}.", source.env, source.file) for name, source in sources}
+
+    def faults(self, key: str) -> Iterator[Fault]:
+        """Check what no type shows."""
+        yield from super().faults(key)
+        if self.url is None and self.needs_url:
+            fix = "set the address of the receiver, as http://host:port"
+            yield Fault(f"{key}url", "is missing", fix, "missing-key")
+        if self.url is not None:
+            fault = url_fault(f"{key}url", self.url)
+            yield from (fault,) if fault is not None else self._path_faults(f"{key}url", self.url)
+        for name, secret in self.secrets(key).items():
+            if _HEADER_NAME.fullmatch(name) is None:
+                yield Fault(f"{key}headers", f"{name!r} is no name of a header", "use letters, digits and -")
+            yield from secret.faults(is_needed=True)
+        if self.client_key is not None and self.client_cert is None:
+            yield Fault(f"{key}client_key", "goes with client_cert", "set it as well", "conflict")
+
+    def _path_faults(self, key: str, url: str) -> Iterator[Fault]:
+        path = urlsplit(base_url(url, self.paths)).path if self.paths else ""
+        for other, kind in _APIS.items():
+            if kind != self.kind and path.endswith(other):
+                fix = f"set the kind {kind}, or leave the path out" if kind else "leave the path out"
+                yield Fault(key, f"ends in {other}, the path of another API", fix, "conflict")
+
+
+class OtlpSettings(
+    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="otlp"
+):
+    """An OTLP/HTTP receiver; `url` is without `/v1/traces`.
+
+    Without `url` the variables of OpenTelemetry say where it is: `OTEL_EXPORTER_OTLP_ENDPOINT`, `_HEADERS`, `_TIMEOUT`,
+    `_CERTIFICATE`, `_CLIENT_CERTIFICATE` and `_CLIENT_KEY`, each also as `OTEL_EXPORTER_OTLP_TRACES_…`.
+
+    Attributes:
+        resource: Attributes of the resource that sends spans, as `{ "openinference.project.name" = "judges" }`; they
+            and `service.name = "tracejudge"` keep scores apart from the traces of services. `OTEL_RESOURCE_ATTRIBUTES`
+            and `OTEL_SERVICE_NAME` add to them.
+        placement: Where the spans of evaluations stand: `linked`, in traces of their own with a link to the judged
+            span, or as its `child` in the user's own trace.
+        logs: Whether events are sent to `/v1/logs`; `auto` until the receiver answers that it has no such path.
+    """
+
+    placement: Literal["linked", "child"] = "linked"
+    logs: Literal["auto", "on", "off"] = "auto"
+    resource: Mapping[str, str] = {}
+    needs_url: ClassVar[bool] = False
+    paths = ("/v1/traces", "/v1/logs", "/v1/metrics")
+
+
+class PhoenixSettings(
+    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="phoenix"
+):
+    """Arize Phoenix: annotations of spans, traces, sessions and documents."""
+
+    paths = tuple(f"/v1/{unit}_annotations" for unit in ("span", "trace", "session", "document"))
+
+
+class LangfuseSettings(
+    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="langfuse"
+):
+    """Langfuse: scores. `api_key_env` names the secret key.
+
+    Attributes:
+        public_key_env: Name of the variable that holds the public key.
+    """
+
+    paths = ("/api/public/ingestion", "/api/public")
+    public_key_env: str | None = None
+
+
+class MlflowSettings(
+    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="mlflow"
+):
+    """MLflow: assessments of traces.
+
+    Attributes:
+        experiment: Id of the experiment that holds the traces.
+    """
+
+    paths = ("/api/3.0/mlflow/traces", "/api/3.0/mlflow")
+    experiment: str | None = None
+
+
+class OpikSettings(
+    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="opik"
+):
+    """Opik: feedback scores of traces that `tags.opik_trace_id` names.
+
+    Attributes:
+        workspace: The workspace, of Opik's cloud.
+        project: The project of the traces.
+    """
+
+    tag = "opik_trace_id"
+    paths = ("/v1/private/traces/feedback-scores", "/v1/private/traces", "/v1/private")
+    workspace: str | None = None
+    project: str | None = None
+
+
+class LangsmithSettings(
+    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="langsmith"
+):
+    """LangSmith: feedback on runs that `tags.langsmith_run_id` names."""
+
+    tag = "langsmith_run_id"
+    paths = ("/feedback",)
+
+
+class WebhookSettings(
+    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="webhook"
+):
+    """Any server: signed JSON.
+
+    Attributes:
+        secret_env: Name of the variable that holds the key of the signature; unsigned without.
+        secret_file: A file that holds it instead.
+    """
+
+    secret_env: str | None = None
+    secret_file: str | None = None
+
+
+class FileSettings(
+    ReceiverSettings,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    kw_only=True,
+    tag_field="kind",
+    tag="file",
+):
+    """An archive: JSON lines by day.
+
+    Attributes:
+        path: The folder.
+        compress: Compress the files of past days.
+        keep_days: Days after which a file is deleted; never unless given.
+    """
+
+    path: str
+    compress: bool = True
+    keep_days: Annotated[int, Meta(ge=1)] | None = None
+
+
+class StdoutSettings(
+    ReceiverSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="stdout"
+):
+    """JSON lines on standard output."""
+
+
+Receiver = (
+    OtlpSettings
+    | PhoenixSettings
+    | LangfuseSettings
+    | MlflowSettings
+    | OpikSettings
+    | LangsmithSettings
+    | WebhookSettings
+    | FileSettings
+    | StdoutSettings
+)
+KINDS: Final[Mapping[str, type[ReceiverSettings]]] = {
+    str(kind.__struct_config__.tag): kind for kind in get_args(Receiver)
+}
+_APIS: Final[Mapping[str, str]] = {
+    path: name for name, kind in KINDS.items() if issubclass(kind, HttpReceiver) for path in kind.paths
+} | {"/otel": "otlp", **dict.fromkeys(("/api/2.0/mlflow", "/chat/completions", "/responses", "/v1/messages"), "")}
+"""Ends of addresses by the kind of receiver that they belong to; empty for no receiver."""

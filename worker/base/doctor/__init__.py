@@ -1,0 +1,1 @@
+"""Checks of a configuration and of a running installation."""

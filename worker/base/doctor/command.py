@@ -1,0 +1,366 @@
+"""`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
+
+This module holds the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
+`http_endpoints` the models and the metrics page, `judge_models` what may bias the judges, and each exporter what it
+needs.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Final, cast
+
+import click
+import msgspec
+import redis
+from msgspec import Struct, structs
+from redis.exceptions import ResponseError
+from rich.table import Table
+from rich.text import Text
+
+from judges.models.registry import PROVIDERS
+from judges.registry import configured
+from tracejudge_worker import replaced_files
+from worker.base.accounting.accounting import read_account, summed
+from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
+from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
+from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
+from worker.base.doctor.judge_models import same_family
+from worker.base.doctor.lint import examine as examine_configuration
+from worker.base.doctor.lint import finding_of
+from worker.base.doctor.redis_server import (
+    broker,
+    clock,
+    foreign_keys,
+    permissions,
+    reach,
+    server,
+    worker_commands,
+)
+from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Settings
+from worker.core.export.registry import EXPORTERS, enabled
+from worker.core.queue.batch import Evaluation
+from worker.core.storage.client import Store, groups_of, make_stores
+from worker.core.storage.keys import INGEST_GROUP, Keys
+from worker.core.telemetry.backlog import measure
+from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
+from worker.features.budgets.control import read_states
+
+_NEARLY: Final = 0.99
+_SHARED_BROKER: Final = warning(
+    "broker place",
+    "the first shard is the broker of all: while it is away nothing is judged",
+    "set broker_url to a Redis of its own",
+)
+_STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
+_VERSIONS: Final = "judge versions"
+_NEWEST: Final = 1000
+# Batches and dead letters may be large, and the doctor must not keep Redis busy.
+_READ_S: Final = 2.0
+_DAY_S: Final = 86_400.0
+_MAX_LISTED: Final = 5
+
+
+@click.command("doctor")
+@REDIS
+@click.option("--ask", "asks", is_flag=True, help="Send each model one real, tiny question, and print its cost.")
+@JSON
+def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: bool) -> None:
+    """Check configuration, Redis, broker, models, receiver, clock, workers and accounting.
+
+    Says how to fix each broken part. Exit code 1 when a part is broken; warnings alone do not count.
+    """
+    configuration = examine_configuration(os.environ, config, {"redis_url": redis_url})
+    settings, is_wrong = configuration.settings, configuration.is_wrong
+    found = []
+    for one in map(finding_of, configuration.faults):
+        what = ": ".join(filter(None, (one.place, one.key, one.what)))
+        found.append(broken("configuration", what, one.fix) if is_wrong else warning(one.name, what, one.fix))
+    if settings is not None and not is_wrong:
+        read = ok("configuration", configuration.path or "from variables, without a file")
+        found = [packages(), read, *found, *diagnose(settings, os.environ, asks=asks)]
+    is_broken = any(finding.result == "broken" for finding in found)
+    if as_json:
+        print_json({"ok": not is_broken, "parts": found})
+    else:
+        table = Table(title="Findings", box=None, padding=(0, 2), show_header=False)
+        for finding in found:
+            said = Text(finding.what)
+            if finding.fix:
+                said.append(f"\n→ {finding.fix}", style="bold")
+            table.add_row(Text(finding.result, style=_STYLES[finding.result]), finding.name, said)
+        OUT.print(table)
+    sys.exit(int(is_broken))
+
+
+def packages() -> Finding:
+    """Check that no other distribution has files in our packages."""
+    wrong = replaced_files(names_others=True)
+    if wrong is None:
+        return ok("packages", "`judges` and `worker` are TraceJudge's")
+    what, _, fix = wrong.partition("; ")
+    return broken("packages", what, fix)
+
+
+def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool = False) -> list[Finding]:
+    """Run all checks; those that need a Redis only when it answers."""
+    urls = settings.redis_urls
+    first = [
+        of_shard(settings, shard, Check("redis", partial(lambda one: [reach("redis", one)], url)))
+        for shard, url in enumerate(urls)
+    ]
+    first.append(Check("metrics page", partial(page, settings, environment)))
+    if settings.broker_url:
+        first.append(Check("broker", partial(broker, settings)))
+    for name, model in settings.models.items():
+        first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
+        if asks and PROVIDERS[model.provider].probe is not None:
+            first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
+    for exporter in enabled(settings).values():
+        first += exporter.checks(settings)
+    found = examine(first)
+    reached, others = found[: len(urls)], found[len(urls) :]
+    stores = make_stores(urls, Keys(settings.prefix))
+    further: list[Check] = []
+    for store, url, answer in zip(stores, urls, reached, strict=True):
+        # Every other check of this Redis would repeat the same failure.
+        store.is_away = answer.result == "broken"
+        if not store.is_away:
+            further += [of_shard(settings, store.shard, check) for check in _checks_of_one(settings, store, url)]
+    further += [] if stores[0].is_away else _checks_of_all(settings, stores[0])
+    try:
+        return [*reached, *examine(further), *others]
+    finally:
+        for one in stores:
+            one.close()
+
+
+def of_shard(settings: Settings, shard: int, check: Check) -> Check:
+    """Name the findings of a check by the number of the Redis, where there are several."""
+    if not settings.shards:
+        return check
+
+    def run() -> Sequence[Finding]:
+        return [structs.replace(one, name=f"shard {shard}: {one.name}") for one in check.run()]
+
+    return Check(f"shard {shard}: {check.name}", run, check.bound_s)
+
+
+def _checks_of_one(settings: Settings, store: Store, url: str) -> list[Check]:
+    """Return the checks that each Redis needs by itself."""
+    commands = worker_commands(store.keys)
+    return [
+        Check("redis keeping", partial(server, url)),
+        Check("redis permissions", lambda: [permissions("redis permissions", url, commands)]),
+        Check("redis keys", partial(foreign_keys, url, store.keys, store.shard)),
+        Check("clock", partial(clock, url)),
+        Check("roles", partial(roles, settings, store)),
+        Check("circuits", partial(circuits, store)),
+        Check(_VERSIONS, partial(judge_versions, settings, store)),
+    ]
+
+
+def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
+    """Return the checks of what all Redis servers hold together; ``store`` is the first."""
+    return [
+        # Without an address of its own the broker is this Redis.
+        *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
+        *([Check("broker place", lambda: [_SHARED_BROKER])] if settings.shards and not settings.broker_url else []),
+        Check("accounting", partial(accounting, store)),
+        Check("dead letters", partial(dead_letters, store)),
+        Check("input", partial(unusable_input, store)),
+        *([Check("spending", partial(spending, settings, store))] if settings.budgets else []),
+        Check("model families", partial(same_family, settings, store)),
+    ]
+
+
+def spending(settings: Settings, store: Store) -> Sequence[Finding]:
+    """Check that no limit of a budget is reached."""
+    findings, refused = [], 0
+    for name, state in read_states(store, settings.budgets)[0].items():
+        refused += state.refused
+        for limit, spent, most in state.by_limit(settings.budgets[name]):
+            # What is settled stops short of the limit by up to the largest reservation.
+            if spent >= _NEARLY * most:
+                so_far = f"and has refused {amount(state.refused, 'call')} so far"
+                what = f"{name} has spent {spent / most:.0%} of {limit}, {so_far}"
+                findings.append(
+                    warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
+                )
+    # A call is refused below a limit where what is left is less than its reservation.
+    so_far = f"; {amount(refused, 'call')} {'was' if refused == 1 else 'were'} refused so far" if refused else ""
+    return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]
+
+
+def accounting(store: Store) -> Sequence[Finding]:
+    """Check that the accounting balances."""
+    lost = summed([read_account(one) for one in store.answering]).lost
+    if lost == 0:
+        return [ok("accounting", "they balance")]
+    what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
+    return [broken("accounting", f"they do not balance: {what}", "see `tracejudge account`")]
+
+
+def dead_letters(store: Store) -> Sequence[Finding]:
+    """Check whether evaluations were given up."""
+    dead = sum(measure(one).dead for one in store.answering)
+    if not dead:
+        return [ok("dead letters", "none")]
+    fix = "see `tracejudge dead list`, then `dead retry` or `dead drop`"
+    return [warning("dead letters", f"{dead:,} evaluations were given up", fix)]
+
+
+def unusable_input(store: Store) -> Sequence[Finding]:
+    """Check whether entries of the last day were no traces, or fields were left out of traces."""
+    since = store.now_ms() / 1000 - _DAY_S
+    findings = []
+    if invalid := [one for one in read_invalid(store) if one.at >= since]:
+        last = invalid[0]
+        count = f"{len(invalid)} or more" if len(invalid) == MAX_INVALID else f"{len(invalid)}"
+        cause = ", ".join(filter(None, (last.reason, last.detail, last.trace_id and f"trace id {last.trace_id}")))
+        what = f"{count} entries of the last day were no traces; the last: {cause}"
+        findings.append(warning("input", what, "see `tracejudge invalid list`"))
+    if left_out := [one for one in read_left_out(store) if one.at >= since]:
+        listed = [f"{one.field} ({one.type}, trace id {one.trace_id or 'not shown'})" for one in left_out[:_MAX_LISTED]]
+        more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
+        what = f"fields were left out of traces within the last day: {', '.join(listed)}{more}"
+        findings.append(warning("input fields", what, "send them in the types of docs/publishing.md"))
+    return findings or [ok("input", "all entries of the last day were usable")]
+
+
+def circuits(store: Store) -> Sequence[Finding]:
+    """Check whether the circuit of a judge model is open."""
+    opened = sorted({model for known in live_circuits(store) for model, open_s in known.items() if open_s})
+    if not opened:
+        return [ok("circuits", "none is open")]
+    fix = "fix the endpoint or its key; workers retry by themselves, and their log quotes its answer"
+    return [broken("circuits", f"open, since the endpoint fails or rejects requests: {', '.join(opened)}", fix)]
+
+
+def roles(settings: Settings, store: Store) -> Sequence[Finding]:
+    """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
+    # The monitor is one for all shards, and shows on the first.
+    exporters = {name: one for name, one in enabled(settings).items() if one.role != "monitor" or store is store.first}
+    found = measure(store, groups=tuple(exporters))
+    workers = [worker.roles for worker in live_workers(store)]
+    seen = {"ingest": _is_read(store, store.keys.traces, INGEST_GROUP), "judge": bool(live_circuits(store))}
+    lags: dict[str, list[str]] = {}
+    for name, exporter in exporters.items():
+        seen[exporter.role] = seen.get(exporter.role, False) or _is_read(store, store.keys.verdicts, name)
+        lag = found.outbox[name].lag if name in found.outbox else 0
+        lags.setdefault(exporter.role, []).extend([f"{lag:,} verdicts for {name}"] if lag else [])
+    # Not all are traces: the stream also contains feedback and reports of the SDK.
+    entries = f"; {found.traces.lag:,} entries wait" if found.traces.lag else ""
+    if not workers and not any(seen.values()) and not store.call(lambda client: client.exists(store.keys.layout)):
+        # The first worker writes that key: a new user runs the doctor before any worker, and nothing is broken then.
+        return [warning("workers", f"no worker runs yet{entries}", "start `tracejudge worker`")]
+    waiting = {
+        "ingest": entries,
+        "judge": f"; {found.batches:,} batches wait" if found.batches else "",
+        **{role: f"; {' and '.join(groups)} wait" if groups else "" for role, groups in lags.items()},
+    }
+    findings = []
+    for role, more in waiting.items():
+        name, progress = f"role {role}", [worker[role] for worker in workers if role in worker]
+        if any(progress):
+            findings.append(ok(name, f"{sum(progress)} of {len(progress)} workers make progress{more}"))
+        elif progress:
+            fix = "see /readyz of a worker for the cause, and its log"
+            findings.append(broken(name, f"{len(progress)} workers run it, and none makes progress{more}", fix))
+        elif seen[role]:
+            # A worker without a heartbeat of this role still shows by the consumers of its group.
+            findings.append(ok(name, f"a worker was seen{more}"))
+        else:
+            fix = f"start one: tracejudge worker --roles {role}, or without --roles for all"
+            findings.append(broken(name, f"no worker runs it{more}", fix))
+    # A group that is left over shows as a backlog that never ends.
+    if unread := sorted(groups_of(store, store.keys.verdicts).keys() - exporters.keys() - EXPORTERS.keys()):
+        fix = f"add the receiver again, or remove the group: XGROUP DESTROY {store.keys.verdicts} {unread[0]}"
+        what = f"no receiver of this configuration reads {', '.join(unread)}"
+        findings.append(warning("removed receivers", what, fix))
+    for name in settings.all_receivers:
+        due = store.keys.receiver_parked(name)[1]
+        if parked := store.call(lambda client: client.zcard(due)):  # noqa: B023 - called at once
+            fix = "send the spans of the services there, with the same ids; after about 2.6 hours verdicts are dropped"
+            what = f"{amount(parked, 'verdict')} parked: it does not know their traces or spans yet"
+            findings.append(warning(f"parked for {name}", what, fix))
+    return findings
+
+
+def _is_read(store: Store, stream: str, group: str) -> bool:
+    """Check whether a consumer has read from a group recently; older Redis does not count reads that found nothing."""
+
+    def idle(client: "redis.Redis") -> list[int]:
+        try:
+            return [int(consumer["idle"]) for consumer in client.xinfo_consumers(stream, group)]
+        except ResponseError:
+            return []  # there is no stream or no group yet
+
+    return any(each < HEARTBEAT_MS for each in store.call(idle))
+
+
+class _Item(Struct, frozen=True):
+    evaluations: tuple[Evaluation, ...]
+
+
+class _Batch(Struct, frozen=True):
+    """The part of a batch that names its evaluations; its traces are not decoded."""
+
+    items: tuple[_Item, ...]
+
+
+_decoder: Final = msgspec.json.Decoder(_Batch)
+
+
+def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] = time.monotonic) -> Sequence[Finding]:
+    """Look for evaluations of unknown judge versions among the newest batches and dead letters."""
+    # After an update of a judge, evaluations of the former version wait until a worker has it.
+    graders = Graders(settings, configured(settings.judges))
+    known = cache(graders.versions)
+    end = clock() + _READ_S
+
+    def unknown(evaluations: Iterator[Evaluation]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for one in evaluations:
+            found[one.judge] += one.version not in known(one.judge)
+            if clock() > end:
+                break
+        return +found
+
+    def listed(judges: Counter[str]) -> str:
+        return ", ".join(f"{name} ({count:,})" for name, count in sorted(judges.items()))
+
+    found = []
+    if waiting := unknown(_waiting(store)):
+        fix = (
+            "start a worker with the version that chose them, or wait: after "
+            f"{settings.give_up_after / 3600:g} h they are given up; "
+            "`tracejudge replay --since 6h --judge NAME` judges their traces by the new version"
+        )
+        what = f"{waiting.total():,} evaluations wait for other versions of {listed(waiting)}"
+        found.append(warning(_VERSIONS, what, fix))
+    newest = store.call(lambda client: client.zrevrange(store.keys.dead_due, 0, _NEWEST - 1))
+    letters = (found.letter for found in DeadLetterStore(store).heads([raw.decode() for raw in newest]))
+    if dead := unknown(letter.evaluation for letter in letters if letter.reason == "unknown_judge_version"):
+        fix = "`tracejudge dead drop --reason unknown_judge_version`, or `dead retry` where that version is back"
+        what = f"{dead.total():,} evaluations were given up for other versions of {listed(dead)}"
+        found.append(warning("judge versions given up", what, fix))
+    return found or [ok(_VERSIONS, "all waiting evaluations are known here")]
+
+
+def _waiting(store: Store) -> Iterator[Evaluation]:
+    # The batches that are due last: those that no worker can judge are put off again and again.
+    for batch_id in store.call(lambda client: client.zrevrange(store.keys.leases, 0, _NEWEST - 1)):
+        name = store.keys.batch(batch_id.decode())
+        payload = cast("bytes | None", store.call(lambda client, name=name: client.get(name)))  # type: ignore[misc]
+        try:
+            batch = _decoder.decode(payload or b'{"items":[]}')
+        except msgspec.DecodeError:
+            continue  # of a newer version
+        yield from (evaluation for item in batch.items for evaluation in item.evaluations)

@@ -1,0 +1,353 @@
+"""`tracejudge lint`: all mistakes of a configuration, and what is allowed but probably a mistake.
+
+Nothing is asked over the network. `tracejudge doctor` makes the same checks, and then asks.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Final, Literal, NamedTuple
+
+import click
+from msgspec import Struct
+
+from judges.core.faults import Fault, SettingsError, one_line
+from judges.core.model import ChatRequest
+from judges.custom.definition import MAX_BYTES
+from judges.models.registry import known_model
+from judges.registry import configured
+from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
+from worker.core.config.errors import Faults, collected
+from worker.core.config.loading import build
+from worker.core.config.reading import (
+    Given,
+    named_variables,
+    read,
+    unconfigured,
+    unknown_variables,
+)
+from worker.core.config.rule_checks import models_of_judge
+from worker.core.config.settings import NANO, Rule, Settings
+from worker.features.budgets.reservations import most_tokens
+from worker.features.canary.canary_file import Canary
+
+Severity = Literal["error", "warning"]
+Step = str | int
+Key = tuple[Step, ...]
+
+
+class Code(NamedTuple):
+    """A kind of finding. ``fix`` is for errors that name none."""
+
+    code: str
+    name: str
+    severity: Severity
+    meaning: str
+    fix: str = ""
+
+
+CODES: Final = (
+    Code("TJ001", "unreadable-file", "error", "A file cannot be read, or is no TOML or PEM.",
+        "check its path, its permissions and its syntax"),
+    Code("TJ002", "unknown-key", "error", "No setting has this name.",
+        "take it out, or name a key of docs/reference/configuration.md"),
+    Code("TJ003", "missing-key", "error", "A needed key is absent or empty.", "set it"),
+    Code("TJ004", "unknown-name", "error", "A judge, model or budget of this name does not exist.",
+        "name one that the configuration has"),
+    Code("TJ005", "no-probabilities", "error", "The first model of a cascade returns no probabilities.",
+        'name a first model that does, such as one with provider = "decisions"'),
+    Code("TJ006", "secret-in-file", "error", "A secret stands where the name of its variable belongs.",
+        "name a variable of the environment, and put the secret there"),
+    Code("TJ007", "wrong-value", "error", "A value has the wrong type, or is out of its bounds.",
+        "set a value as docs/reference/configuration.md describes it"),
+    Code("TJ008", "conflict", "error", "Values do not go together.", "keep one of them"),
+    Code("TJ101", "chooses-nothing", "warning", "A rule chooses no trace."),
+    Code("TJ102", "never-wins", "warning", "Another rule already chooses all that a rule chooses."),
+    Code("TJ103", "unused", "warning", "No rule uses a model, a cascade or a judge."),
+    Code("TJ104", "budget-not-kept", "warning", "A budget cannot be kept as it is written."),
+    Code("TJ105", "shared-label", "warning", "Verdicts of two models are one series, since they have one label."),
+    Code("TJ106", "unset-variable", "warning", "A variable that a setting names is not set here."),
+    Code("TJ107", "unknown-variable", "warning", "A variable is named like a setting, and nothing reads it."),
+    Code("TJ108", "heuristic-judges", "warning", "Without a configuration the built-in heuristic judges every trace."),
+    Code("TJ109", "stale-calibration", "warning", "A calibration was fitted for another version of its judge."),
+    Code("TJ110", "canary-without-labels", "warning", "The canary has no labelled trace for a judge of the rules."),
+    Code("TJ111", "ending-model", "warning", "A model leaves its maker's API."),
+)  # fmt: skip
+"""Every code. Codes are stable: scripts and suppressions name them."""
+_BY_NAME: Final = {code.name: code for code in CODES}
+
+
+class LintFinding(Struct, frozen=True, omit_defaults=True):
+    """One finding: what is wrong where, and how to fix it. ``place`` is a file or a variable."""
+
+    code: str
+    name: str
+    severity: Severity
+    what: str
+    fix: str
+    place: str = ""
+    line: int | None = None
+    key: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.place}:{self.line}" if self.line else self.place
+        shown = ": ".join(filter(None, (where, self.key)))
+        return f"{shown or 'defaults'}: {self.severity} {self.code} {self.name}: {self.what}\n    {self.fix}"
+
+
+@click.command("lint")
+@click.argument("file", required=False)
+@CONFIG
+@JSON
+def command(file: str | None, config: str | None, *, as_json: bool) -> None:
+    """Find all mistakes of a configuration, and what is allowed but probably a mistake.
+
+    Reads FILE, or the configuration that a worker would read, with its variables. Nothing is asked over the network.
+    Exit code 0 without findings, 1 with warnings only, 2 where a worker would not start. `--json` prints a line for
+    each finding.
+
+    \b
+    Examples:
+      tracejudge lint
+      tracejudge lint deploy/tracejudge.toml --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    if file is not None and config is not None:
+        raise click.UsageError("give the file once: as FILE or as --config")
+    found = lint(os.environ, file or config)
+    for finding in found:
+        print_json(finding) if as_json else print(finding)
+    errors = sum(finding.severity == "error" for finding in found)
+    if not as_json:
+        said = f"{amount(errors, 'error')}, {amount(len(found) - errors, 'warning')}" if found else "nothing found"
+        NOTES.print(said, highlight=False)
+    sys.exit(2 if errors else int(bool(found)))
+
+
+def lint(environment: Mapping[str, str], config: str | None = None) -> list[LintFinding]:
+    """Return all findings: errors, or without any the warnings, in the order of the checks."""
+    return [finding_of(fault) for fault in examine(environment, config).faults]
+
+
+class Configuration(NamedTuple):
+    """A configuration, and all that is wrong in it or probably a mistake; no settings if its file cannot be read."""
+
+    faults: list[Fault]
+    settings: Settings | None = None
+    path: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether no worker would start with it."""
+        return any(_BY_NAME[fault.code].severity == "error" for fault in self.faults)
+
+
+def examine(
+    environment: Mapping[str, str], config: str | None, arguments: Mapping[str, object] | None = None
+) -> Configuration:
+    """Read and check a configuration as a worker does at its start, then look for what a start accepts."""
+    try:
+        faults, given = collected(read(environment, config, arguments))
+        further, settings = collected(given.placed(build(given, environment, of_worker=True)))
+    except SettingsError as error:
+        return Configuration([error.fault])
+    faults += further
+    if not faults:
+        warnings, _ = collected(given.placed(_warnings(settings, given, environment)))
+        # The defaults are no mistakes.
+        faults = [fault for fault in warnings if fault.place != "defaults"]
+    return Configuration([*faults, *unknown_variables(settings, environment)], settings, given.path)
+
+
+def parse_key(text: str) -> Key:
+    """Parse a key as error texts write it: `rules[0].where.service`."""
+    return tuple(int(part[1:-1]) if part[0] == "[" else part for part in re.findall(r"\[\d+\]|[^.\[\]]+", text))
+
+
+def line_of(text: str, key: Key) -> int | None:
+    """Return the number of the line of TOML that sets a key, or that begins the innermost table around it."""
+    table: Key = ()
+    rows: dict[Key, int] = {}
+    best, line, is_text = 0, None, False
+    for number, code in enumerate(text.splitlines(), start=1):
+        was_text, is_text = is_text, is_text ^ (code.count('"""') + code.count("'''")) % 2 == 1
+        if was_text:
+            continue
+        if header := re.match(r"\s*(\[\[?)\s*([^\]]+?)\s*\]", code):
+            table = _parts(header[2])
+            if header[1] == "[[":
+                rows[table] = rows.get(table, -1) + 1
+            # A table below a row belongs to the last one.
+            row = next((outer for outer in rows if table[: len(outer)] == outer), None)
+            if row is not None:
+                table = (*row, rows[row], *table[len(row) :])
+            here = table
+        elif setting := re.match(r"\s*([\w.\"'-]+)\s*=", code):
+            here = table + _parts(setting[1])
+        else:
+            continue
+        # The key itself or a table around it; of a table that is written in parts, its first part.
+        shared = min(len(here), len(key))
+        if here[:shared] == key[:shared] and shared > best:
+            best, line = shared, number
+    return line
+
+
+def _parts(dotted: str) -> Key:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def finding_of(fault: Fault) -> LintFinding:
+    """Add the line to a fault, and what its code stands for."""
+    line, code = None, _BY_NAME[fault.code]
+    if fault.key and not fault.place.startswith(("TRACEJUDGE_", "--")):
+        try:
+            with open(fault.place, encoding="utf-8-sig") as file:  # noqa: PTH123 - a place is no path if nothing is set
+                line = line_of(file.read(MAX_BYTES), parse_key(fault.key))
+        except (OSError, ValueError):
+            line = None
+    what, fix, place, key = map(one_line, (fault.text, fault.fix or code.fix, fault.place, fault.key))
+    return LintFinding(code.code, code.name, code.severity, what, fix, place, line, key)
+
+
+def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) -> Faults[None]:
+    """Find what a start accepts."""
+    here = given.path or "environment"
+    if (absent := unconfigured(settings, given.path)) is not None:
+        yield Fault("", absent, "write one: tracejudge init", "heuristic-judges", here)
+    yield from setting_warnings(settings)
+    for variable in sorted(name for name in named_variables(settings) if not environment.get(name)):
+        yield Fault("", f"{variable} is not set here", "set it where the worker runs", "unset-variable", here)
+
+
+def setting_warnings(settings: Settings) -> Iterator[Fault]:
+    """Find what is allowed in settings without mistakes, and probably not meant."""
+    yield from _rules(settings)
+    yield from _tables(settings)
+    yield from _models(settings)
+    yield from _budgets(settings)
+    yield from _calibrations(settings)
+    yield from _canary(settings)
+
+
+def _rules(settings: Settings) -> Iterator[Fault]:
+    for number, rule in enumerate(settings.rules):
+        key = f"rules[{number}]"
+        if not (rule.rate or rule.always or rule.first_per_hour) or rule.where.service == "":
+            yield Fault(key, f"{rule.name!r} chooses no trace", "raise its rate, or take it out", "chooses-nothing")
+        elif winners := _winners(settings, number):
+            what = f"all that {rule.name!r} chooses is chosen by {' and '.join(map(repr, winners))} already"
+            yield Fault(key, what, "take it out, or raise its rate", "never-wins")
+
+
+def _tables(settings: Settings) -> Iterator[Fault]:
+    """Find models, cascades and judges that nothing names."""
+    named = {name for rule in settings.rules for name in rule.models}
+    used = {name for rule in settings.rules for name in (*settings.models_of(rule), rule.second_model)}
+    used |= {cascade.then for name, cascade in settings.cascades.items() if name in named}
+    used |= {str(table["model"]) for table in settings.judges.values() if "model" in table}
+    judges = {judge for rule in settings.rules for judge in rule.judges}
+    for key, known in (("models", used), ("cascades", named), ("judges", judges)):
+        for name in getattr(settings, key):
+            if name not in known:
+                yield Fault(f"{key}.{name}", "no rule uses it", "name it in a rule, or take it out", "unused")
+
+
+def _models(settings: Settings) -> Iterator[Fault]:
+    labels: dict[str, str] = {}
+    for name, model in settings.models.items():
+        if (other := labels.setdefault(model.judge_model, name)) != name:
+            what = f"verdicts of it and of [models.{other}] are one series, since they have one label"
+            yield Fault(f"models.{name}", what, "give one of them a label of its own", "shared-label")
+        known = known_model(model.model or "")
+        if "end" in known:
+            what = f"{model.model} of [models.{name}] leaves its maker's API on {known['end']}"
+            yield Fault(f"models.{name}", what, f"choose {known.get('instead', 'another model')}", "ending-model")
+
+
+def _budgets(settings: Settings) -> Iterator[Fault]:
+    """Check that budgets in USD know what their models cost, and that rates can be reduced."""
+    for name, budget in settings.budgets.items():
+        paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
+        unpriced = [one for one in paid if settings.models[one].price is None]
+        if budget.in_usd and unpriced:
+            what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
+            fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
+            yield Fault("budgets", what, fix, "budget-not-kept")
+        for one in paid:
+            model = settings.models[one]
+            tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
+            usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
+            bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
+            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
+                what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
+                fix = f"raise the limit, or set a lower max_output_tokens of {one}"
+                yield Fault("budgets", what, fix, "budget-not-kept")
+    if settings.budgets and not settings.monitor.enabled:
+        what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
+        yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
+
+
+def _calibrations(settings: Settings) -> Iterator[Fault]:
+    judges = configured(settings.judges) if settings.calibrations else {}
+    models = {model.judge_model: model for model in settings.models.values() if model.decides}
+    for one in settings.calibrations:
+        present = judges[one.judge].for_model(models[one.model]).version
+        if (fitted := one.judge_version or present) != present:
+            what = f"{one.judge} by {one.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
+            fix = f"`tracejudge calibrate --judge {one.judge} --model {one.model}` fits it anew"
+            yield Fault("calibrations", what, fix, "stale-calibration")
+
+
+def _canary(settings: Settings) -> Iterator[Fault]:
+    if settings.canary_file is not None and settings.monitor.enabled and settings.monitor.canary_every_s:
+        canary, judges = Canary.of(settings), configured(settings.judges)
+        named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
+        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
+        if absent:
+            fix = f"add labels for these judges to {settings.canary_file}"
+            yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
+
+
+def _winners(settings: Settings, number: int) -> list[str]:
+    """Name the rules that choose all that a rule chooses; none where it has an effect of its own."""
+    rule, winners = settings.rules[number], dict[str, None]()
+    if rule.egress is not None or rule.first_per_hour or rule.stratify or rule.context_tools:
+        return []
+    for judge in rule.judges:
+        winner = next(
+            (
+                other.name
+                for place, other in enumerate(settings.rules)
+                # Of two rules that are equal, the later one is reported.
+                if place != number and _includes(settings, other, rule, judge)
+                if place < number or not _includes(settings, rule, other, judge)
+            ),
+            None,
+        )
+        if winner is None:
+            return []
+        winners[winner] = None
+    return list(winners)
+
+
+def _includes(settings: Settings, other: Rule, rule: Rule, judge: str) -> bool:
+    """Return whether another rule surely has one judge evaluate all that a rule has it evaluate."""
+    for name in ("service", "environment", "name", "release", "model"):
+        ours, theirs = getattr(other.where, name), getattr(rule.where, name)
+        if ours is None or ours == theirs:
+            continue
+        if theirs is None or set(theirs) & set("*?[") or not fnmatchcase(theirs, ours):
+            return False
+    same = ("unit", "sample_by", "combine", "budget", "second_model")
+    return (
+        judge in other.judges
+        and all(getattr(other, name) == getattr(rule, name) for name in same)
+        and models_of_judge(settings, other, judge) == models_of_judge(settings, rule, judge)
+        and other.rate >= rule.rate
+        and other.repeat >= rule.repeat
+        and set(other.always) >= set(rule.always)
+        and ("slow" not in rule.always or other.slow_s <= rule.slow_s)
+        and set(other.where.has) <= set(rule.where.has)
+    )

@@ -1,0 +1,1 @@
+"""Erasing a trace, a user or a conversation."""

@@ -1,0 +1,566 @@
+"""Forget a trace, a session or a person in the stream, in what is gathered, batches, dead letters and verdicts.
+
+Labels and the examples of open incidents are erased as well.
+
+What is gathered is late feedback and the traces of conversations. A conversation that is being judged, and its verdict,
+belong to each of its traces.
+
+What stays in Redis: the ledger (``evaluations:``, an evaluation id and one digit) and ``scores:`` of panels' members
+until their TTL ends, the trace ids of an interrupted run (``forgetting:``) for a week, the monitor's short hashes of
+session ids for half a day, and the counts of the accounting. An evaluation id is a hash: only somebody who already
+knows the trace can tell whose it is. Without the ledger an evaluation that is published, replayed or retried again
+would count twice.
+
+In the accounting, an evaluation that had not ended counts as ``removed``; one that had keeps its outcome. An unread
+trace counts as ``cut_off``: the stream lost it unread, whoever removed it. Workers do not report it in
+``cut_off_total`` and ``outbox_cut_off_total``, which count losses.
+
+What cannot be recalled: spans and events that exporters have sent, exemplars and the examples of incidents in
+Prometheus and in messages of Alertmanager, log lines with a trace id, and for a week the trace ids in the lists of
+invalid entries and of fields left out.
+A worker that is judging the trace may finish its call; the verdict is not written.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from operator import methodcaller
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from tracejudge.content.convert import convert_field
+from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
+from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.delivery.settings import FileSettings
+from worker.base.lookup.label_store import scan as scan_labels
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.core.config.redaction import hashed_user
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
+from worker.core.queue.ledger import Ledger, evaluation_states, field_of
+from worker.core.selection.lenient import Lenient, NoTraceError
+from worker.core.storage.client import Store, groups_of, scan_stream
+from worker.core.storage.keys import INGEST_GROUP
+from worker.features.receivers.files import erase_lines
+from worker.features.sessions.conversations import StoredSession, decode_session
+
+_CHUNK_COUNT: Final = 500
+# Copies of labelled traces may be megabytes each.
+_FEW_COUNT: Final = 32
+_PAYLOADS: Final = (b"t", b"f", b"j", b"d")
+_MAX_ROUNDS: Final = 20
+_REMEMBERED_S: Final = 7 * 86_400
+_MAX_REREADS: Final = 20
+
+
+class Owner(NamedTuple):
+    """The trace, the person and the session that something belongs to. ``user_id`` is a hash in verdicts.
+
+    ``joined`` are the traces of a judged conversation.
+    """
+
+    trace_id: object
+    user_id: object = None
+    session_id: object = None
+    joined: frozenset[object] = frozenset()
+
+
+class ForgetTarget:
+    """A trace, or a person or session with all their traces that are known."""
+
+    def __init__(
+        self,
+        *,
+        trace_id: str | None = None,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        user_keys: Iterable[str] = (),
+    ) -> None:
+        """Set one of the three ids.
+
+        Args:
+            user_keys: Keys by which verdicts may hash the user's id.
+        """
+        self.is_person = user_id is not None
+        self.name = hashlib.blake2b(repr((user_id, session_id)).encode(), digest_size=8).hexdigest()
+        self.session_id = session_id
+        self._session_ids = () if session_id is None else (session_id, bounded(session_id, MAX_NAME_CHARS))
+        self.trace_ids = set[str]() if trace_id is None else {trace_id, bounded(trace_id, MAX_ID_CHARS)}
+        # The SDK cuts long ids.
+        names = set[str]() if user_id is None else {user_id, bounded(user_id, MAX_NAME_CHARS)}
+        hashed = {hashed_user(name, key) for name in names for key in user_keys}
+        self._user_ids: set[object] = {*names, *hashed}
+
+    def owns(self, owner: Owner) -> bool:
+        """Return whether something belongs to the target.
+
+        If a trace names several people, a person owns the parts with their id, and the parts without any.
+        """
+        if not self.trace_ids.isdisjoint(owner.joined):
+            return True
+        if self.is_person and owner.user_id is not None:
+            return self._is_user(owner.user_id)
+        if self.session_id is not None and owner.session_id is not None:
+            return owner.session_id in self._session_ids
+        return isinstance(owner.trace_id, str) and owner.trace_id in self.trace_ids
+
+    def learn(self, owners: Iterable[Owner]) -> None:
+        """Add the traces of the person or session among these."""
+        for owner in owners:
+            is_of_session = owner.session_id in self._session_ids
+            is_of_person = owner.user_id is not None and self._is_user(owner.user_id)
+            if isinstance(owner.trace_id, str) and (is_of_session or is_of_person):
+                self.trace_ids.add(owner.trace_id)
+
+    def _is_user(self, user_id: object) -> bool:
+        # A service in another language may write the id as a number.
+        return user_id in self._user_ids or str(user_id) in self._user_ids
+
+
+class _Named(Struct):
+    """The owner in a payload. Any type is accepted, so that entries refused as invalid are read as well."""
+
+    trace_id: Any = None
+    user_id: Any = None
+    session_id: Any = None
+    # Of a verdict.
+    details: Any = None
+
+    @property
+    def owner(self) -> Owner:
+        """The owner, with the traces of a conversation."""
+        session = self.details.get("session") if isinstance(self.details, dict) else None
+        joined = session.get("trace_ids") if isinstance(session, dict) else None
+        names = (name for name in joined if isinstance(name, str)) if isinstance(joined, list) else ()
+        return Owner(self.trace_id, self.user_id, self.session_id, frozenset(names))
+
+
+class _SessionRef(EvaluationRef):
+    session: Session | None = None
+
+
+class _ItemName(Struct):
+    trace: _Named
+    evaluations: list[_SessionRef]
+
+    @property
+    def owner(self) -> Owner:
+        """The owner, with the traces of a conversation."""
+        sessions = (one.session.trace_ids for one in self.evaluations if one.session is not None)
+        return self.trace.owner._replace(joined=frozenset(name for names in sessions for name in names))
+
+
+class _ScannedEntry(NamedTuple):
+    """An entry of a stream, or a member of a set, with the name by which it is erased."""
+
+    name: str
+    kind: str
+    owner: Owner
+
+
+class _ScannedItem(NamedTuple):
+    """A trace in a batch as it is stored, and the periods of its evaluations by their ids."""
+
+    raw: msgspec.Raw
+    owner: Owner
+    evaluations: Mapping[str, str]
+
+
+class _ScannedBatch(NamedTuple):
+    payload: bytes
+    batch: RawBatch
+    items: Sequence[_ScannedItem]
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+_decode_batch = msgspec.json.Decoder(RawBatch).decode
+_decode_item = msgspec.json.Decoder(_ItemName).decode
+
+
+class Forgotten(Struct):
+    """What was found and erased; in a dry run only found.
+
+    Attributes:
+        traces: Entries of the stream, publications of traces.
+        feedback: Late feedback, in the stream or pending.
+        gathered: Traces in conversations that wait to be judged, or whose spans the gateway gathers.
+        evaluations: Evaluations in batches that had not ended.
+        dead_letters: Evaluations given up.
+        verdicts: Entries of the outbox.
+        labels: Human labels and the answers of annotators, what is kept of the verdicts on their traces, and copies of
+            these traces.
+        examples: Examples of open incidents.
+        archived: Lines of the archives on this machine, of receivers of the kind `file`.
+        unreadable: Batches and letters of another version, which were left as they are.
+        unsettled: Whether new work of the target still appeared in the last round.
+    """
+
+    traces: int = 0
+    feedback: int = 0
+    gathered: int = 0
+    evaluations: int = 0
+    dead_letters: int = 0
+    verdicts: int = 0
+    labels: int = 0
+    examples: int = 0
+    archived: int = 0
+    unreadable: int = 0
+    unsettled: bool = False
+
+    @property
+    def total(self) -> int:
+        """The number of all things found."""
+        found = self.traces + self.feedback + self.gathered + self.evaluations
+        return found + self.dead_letters + self.verdicts + self.labels + self.examples + self.archived
+
+
+def forget_everywhere(
+    store: Store,
+    settings: Settings,
+    target: ForgetTarget,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[str, int], None] = lambda _place, _things: None,
+) -> Forgotten:
+    """Erase a target from all shards; the traces of a person are found on all of them first.
+
+    The errors are those of ``Forgetting.run``.
+    """
+    each = [Forgetting(one, settings, target, dry_run=dry_run, progress=progress) for one in store.shards]
+    for one in each:
+        one.learn()
+    # The first shard last: its incidents take examples from the verdicts of all shards.
+    for one in reversed(each):
+        one.erase()
+    if not dry_run:
+        for one in each:
+            # Feedback may have been handed on to a shard that was done.
+            one.erase_pending_feedback()
+    found = [one.found for one in each]
+    counts = {name: sum(getattr(one, name) for one in found) for name in Forgotten.__struct_fields__}
+    return Forgotten(**{**counts, "unsettled": any(one.unsettled for one in found)})
+
+
+class Forgetting:
+    """One run for one target in one Redis."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        target: ForgetTarget,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[str, int], None] = lambda _place, _things: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            progress: Called with what is being scanned (`traces`, `batches`, …), and how much of it was scanned so far.
+        """
+        self.found = Forgotten()
+        self._store = store
+        self._keys = store.keys
+        self._settings = settings
+        self._ledger = Ledger(store, settings)
+        self._target = target
+        self._dry_run = dry_run
+        self._progress = progress
+        self._unreadable: set[str] = set()
+        self._unreadable_letters = 0
+
+    def run(self) -> Forgotten:
+        """Find the traces of a person or session first, then erase.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to begin again.
+            OSError: A file of an archive cannot be read or replaced; the same.
+        """
+        self.learn()
+        return self.erase()
+
+    def erase(self) -> Forgotten:
+        """Erase what belongs to the target as it is known now; the errors are those of ``run``."""
+        self._erase_entries()
+        self.erase_pending_feedback()
+        # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
+        self._erase_gathered()
+        clean = 0
+        for _ in range(_MAX_ROUNDS):
+            # Work moves between batches and dead letters. Of two rounds that find nothing, the second has seen where
+            # batches went during the first.
+            clean = 0 if self._erase_letters() + self._erase_from_batches() else clean + 1
+            if self._dry_run or clean > 1:
+                break
+        else:
+            self.found.unsettled = True
+        self._erase_verdicts()
+        self._erase_parked()
+        # After the verdicts, which the monitor searches for examples, and copies to their labels.
+        examples = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
+        self.found.examples = len(examples)
+        if not self._dry_run:
+            remove_examples(self._store, examples)
+        while self._erase_labels() and not self._dry_run:
+            pass
+        self._erase_answers_and_copies()
+        # The last, since a file that cannot be read ends the run.
+        self._erase_archived()
+        if not self._dry_run and self._store is self._store.first:
+            self._store.call(methodcaller("delete", self._keys.forgetting(self._target.name)))
+        self.found.unreadable = len(self._unreadable) + self._unreadable_letters
+        return self.found
+
+    def learn(self) -> None:
+        """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
+        if not self._target.is_person and self._target.session_id is None:
+            return
+        key, first = self._keys.forgetting(self._target.name), self._store.first
+        self._target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
+        for _, stored in self._conversations():
+            traces = (one.gathered.trace for one in stored.traces)
+            self._target.learn(Owner(trace.trace_id, trace.user_id, trace.session_id) for trace in traces)
+        for batch_id in self._batch_ids():
+            batch = self._read_batch(batch_id)
+            self._target.learn(item.owner for item in (batch.items if batch else ()))
+        self._target.learn(owner for _, owner in self._letters())
+        self._target.learn(_owner(raw) for _, raw in scan_labels(self._store))
+        self._target.learn(_owner(raw) for _, raw in self._copies())
+        for name, place in ((self._keys.verdicts, "verdicts"), (self._keys.traces, "traces")):
+            for entries in self._scan(name, place):
+                self._target.learn(entry.owner for entry in entries)
+        if not self._dry_run and self._target.trace_ids:
+            # What names the person goes first: another run after a crash would not know which labels are theirs.
+            found = msgspec.json.encode(sorted(self._target.trace_ids))
+            first.call(methodcaller("set", key, found, ex=_REMEMBERED_S))
+
+    def _erase_entries(self) -> None:
+        names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
+        for entries in self._scan(self._keys.traces, "traces"):
+            owned = self._owned(entries)
+            self.found.traces += sum(entry.kind == "t" for entry in owned)
+            self.found.feedback += sum(entry.kind == "f" for entry in owned)
+            if owned and not self._dry_run:
+                self._store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
+
+    def erase_pending_feedback(self) -> None:
+        """Erase feedback that waits for its trace."""
+        names = (self._keys.feedback, self._keys.account_now(), self._keys.account_all)
+        members = self._store.call(lambda client: client.zrange(self._keys.feedback, 0, -1))
+        owned = [raw for raw in members if self._target.owns(_owner(raw))]
+        self.found.feedback += len(owned)
+        for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
+            self._store.run("forget_feedback", names, owned[first : first + _CHUNK_COUNT])
+
+    def _erase_gathered(self) -> None:
+        keys = self._keys
+        for session, stored in self._conversations():
+            owned = [
+                one
+                for one in stored.traces
+                if self._target.owns(
+                    Owner(one.gathered.trace.trace_id, one.gathered.trace.user_id, one.gathered.trace.session_id)
+                )
+            ]
+            self.found.gathered += len(owned)
+            if owned and not self._dry_run:
+                names = (keys.session(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
+                flat = [part for one in owned for part in (one.number, one.publication)]
+                self._store.run("forget_session", names, (session, *flat))
+
+        for trace_id in self._target.trace_ids:
+            number, size = self._store.call(methodcaller("hmget", keys.gathered(trace_id), "count", "bytes"))
+            self.found.gathered += number is not None
+            if number is not None and not self._dry_run:
+                # Before the gateway has joined them, spans name no person: only their trace is known.
+                self._store.run("gather_done", (keys.gather, keys.gather_due), (trace_id, number, size))
+
+    def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
+        members = self._store.call(lambda client: client.zrange(self._keys.sessions_due, 0, -1))
+        for seen, raw in enumerate(members, 1):
+            found = self._store.call(methodcaller("hgetall", self._keys.session(raw.decode())))
+            yield raw.decode(), decode_session(found)
+            self._progress("conversations", seen)
+
+    def _erase_letters(self) -> int:
+        ids = [evaluation_id for evaluation_id, owner in self._letters() if self._target.owns(owner)]
+        erased = len(ids)
+        if not self._dry_run:
+            chunks = (ids[first : first + _CHUNK_COUNT] for first in range(0, len(ids), _CHUNK_COUNT))
+            erased = sum(sum(self._ledger.remove(chunk)) for chunk in chunks)
+        self.found.dead_letters += erased
+        return erased
+
+    def _letters(self) -> Iterable[tuple[str, Owner]]:
+        letters = DeadLetterStore(self._store)
+        for seen, found in enumerate(letters.find(VerdictFilter()), 1):
+            owner = found.letter.owner
+            session = found.letter.evaluation.session
+            joined = frozenset[object](session.trace_ids if session else ())
+            yield found.letter.evaluation.id, Owner(owner.trace_id, owner.user_id, None, joined)
+            self._progress("dead letters", seen)
+        self._unreadable_letters = letters.unreadable
+
+    def _erase_from_batches(self) -> int:
+        erased = 0
+        for seen, batch_id in enumerate(self._batch_ids(), 1):
+            erased += self._erase_from(batch_id)
+            self._progress("batches", seen)
+        return erased
+
+    def _erase_from(self, batch_id: str) -> int:
+        """Remove the target's evaluations from a batch; return how many there were, ended or not."""
+        for _ in range(_MAX_REREADS):
+            batch = self._read_batch(batch_id)
+            items = [item for item in batch.items if self._target.owns(item.owner)] if batch else []
+            owned = {name: period for item in items for name, period in item.evaluations.items()}
+            if batch is None or not owned:
+                return 0
+            unfinished, letters = self._rewrite(batch, owned)
+            if unfinished >= 0:
+                self.found.evaluations += unfinished - letters
+                self.found.dead_letters += letters
+                return len(owned)
+        return 1
+
+    def _rewrite(self, scanned: _ScannedBatch, owned: Mapping[str, str]) -> tuple[int, int]:
+        """Replace a batch; return evaluations that had not ended (-1: it has changed), and letters among them."""
+        if self._dry_run:
+            states = evaluation_states(self._store, owned)
+            return sum(not state.ended and not state.dead for state in states.values()), 0
+        keys, batch = self._keys, scanned.batch
+        names = (
+            *(keys.leases, keys.holders, keys.waiting, keys.ready(batch.judge_model), keys.batch(batch.id)),
+            *(keys.tries(batch.id), keys.account_now(), keys.account_all, *keys.dead_letters, keys.evaluations),
+        )
+        left = [item.raw for item in scanned.items if not self._target.owns(item.owner)]
+        payload = b""
+        if left:
+            payload = msgspec.json.encode(msgspec.structs.replace(batch, items=left))
+        read = hashlib.sha1(scanned.payload, usedforsecurity=False).hexdigest()
+        flat = [part for name, period in owned.items() for part in (name, field_of(name), period)]
+        arguments = (batch.id, batch.judge_model, read, payload, self._settings.ledger_ttl_s, *flat)
+        unfinished, letters = self._store.run("forget_batch", names, arguments)
+        return unfinished, letters
+
+    def _erase_verdicts(self) -> None:
+        names = (self._keys.verdicts, self._keys.account_all)
+        for entries in self._scan(self._keys.verdicts, "verdicts"):
+            owned = self._owned(entries)
+            self.found.verdicts += len(owned)
+            if owned and not self._dry_run:
+                self._store.run("forget_verdicts", names, [entry.name for entry in owned])
+
+    def _erase_parked(self) -> None:
+        """Remove verdicts that wait until a receiver knows their traces; also of one that settings name no more."""
+        groups = groups_of(self._store, self._keys.verdicts)
+        former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
+        for name in former | self._settings.all_receivers.keys():
+            parked, due = self._keys.receiver_parked(name)
+            found = self._store.call(methodcaller("hgetall", parked)).items()
+            owned = [field for field, raw in found if self._target.owns(_owner(raw.partition(b" ")[2]))]
+            self.found.verdicts += len(owned)
+            if owned and not self._dry_run:
+                self._store.call(methodcaller("hdel", parked, *owned))
+                self._store.call(methodcaller("zrem", due, *owned))
+
+    def _erase_archived(self) -> None:
+        """Remove lines from the archives on this machine, once for all shards."""
+        if self._store is not self._store.first:
+            return
+        for options in self._settings.receivers.values():
+            if isinstance(options, FileSettings):
+                self.found.archived += erase_lines(
+                    Path(options.path), lambda line: self._target.owns(_owner(line)), dry_run=self._dry_run
+                )
+
+    def _erase_labels(self) -> int:
+        """Remove labels and the verdicts kept with them; return how many fields there were."""
+        owned = sorted({name for name, raw in scan_labels(self._store) if self._target.owns(_owner(raw))})
+        self.found.labels += sum(":" not in name for name in owned)
+        if not self._dry_run:
+            for first in range(0, len(owned), _CHUNK_COUNT):
+                names = owned[first : first + _CHUNK_COUNT]
+                self._store.call(methodcaller("hdel", self._keys.labels, *names))
+        return len(owned)
+
+    def _erase_answers_and_copies(self) -> None:
+        stored = scan_labels(self._store, self._keys.answers)
+        answers = [name for name, raw in stored if self._target.owns(_owner(raw))]
+        self.found.labels += len(answers)
+        for first in range(0, 0 if self._dry_run else len(answers), _CHUNK_COUNT):
+            some = answers[first : first + _CHUNK_COUNT]
+            self._store.call(methodcaller("hdel", self._keys.answers, *some))
+        keys = (self._keys.labelled, self._keys.labelled_bytes)
+        owned = [name for name, raw in self._copies() if self._target.owns(_owner(raw))]
+        self.found.labels += len(owned)
+        for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
+            self._store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
+
+    def _copies(self) -> Iterator[tuple[str, bytes]]:
+        return scan_labels(self._store, self._keys.labelled, _FEW_COUNT)
+
+    def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
+        return [entry for entry in entries if self._target.owns(entry.owner)]
+
+    def _scan(self, stream: str, place: str) -> Iterator[list[_ScannedEntry]]:
+        """Read a stream in chunks, from its oldest entry to the one that is the newest now."""
+        seen = 0
+        for entries in scan_stream(self._store, stream, most=_CHUNK_COUNT):
+            scanned = []
+            for entry_id, fields in entries:
+                kinds = ((kind, fields[kind]) for kind in _PAYLOADS if fields and kind in fields)
+                kind, payload = next(kinds, (b"", b""))
+                scanned.append(_ScannedEntry(entry_id.decode(), kind.decode(), _owner(payload, kind)))
+            yield scanned
+            seen += len(entries)
+            self._progress(place, seen)
+
+    def _batch_ids(self) -> list[str]:
+        return [raw.decode() for raw in self._store.call(lambda client: client.zrange(self._keys.leases, 0, -1))]
+
+    def _read_batch(self, batch_id: str) -> _ScannedBatch | None:
+        """Read a batch; None if it was finished meanwhile, or cannot be read here, which is counted."""
+        payload: bytes | None = self._store.call(lambda client: client.get(self._keys.batch(batch_id)))
+        if payload is None:
+            return None
+        with suppress(msgspec.DecodeError, RecursionError):
+            batch, scanned = _decode_batch(payload), []
+            for raw in batch.items:
+                item = _decode_item(raw)
+                scanned.append(_ScannedItem(raw, item.owner, {one.id: one.period for one in item.evaluations}))
+            if batch.v in KNOWN_VERSIONS:
+                return _ScannedBatch(payload, batch, scanned)
+        self._unreadable.add(batch_id)
+        return None
+
+
+def _owner(payload: bytes, kind: bytes = b"") -> Owner:
+    if kind in {b"t", b"f"}:
+        return _owner_by_any_name(payload)
+    try:
+        named = _decode_named(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # A payload that is no JSON names nobody.
+        return Owner(None)
+    return named.owner
+
+
+def _owner_by_any_name(payload: bytes) -> Owner:
+    """Return the owner in an entry of any language, by the names and types that ingest reads as well."""
+    try:
+        given = Lenient(payload)
+    except NoTraceError:
+        return Owner(None)
+    return Owner(given.trace_id, _text_in(given, "user_id"), _text_in(given, "session_id"))
+
+
+def _text_in(given: Lenient, name: str) -> str | None:
+    """Return an id as the text that it is in the trace that ingest has made of the entry."""
+    value = next((one for one in given.values(name) if one is not None), None)
+    found: str | None = value if isinstance(value, str) else convert_field(name, value)
+    return found

@@ -1,0 +1,1 @@
+"""Traces that were left out, and why."""

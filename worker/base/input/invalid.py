@@ -1,0 +1,63 @@
+"""`tracejudge invalid`: list the last entries of the stream that were no traces."""
+
+import time
+from typing import Final
+
+import click
+from rich.table import Table
+
+from worker.base.commands.groups import SuggestingGroup
+from worker.base.commands.options import (
+    JSON,
+    NOTES,
+    OUT,
+    REDIS,
+    amount,
+    connect,
+    plain,
+    print_json,
+    print_table,
+)
+from worker.base.input.unusable import MAX_INVALID, read_invalid
+
+_TITLES: Final = ("time", "reason", "detail", "trace id", "names")
+
+
+@click.group("invalid", cls=SuggestingGroup)
+def command() -> None:
+    """List the last entries of the stream that were no traces.
+
+    \b
+    Examples:
+      tracejudge invalid list
+    """  # noqa: D301 - click's mark for lines that stay as they are
+
+
+@command.command("list")
+@click.option("--limit", type=click.IntRange(1, MAX_INVALID), default=MAX_INVALID, metavar="N", help="How many.")
+@REDIS
+@JSON
+def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_json: bool) -> None:
+    """List the last invalid entries, the newest first; with --json one on each line.
+
+    Shown are the reason, the trace id, and the names in the payload. No text of an entry is kept.
+
+    \b
+    Examples:
+      tracejudge invalid list --limit 10
+      tracejudge invalid list --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    _, store = connect(config, redis_url)
+    found = read_invalid(store, limit)
+    if as_json:
+        for one in found:
+            print_json(one)
+    elif found:
+        table = Table(box=None, padding=(0, 1), show_edge=False)
+        for title in _TITLES:
+            table.add_column(title, overflow="fold")
+        for one in found:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one.at))
+            table.add_row(at, *map(plain, (one.reason, one.detail, one.trace_id or "", ", ".join(one.keys))))
+        print_table(OUT, table)
+    NOTES.print(f"{amount(len(found), 'invalid entry') if len(found) == 1 else f'{len(found):,} invalid entries'}")

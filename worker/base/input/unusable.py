@@ -1,0 +1,152 @@
+"""Input that could not be used: the last invalid entries, and the fields that were left out of traces.
+
+Ingest and the gateway write them to Redis, where `tracejudge invalid list` and the doctor read them. They hold names,
+types and trace ids, never a text of a trace. They are a help, not an account: what Redis does not take is dropped, and
+nothing waits for it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from worker.core.selection.lenient import shown_id
+from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
+from worker.core.storage.client import Store, StoreError, entry_position
+
+if TYPE_CHECKING:
+    import redis
+
+log = structlog.get_logger("tracejudge.ingest")
+
+MAX_INVALID: Final = 100
+_KEPT_S: Final = 7 * 86_400
+_WRITE_EVERY_S: Final = 1.0
+_LOG_EVERY_S: Final = 3600.0
+_MAX_LOGGED: Final = 1000
+
+
+class InvalidRecord(Struct, frozen=True):
+    """An invalid entry of the stream, or items that the gateway dropped, which have no entry id.
+
+    ``keys`` are the names in its payload, or in the entry where no payload could be read. ``producer`` is the one that
+    numbered the entry, or the name of the gateway's token.
+    """
+
+    entry_id: str
+    at: float
+    reason: str
+    detail: str
+    trace_id: str | None
+    keys: tuple[str, ...]
+    producer: str | None
+
+
+class LeftOutRecord(Struct, frozen=True):
+    """A field that was left out of a trace, with the JSON type of its value; of all traces the last one."""
+
+    field: str
+    type: str
+    service: str
+    trace_id: str | None
+    at: float
+
+
+class UnusableInput:
+    """Collects what one process could not use, and writes it at most once a second."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._invalid: deque[InvalidRecord] = deque(maxlen=MAX_INVALID)
+        self._left_out: dict[str, LeftOutRecord] = {}
+        self._logged: dict[tuple[str, str, str], float] = {}
+        self._next_write_s = clock()
+
+    def add(self, invalid: Iterable[InvalidEntry], traces: Iterable[TraceEntry]) -> None:
+        """Collect invalid entries, and the fields left out of traces; log each field and type once an hour."""
+        for entry in invalid:
+            at = _written_at(entry.entry_id)
+            told = (entry.reason, entry.detail, entry.trace_id, entry.keys, entry.producer)
+            self.add_record(InvalidRecord(entry.entry_id, at, *told))
+        for one in traces:
+            for field, kind in one.left_out:
+                trace_id = shown_id(one.trace.trace_id)
+                self.add_left_out(LeftOutRecord(field, kind, one.trace.service, trace_id, _written_at(one.entry_id)))
+
+    def add_left_out(self, record: LeftOutRecord) -> None:
+        """Collect a field that was left out of a trace, and log it once an hour."""
+        with self._lock:
+            self._left_out[f"{record.field} {record.type}"] = record
+        self._log(record.service, record.field, record.type, record.trace_id)
+
+    def add_record(self, record: InvalidRecord) -> None:
+        """Collect a record; any thread may call this."""
+        with self._lock:
+            self._invalid.append(record)
+
+    def write(self, *, at_end: bool = False) -> None:
+        """Write what was collected, if a second has passed since the last time."""
+        now = self._clock()
+        if not (self._invalid or self._left_out) or (now < self._next_write_s and not at_end):
+            return
+        self._next_write_s = now + _WRITE_EVERY_S
+        keys = self._store.keys
+        with self._lock:
+            invalid, left_out = list(self._invalid), dict(self._left_out)
+            self._invalid.clear()
+            self._left_out.clear()
+
+        def add(pipe: "redis.client.Pipeline") -> None:
+            for record in invalid:
+                pipe.xadd(
+                    keys.invalid, {"v": 1, "j": msgspec.json.encode(record)}, maxlen=MAX_INVALID, approximate=False
+                )
+            if left_out:
+                pipe.hset(keys.left_out, mapping={name: msgspec.json.encode(one) for name, one in left_out.items()})
+            for name in (keys.invalid, keys.left_out):
+                pipe.expire(name, _KEPT_S)
+
+        try:
+            self._store.pipeline(add)
+        except StoreError as error:
+            log.debug("unusable input not listed", error=str(error))
+
+    def _log(self, service: str, field: str, kind: str, trace_id: str | None) -> None:
+        now, subject = self._clock(), (service, field, kind)
+        if now < self._logged.get(subject, now):
+            return
+        if len(self._logged) >= _MAX_LOGGED:
+            self._logged.clear()
+        self._logged[subject] = now + _LOG_EVERY_S
+        log.warning("field left out of traces", service=service, field=field, type=kind, trace_id=trace_id)
+
+
+def _written_at(entry_id: str) -> float:
+    return int(entry_id.partition("-")[0]) / 1000
+
+
+def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
+    """Read the last invalid entries of all shards, the newest first."""
+    found = [
+        entry
+        for one in store.answering
+        for entry in one.call(lambda client: client.xrevrange(store.keys.invalid, count=limit))
+    ]
+    newest = sorted(found, key=lambda entry: entry_position(entry[0]), reverse=True)[:limit]
+    return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest]
+
+
+def read_left_out(store: Store) -> list[LeftOutRecord]:
+    """Read the fields that were left out, the latest first."""
+    found = [raw for one in store.answering for raw in one.call(lambda client: client.hvals(store.keys.left_out))]
+    latest: dict[tuple[str, str], LeftOutRecord] = {}
+    for one in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in found), key=lambda one: -one.at):
+        latest.setdefault((one.field, one.type), one)
+    return list(latest.values())

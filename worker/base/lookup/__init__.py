@@ -1,0 +1,1 @@
+"""Finding traces, verdicts and labels."""

@@ -1,0 +1,386 @@
+"""Human labels of traces, and the judges' verdicts on these traces.
+
+All stand in one hash: a label under its id, each verdict on its trace under ``<id>:<evaluation id>``. A write is one
+field, so that an import and the monitor may run at the same time, and both may be repeated.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.verdict import Origin as VerdictOrigin
+from judges.core.verdict import Outcome, Verdict, joined_parts
+from judges.forms.typed_questions import UNCORRECTED
+from tracejudge import Trace
+from worker.base.monitor.corrected import Origin
+from worker.base.monitor.series import VERSION_DIGITS, Series, segment_value
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.storage.client import (
+    CHUNK_BYTES,
+    Entry,
+    Store,
+    StoreError,
+    next_count,
+    scan_shards,
+)
+
+Drawn = float | Literal["queue", "golden"]
+"""How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
+MAX_LABELS: Final = 100_000
+MAX_TEXT_CHARS: Final = 2_000
+MAX_VERDICT_BYTES: Final = 8 * 1024
+"""Of one verdict with a label; names of the SDK are at most 200 characters, those in a file may have any length."""
+MAX_VERDICTS: Final = 10 * MAX_LABELS
+_ID_BYTES: Final = 12
+# Verdicts of these measure the judge against itself, and against labels of their own.
+_OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
+_READ_COUNT: Final = 1_000
+_FIRST_CHUNK_COUNT: Final = 16
+_CHUNK_COUNT: Final = 500
+
+
+class Label(Struct, frozen=True, omit_defaults=True):
+    """What a person says of one metric of a trace."""
+
+    trace_id: str
+    judge: str
+    metric: str
+    passed: bool
+    drawn: Drawn
+    span_id: str = ""
+    annotator: str = ""
+    comment: str = ""
+    labelled_at: float = 0.0
+    """Seconds since the epoch; 0 becomes the time at which the label is first stored."""
+
+    @property
+    def id(self) -> str:
+        """The name of the label in Redis; a second label of the same trace and metric replaces the first."""
+        return label_id(self.trace_id, self.span_id, self.judge, self.metric)
+
+    @property
+    def tag(self) -> str:
+        """The name of the label as a tag of its trace in a data set."""
+        return self.judge if self.metric == self.judge else f"{self.judge}.{self.metric}"
+
+    @property
+    def origin(self) -> Origin:
+        """How the trace was chosen, without the probability."""
+        return "drawn" if isinstance(self.drawn, float) else self.drawn
+
+
+class LabelVerdict(Struct, frozen=True, omit_defaults=True):
+    """What is kept of a verdict on a labelled trace: nothing of its texts."""
+
+    trace_id: str
+    evaluation_id: str
+    origin: VerdictOrigin
+    version: str
+    judge_model: str
+    service: str
+    outcome: Outcome
+    judged_at: float
+    weight: float
+    passed: bool | None = None
+    value: float | None = None
+    probability: float | None = None
+    """That the metric passes, as calibrated; only from a model that returns probabilities."""
+    uncalibrated: float | None = None
+    """The probability before its calibration, where the judge had one."""
+    span_id: str = ""
+    environment: str = ""
+    model: str = ""
+    release: str = ""
+    name: str = ""
+    tags: Mapping[str, str] = {}
+    # By these `forget` finds the traces of a conversation and of a person.
+    session_id: str | None = None
+    user_id: str | None = None
+
+    @classmethod
+    def of(cls, verdict: Verdict, metric: str) -> Self:
+        """Return what a verdict says of a metric."""
+        score = next((score for score in verdict.scores if score.metric == metric), None)
+        raw = verdict.details.get(UNCORRECTED)
+        given = raw.get(metric) if isinstance(raw, dict) else None
+        return cls(
+            trace_id=verdict.trace_id,
+            evaluation_id=verdict.evaluation_id,
+            origin=verdict.origin,
+            version=verdict.judge_version,
+            judge_model=verdict.judge_model,
+            service=verdict.service,
+            outcome=verdict.outcome,
+            judged_at=verdict.started_at + verdict.duration_s,
+            weight=verdict.weight,
+            passed=None if score is None else score.passed,
+            value=None if score is None else score.value,
+            probability=None if score is None else score.probability,
+            uncalibrated=given if isinstance(given, float) else None,
+            span_id=verdict.span_id or "",
+            environment=verdict.environment or "",
+            model=verdict.model or "",
+            release=verdict.release or "",
+            name=verdict.name or "",
+            tags=verdict.tags,
+            session_id=verdict.session_id,
+            user_id=verdict.user_id,
+        )
+
+    @property
+    def raw_probability(self) -> float | None:
+        """The probability as the model gave it, None from a model that gives none."""
+        return self.probability if self.uncalibrated is None else self.uncalibrated
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it counts in series: it is of live traffic, chosen with a known probability."""
+        return self.origin == "live" and self.weight > 0
+
+    @property
+    def judge(self) -> tuple[str, str]:
+        """The version as in series, and the judge model."""
+        return self.version[:VERSION_DIGITS], self.judge_model
+
+    def series(self, label: Label) -> list[Series]:
+        """Return the series that it may count in, the whole first, then its segments."""
+        whole = Series(self.service, self.environment, label.judge, *self.judge, label.metric)
+        names = ("model", "release", "name", "prompt_version", *(f"tags.{tag}" for tag in self.tags))
+        values = ((name, value) for name in names if (value := segment_value(self, self.tags, name)))
+        return [whole, *(msgspec.structs.replace(whole, segment=name, value=value) for name, value in values)]
+
+
+class Labelled(NamedTuple):
+    """A label with all verdicts on its trace."""
+
+    label: Label
+    verdicts: Sequence[LabelVerdict] = ()
+
+    def verdict(self, fits: Callable[[LabelVerdict], bool]) -> LabelVerdict | None:
+        """Return the newest fitting verdict that passes or fails; None without any, or if several spans have one."""
+        found = [one for one in self.verdicts if one.passed is not None and fits(one)]
+        if len({one.span_id for one in found}) != 1:
+            return None
+        return max(found, key=lambda one: one.judged_at)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether the label names no span, and several spans of its trace were judged."""
+        return len({one.span_id for one in self.verdicts}) > 1
+
+
+class Attached(Struct):
+    """How many verdicts were new, and how many were not stored, by reason."""
+
+    new: int = 0
+    too_large: int = 0
+    too_many: int = 0
+
+    def add(self, other: "Attached") -> None:
+        """Add the counts of other verdicts."""
+        self.new += other.new
+        self.too_large += other.too_large
+        self.too_many += other.too_many
+
+
+class TooManyLabelsError(Exception):
+    """There would be more labels than are kept."""
+
+
+def label_id(*parts: str) -> str:
+    """Return the id of a label by trace id, span id, judge and metric."""
+    return hashlib.blake2b(joined_parts(*parts), digest_size=_ID_BYTES).hexdigest()
+
+
+def ids_of(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield the ids that labels of a verdict's trace may have, with the metric; repeats and the canary have none."""
+    for metric in () if verdict.origin in _OTHER_ORIGINS else verdict.metrics:
+        for span_id in {"", verdict.span_id or ""}:
+            yield label_id(verdict.trace_id, span_id, verdict.judge, metric), metric
+
+
+def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) -> list[Labelled]:
+    """Read labels with their verdicts, in order of time, then of trace."""
+    labels: dict[str, Label] = {}
+    verdicts: dict[str, dict[str, LabelVerdict]] = {}
+    for name, raw in scan(store):
+        label, _, evaluation_id = name.partition(":")
+        if evaluation_id:
+            verdicts.setdefault(label, {})[evaluation_id] = msgspec.json.decode(raw, type=LabelVerdict)
+        elif fits(found := msgspec.json.decode(raw, type=Label)):
+            labels[label] = found
+    ordered = sorted(labels, key=lambda name: (labels[name].labelled_at, labels[name].trace_id, name))
+    return [Labelled(labels[name], tuple(verdicts.get(name, {}).values())) for name in ordered]
+
+
+def scan(store: Store, key: str | None = None, count: int = _READ_COUNT) -> Iterator[tuple[str, bytes]]:
+    """Yield all fields of a hash, the labels' unless given; one written meanwhile may be missing or come twice."""
+    cursor = 0
+    while True:
+        cursor, found = store.call(
+            lambda client: client.hscan(key or store.keys.labels, cursor, count=count)  # noqa: B023 - called at once
+        )
+        yield from ((name.decode(), raw) for name, raw in found.items())
+        if not cursor:
+            return
+
+
+def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False) -> Counter[str]:
+    """Store labels, and count which are `new`, `changed` or the `same`. Of several with one id the last counts.
+
+    Raises:
+        TooManyLabelsError: There are too many; the labels of this call are not stored.
+    """
+    by_id: dict[str, Label] = {}
+    written: Counter[str] = Counter()
+    for label in labels:
+        former = by_id.get(label.id, label)
+        written["same"] += label.id in by_id and former == label
+        written["changed"] += former != label
+        by_id[label.id] = label
+    if not by_id:
+        return written
+    key = store.keys.labels
+    stored: list[bytes | None] = store.call(lambda client: client.hmget(key, list(by_id)))
+    changed: dict[Any, bytes] = {}
+    now = store.now_ms() / 1000
+    for (name, label), raw in zip(by_id.items(), stored, strict=True):
+        known = None if raw is None else msgspec.json.decode(raw, type=Label)
+        # A label without a time is the same in a second import.
+        if known == label or (known and not label.labelled_at and known == _at(label, known.labelled_at)):
+            written["same"] += 1
+            continue
+        changed[name] = msgspec.json.encode(label if label.labelled_at else _at(label, now))
+        written["new" if raw is None else "changed"] += 1
+    # An upper limit: verdicts are fields as well.
+    if written["new"] and store.call(lambda client: client.hlen(key)) + written["new"] > MAX_LABELS:
+        count = sum(":" not in name for name, _ in scan(store))
+        if count + written["new"] > MAX_LABELS:
+            raise TooManyLabelsError(f"Redis holds {count:,} labels, and at most {MAX_LABELS:,} are kept.")
+    if changed and not dry_run:
+        store.call(lambda client: client.hset(key, mapping=changed))
+    return written
+
+
+def _at(label: Label, labelled_at: float) -> Label:
+    return msgspec.structs.replace(label, labelled_at=labelled_at)
+
+
+def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
+    """Store verdicts with the labels of their traces."""
+    counts = Attached()
+    of_id = [(name, metric, verdict) for verdict in verdicts for name, metric in ids_of(verdict)]
+    if not of_id:
+        return counts
+    key = store.keys.labels
+    stored = store.call(lambda client: client.hmget(key, [name for name, _, _ in of_id]))
+    fields: dict[Any, bytes] = {
+        f"{name}:{verdict.evaluation_id}": msgspec.json.encode(LabelVerdict.of(verdict, metric))
+        for (name, metric, verdict), raw in zip(of_id, stored, strict=True)
+        if raw is not None
+    }
+    for name in [name for name, raw in fields.items() if len(raw) > MAX_VERDICT_BYTES]:
+        counts.too_large += 1
+        del fields[name]
+    room = MAX_VERDICTS - store.call(lambda client: client.hlen(key)) if fields else 0
+    if room < len(fields):
+        names = list(fields)
+        known = store.call(lambda client: client.hmget(key, names))
+        for name in [name for name, raw in zip(names, known, strict=True) if raw is None][max(0, room) :]:
+            counts.too_many += 1
+            del fields[name]
+    if not fields:
+        return counts
+    counts.new = int(store.call(lambda client: client.hset(key, mapping=fields)))
+    # `forget` may have erased a label meanwhile: no verdict stays without it.
+    names = list(fields)
+    left = store.call(lambda client: client.hmget(key, [name.partition(":")[0] for name in names]))
+    if orphans := [name for name, raw in zip(names, left, strict=True) if raw is None]:
+        store.call(lambda client: client.hdel(key, *orphans))
+    return counts
+
+
+def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
+    """Return labels with further verdicts on their traces, which are not stored."""
+    found: dict[str, dict[str, LabelVerdict]] = {
+        one.label.id: {verdict.evaluation_id: verdict for verdict in one.verdicts} for one in labelled
+    }
+    for verdict in verdicts:
+        for name, metric in ids_of(verdict):
+            if name in found:
+                found[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
+    return [Labelled(one.label, tuple(found[one.label.id].values())) for one in labelled]
+
+
+class OutboxMatcher:
+    """Finds verdicts on labelled traces in the outboxes, one shard after the other, each from its oldest entry on.
+
+    After the last shard it goes on with the first one, where it stopped there.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.seen = 0
+        self.attached = Attached()
+        self._store = store
+        self._shards = store.shards
+        self._positions = ["-"] * len(self._shards)
+        self._at = 0
+        self._count = _FIRST_CHUNK_COUNT
+
+    def step(self) -> bool:
+        """Read the next entries and attach their verdicts; return whether this round may have more."""
+        store, position = self._shards[self._at], self._positions[self._at]
+        entries: list[Entry] = []
+        try:
+            # Another one than the first is left out while it is away: the monitor must not wait for it.
+            if store in store.first.answering:
+                entries = store.call(lambda client: client.xrange(store.keys.verdicts, position, "+", self._count))
+        except StoreError:
+            if store is store.first:
+                raise
+        if entries:
+            self.attached.add(attach(self._store, _judged(entries)))
+            self.seen += len(entries)
+            self._positions[self._at] = f"({entries[-1][0].decode()}"
+        if len(entries) == self._count:
+            size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+            self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
+            return True
+        self._at, self._count = (self._at + 1) % len(self._shards), _FIRST_CHUNK_COUNT
+        return self._at > 0
+
+
+def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
+    """Keep a copy of a labelled trace for good, which replaces an earlier one; False where it would exceed the bytes.
+
+    Args:
+        trace: The redacted trace.
+        max_bytes: Bytes of all copies.
+    """
+    keys = (store.keys.labelled, store.keys.labelled_bytes)
+    return bool(store.run("keep_labelled", keys, (max_bytes, trace.trace_id, msgspec.json.encode(trace))))
+
+
+def labelled_trace(store: Store, trace_id: str) -> Trace | None:
+    """Return the copy of a labelled trace, None if there is none that can be read."""
+    raw = store.call(lambda client: client.hget(store.keys.labelled, trace_id))
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=Trace)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def outbox_verdicts(store: Store) -> Iterator[Verdict]:
+    """Yield all verdicts of the outboxes, the oldest first."""
+    for entries in scan_shards(store, store.keys.verdicts, most=_CHUNK_COUNT):
+        yield from _judged(entries)
+
+
+def _judged(entries: Iterable[Entry]) -> list[Verdict]:
+    """Decode the entries that are verdicts, and no dead letters."""
+    read = map(read_outbox_entry, entries)
+    return [one.verdict for one in read if one is not None and one.kind == "j"]

@@ -1,0 +1,292 @@
+"""Look-ups of traces and verdicts: by the beginning of a trace id, by a filter of verdicts, by text.
+
+Verdicts are read from the outbox. The text of a trace is in the stream until it is trimmed, with the dead letters of
+the trace, and with its labels. All functions raise StoreError if Redis does not answer; they change nothing.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from tracejudge import Trace
+from tracejudge.ids import MAX_ID_CHARS
+from worker.base.dead_letters.store import AllDeadLetters
+from worker.base.lookup.label_store import Label, keep_trace, labelled_trace, read_labels
+from worker.base.lookup.verdict_filter import VerdictFilter, judged_traces
+from worker.core.config.redaction import Redaction
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.selection.stream_entry import TraceEntry, read_entry
+from worker.core.storage.client import Store, scan_shards
+
+MIN_PREFIX_CHARS: Final = 6
+MAX_MATCHES: Final = 10
+"""Traces that an ambiguous beginning lists."""
+MAX_TRACES: Final = 100_000
+# Clocks of services, workers and Redis differ by so much.
+_CLOCKS_MS: Final = 2_000
+_NEAR_COUNT: Final = 1_000
+_LAST_S: Final = 10**11
+_PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
+_PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
+
+Source = Literal["stream", "dead letter", "label"]
+
+
+class TraceNotFoundError(Exception):
+    """No trace has this id, or several begin with it; the text says which, and how to go on."""
+
+
+class FoundTrace(NamedTuple):
+    """One publication of a trace, where it was found, and when it was published; None where that is not known."""
+
+    trace: Trace
+    source: Source
+    published_ms: int | None = None
+    entry: TraceEntry | None = None
+
+
+def usable_prefix(given: str) -> str:
+    """Return the beginning of a trace id.
+
+    Raises:
+        TraceNotFoundError: It is too short to mean one trace, or longer than any id.
+    """
+    if not MIN_PREFIX_CHARS <= len(given) <= MAX_ID_CHARS:
+        raise TraceNotFoundError(
+            f"{given[:MAX_ID_CHARS]!r} is no trace id: write its first {MIN_PREFIX_CHARS} characters, or more"
+        )
+    return given
+
+
+def scan_verdicts(store: Store, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[OutboxEntry]:
+    """Yield the wanted verdicts of the outboxes of all shards."""
+    first = "-" if wanted.since_ms is None else str(wanted.since_ms)
+    last = "+" if wanted.until_ms is None else str(wanted.until_ms)
+    holds = _contains(wanted.trace_ids if wanted.trace_ids is not None else wanted.traces or None)
+    for entries in scan_shards(store, store.keys.verdicts, first, last, newest_first=newest_first):
+        for entry_id, fields in entries:
+            # Most verdicts are of other traces: searching their bytes is many times faster than decoding them.
+            if holds is None or any(holds(raw) for raw in (fields or {}).values()):
+                read = read_outbox_entry((entry_id, fields))
+                if read is not None and wanted.accepts(read):
+                    yield read
+
+
+class TraceLookup:
+    """Finds traces by the configuration of the workers; dead letters and labels are read once."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._max_bytes = settings.max_trace_bytes
+
+    def resolve(self, given: str) -> str:
+        """Return the id of the only trace that begins so; an id that is one as a whole is returned as it is.
+
+        Raises:
+            TraceNotFoundError: No trace begins so, or several do.
+        """
+        usable_prefix(given)
+        found: dict[str, None] = {}
+        for trace_id in self._ids(given):
+            if trace_id == given:
+                return given
+            if trace_id.startswith(given) and len(found) <= MAX_MATCHES:
+                found[trace_id] = None
+        if not found:
+            raise TraceNotFoundError(
+                f"no trace begins with {given!r}: it may be trimmed from the stream and the outbox, or was never "
+                "published; `tracejudge tail --no-follow` prints the newest ids"
+            )
+        if len(found) > 1:
+            some = list(found)[:MAX_MATCHES]
+            more = ", …" if len(found) > MAX_MATCHES else ""
+            raise TraceNotFoundError(f"several traces begin with {given!r}: {', '.join(some)}{more}; write more of it")
+        return next(iter(found))
+
+    def find(self, trace_ids: Collection[str]) -> dict[str, list[FoundTrace]]:
+        """Find the texts of traces, of each the newest publication first; those that are gone are left out."""
+        found: dict[str, list[FoundTrace]] = {}
+        for one in self.scan(newest_first=True, holds=_contains(trace_ids)):
+            if one.trace.trace_id in trace_ids:
+                found.setdefault(one.trace.trace_id, []).append(one)
+        for trace_id in set(trace_ids) - found.keys():
+            if elsewhere := self.elsewhere(trace_id):
+                found[trace_id] = [elsewhere]
+        return found
+
+    def near(self, verdict: Verdict, most: int) -> FoundTrace | None:
+        """Find the trace of a verdict in a bounded time, or where else it is kept.
+
+        At most ``most`` entries from the end of the judged call on are searched, when services publish it, then as many
+        before its judging. A trace that came long after its call, or waited long for its judge, is not found.
+        """
+        holds, key = _contains({verdict.trace_id}), self._store.keys.traces
+        at_ms = int(verdict.started_at * 1000)
+        searches = [scan_shards(self._store, key, "-", str(at_ms + _CLOCKS_MS), newest_first=True, most=_NEAR_COUNT)]
+        if verdict.trace_ended_at is not None and 0 < verdict.trace_ended_at < _LAST_S:
+            begin = str(max(0, int(verdict.trace_ended_at * 1000) - _CLOCKS_MS))
+            searches.insert(0, scan_shards(self._store, key, begin, most=_NEAR_COUNT))
+        for chunks in searches:
+            seen = 0
+            for chunk in chunks:
+                for one in self._read(chunk, holds):
+                    if (one.trace.trace_id, one.trace.span_id) == (verdict.trace_id, verdict.span_id):
+                        return one
+                seen += len(chunk)
+                if seen >= most:
+                    break
+        return self.elsewhere(verdict.trace_id, verdict.span_id)
+
+    def scan(
+        self,
+        *,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        newest_first: bool = False,
+        holds: Callable[[bytes], bool] | None = None,
+    ) -> Iterator[FoundTrace]:
+        """Yield the traces of the stream that can be read; with ``holds`` only payloads for which it is true."""
+        first = "-" if since_ms is None else str(since_ms)
+        last = "+" if until_ms is None else str(until_ms)
+        for chunk in scan_shards(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
+            yield from self._read(chunk, holds)
+
+    def with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
+        """Return the ids of traces whose texts contain a text in any case, at most the newest 100,000."""
+        wanted = text.lower()
+        raw = wanted.encode()
+        # In JSON the bytes of any other character may be written as an escape.
+        is_plain = _PLAIN_TEXT.fullmatch(raw) is not None
+        found: set[str] = set()
+        for one in self.scan(
+            since_ms=since_ms,
+            until_ms=until_ms,
+            newest_first=True,
+            holds=(lambda payload: raw in payload.lower()) if is_plain else None,
+        ):
+            if any(wanted in each.lower() for each in texts_of(one.trace)):
+                found.add(one.trace.trace_id)
+                if len(found) == MAX_TRACES:
+                    break
+        return frozenset(found)
+
+    def elsewhere(self, trace_id: str, span_id: str | None = None) -> FoundTrace | None:
+        """Find a trace that the stream no longer has: with its dead letters, else with its labels."""
+        letters = AllDeadLetters(self._store)
+        ids = [letter for letter, owner in self._letters.items() if owner == trace_id]
+        for found in letters.read(ids):
+            trace = found.letter.item.trace
+            if span_id in {None, trace.span_id}:
+                return FoundTrace(trace, "dead letter")
+        labelled = labelled_trace(self._store, trace_id)
+        # A trace may have several spans; the text of another one must not stand beside a verdict.
+        is_other = labelled is not None and span_id not in {None, labelled.span_id}
+        return None if labelled is None or is_other else FoundTrace(labelled, "label")
+
+    def _ids(self, prefix: str) -> Iterator[str]:
+        """Yield ids of traces from everywhere that they are known, many of them several times."""
+        for entry in scan_verdicts(self._store, VerdictFilter(traces=(prefix,))):
+            yield from judged_traces(entry.verdict)
+        yield from (one.trace.trace_id for one in self.scan(newest_first=True, holds=_contains({prefix})))
+        yield from self._letters.values()
+        yield from (one.label.trace_id for one in read_labels(self._store))
+
+    @cached_property
+    def _letters(self) -> dict[str, str]:
+        """The trace of each dead letter, by evaluation."""
+        found = AllDeadLetters(self._store).find(VerdictFilter())
+        return {one.letter.evaluation.id: one.letter.owner.trace_id for one in found}
+
+    def _read(
+        self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]], holds: Callable[[bytes], bool] | None
+    ) -> Iterator[FoundTrace]:
+        for entry_id, fields in entries:
+            payload = (fields or {}).get(b"t")
+            if payload is not None and (holds is None or holds(payload)):
+                read = read_entry((entry_id, fields), self._max_bytes)
+                if isinstance(read, TraceEntry):
+                    yield FoundTrace(read.trace, "stream", int(entry_id.partition(b"-")[0]), read)
+
+
+class Dataset:
+    """Whole traces with their verdicts and labels, in the form that `evaluate` and `judges test` read.
+
+    Attributes:
+        verdicts: The chosen verdicts by trace, the newest first.
+    """
+
+    def __init__(
+        self, store: Store, settings: Settings, wanted: VerdictFilter, *, limit: int, labelled: bool = False
+    ) -> None:
+        """Choose the traces of the newest wanted verdicts, at most ``limit`` of them.
+
+        Args:
+            labelled: Only traces with a label; without a filter also those whose verdicts are gone.
+        """
+        self.verdicts: dict[str, list[Verdict]] = {}
+        self._store, self._settings = store, settings
+        self._labels: dict[str, list[Label]] = {}
+        for one in read_labels(store):
+            self._labels.setdefault(one.label.trace_id, []).append(one.label)
+        for entry in scan_verdicts(store, wanted):
+            name = entry.verdict.trace_id
+            if (name in self.verdicts or len(self.verdicts) < limit) and (not labelled or name in self._labels):
+                self.verdicts.setdefault(name, []).append(entry.verdict)
+        if labelled and wanted.accepts_all:
+            room = max(0, limit - len(self.verdicts))
+            self.verdicts.update({name: [] for name in sorted(self._labels.keys() - self.verdicts.keys())[:room]})
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Yield redacted traces as objects with `verdicts` and `labels`; traces that are gone are left out.
+
+        The tag JUDGE or JUDGE.METRIC is `pass` or `fail` by the newest label.
+        """
+        traces, redaction = TraceLookup(self._store, self._settings), Redaction.of(self._settings.redact)
+        found = traces.find(self.verdicts.keys())
+        for name, verdicts in self.verdicts.items():
+            for one in found.get(name, ())[:1]:
+                trace = one.trace if redaction is None else redaction.trace(one.trace)
+                labels = self._labels.get(name, [])
+                tags = {each.tag: "pass" if each.passed else "fail" for each in labels}
+                row: dict[str, object] = msgspec.to_builtins(trace)
+                if tags:
+                    row["tags"] = {**(trace.tags or {}), **tags}
+                yield {**row, "verdicts": msgspec.to_builtins(verdicts), "labels": msgspec.to_builtins(labels)}
+
+
+def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) -> int:
+    """Keep redacted copies of labelled traces; return how many could not be kept: they are gone, or there is no room.
+
+    Copies that exist stay as they are. Nothing is kept, and 0 returned, where `keep_labelled` is off.
+    """
+    if not settings.keep_labelled or not trace_ids:
+        return 0
+    redaction = Redaction.of(settings.redact)
+    missing = [trace_id for trace_id in trace_ids if labelled_trace(store, trace_id) is None]
+    found = TraceLookup(store, settings).find(missing) if missing else {}
+    kept = 0
+    for published in found.values():
+        trace = published[0].trace if redaction is None else redaction.trace(published[0].trace)
+        kept += keep_trace(store, trace, settings.max_labelled_bytes)
+    return len(missing) - kept
+
+
+def texts_of(trace: Trace) -> Iterator[str]:
+    """Yield the texts that a search reads: question, answer, documents, messages, error and comment."""
+    yield from filter(None, (trace.input, trace.output, trace.error, trace.feedback and trace.feedback.comment))
+    for document in trace.context or ():
+        yield document if isinstance(document, str) else document.text
+    yield from (message.content for message in trace.messages or () if message.content)
+
+
+def _contains(names: Collection[str] | None) -> Callable[[bytes], bool] | None:
+    """Return a test whether bytes of JSON may contain one of a few names; None where every payload has to be read."""
+    if names is None or not 0 < len(names) <= MAX_MATCHES or not all(map(_PLAIN_ID.fullmatch, names)):
+        return None
+    raw = [name.encode() for name in names]
+    return lambda payload: any(name in payload for name in raw)

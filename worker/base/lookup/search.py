@@ -1,0 +1,118 @@
+"""`tracejudge search`: find verdicts in the outbox."""
+
+import itertools
+from typing import Any, Final, get_args
+
+import click
+import msgspec
+
+from judges.core.verdict import Origin
+from worker.base.commands.options import (
+    JSON,
+    NOTES,
+    OUT,
+    PATTERNS,
+    REDIS,
+    amount,
+    connect,
+    moments,
+    note,
+    options,
+    print_json,
+    trace_errors,
+)
+from worker.base.lookup.lookup import MAX_TRACES, TraceLookup, scan_verdicts
+from worker.base.lookup.tail import verdict_line
+from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
+from worker.core.config.settings import Settings
+from worker.core.storage.client import Store
+
+_SHOWN: Final = 50
+_HOUR_MS: Final = 3_600_000
+
+FILTER: Final = options(
+    PATTERNS,
+    click.option("--failed", is_flag=True, help="Only what did not pass or has no score, abstained included."),
+    click.option(
+        "--outcome",
+        "outcomes",
+        multiple=True,
+        type=click.Choice(get_args(VerdictOutcome)),
+        help="Only this outcome; repeatable.",
+    ),
+    click.option("--origin", type=click.Choice(get_args(Origin)), help="Only verdicts of this origin."),
+    click.option("--text", metavar="TEXT", help="Only traces with this text in question, answer, documents, messages."),
+    click.option("--trace-id", metavar="ID", help="Only this trace; the first 6 characters are enough."),
+    click.option("--since", metavar="TIME", help="Only verdicts since then: 15m, 24h, or 2026-05-01T12:00:00Z."),
+    click.option("--until", metavar="TIME", help="Only verdicts until then."),
+)
+"""The options that select verdicts, of `search` and `export`."""
+
+
+def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFilter:
+    """Make the filter of the options; it searches the stream where a text is given.
+
+    Raises:
+        TraceNotFoundError: No trace has the id, or several begin with it.
+    """
+    text, trace_id = given.pop("text"), given.pop("trace_id")
+    if given.pop("failed"):
+        if given["outcomes"]:
+            raise click.UsageError("give --failed or --outcome, not both")
+        given["outcomes"] = FAILED
+    times = moments(store, since=given.pop("since"), until=given.pop("until"))
+    lookup, trace_ids = TraceLookup(store, settings), None
+    if trace_id is not None:
+        trace_ids = frozenset({lookup.resolve(trace_id)})
+    if text is not None:
+        if not text.strip():
+            raise click.UsageError("--text is empty; leave it out, or write what the trace contains")
+        # A trace is older than its verdicts: it may have waited for its judge.
+        begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - _HOUR_MS
+        with NOTES.status("searching the texts of traces"):
+            found = lookup.with_text(text, begin, times["until"])
+        if len(found) == MAX_TRACES:
+            note(f"more than {MAX_TRACES:,} traces contain this text: only the newest are searched")
+        trace_ids = found if trace_ids is None else trace_ids & found
+    return VerdictFilter(**given, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])
+
+
+@click.command("search")
+@FILTER
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=_SHOWN,
+    show_default=True,
+    metavar="N",
+    help="End after the newest N verdicts.",
+)
+@REDIS
+@JSON
+def command(*, limit: int, config: str | None, redis_url: str | None, as_json: bool, **selection: Any) -> None:
+    """Find verdicts, the newest first.
+
+    Verdicts are searched in the outbox, texts in the stream: as long as both hold them. `tracejudge show` prints a
+    trace that was found. With --json each line is a verdict; `dead` is true for an evaluation that was given up.
+
+    Exit code 0 on success, 1 if nothing is found, 2 on wrong usage.
+
+    \b
+    Examples:
+      tracejudge search --judge groundedness --failed --since 24h
+      tracejudge search --service "support-*" --text refund
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    settings, store = connect(config, redis_url)
+    with trace_errors():
+        wanted = verdict_filter(settings, store, **selection)
+        found = 0
+        for entry in itertools.islice(scan_verdicts(store, wanted), limit):
+            found += 1
+            if as_json:
+                print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})
+            else:
+                OUT.print(verdict_line(entry, with_date=True), soft_wrap=True)
+    if not found:
+        raise click.ClickException("no verdict of the outbox fits; `tracejudge tail --no-follow` prints the newest")
+    if found == limit:
+        note(f"{amount(found, 'verdict')}, the newest; --limit shows more")

@@ -1,0 +1,248 @@
+"""`tracejudge show`: a trace as text, with its verdicts."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+import msgspec
+from rich.markup import escape
+
+from judges.core.judge import JudgeFailedError
+from judges.core.prompt import neutralise
+from judges.core.verdict import Verdict
+from judges.registry import configured
+from tracejudge import Trace
+from worker.base.commands.options import (
+    JSON,
+    OUT,
+    REDIS,
+    amount,
+    connect,
+    plain,
+    print_json,
+    trace_errors,
+)
+from worker.base.lookup.explanation import OUTCOMES, Explanation, explain
+from worker.base.lookup.label_store import read_labels
+from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts
+from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
+from worker.core.config.graders import Graders
+from worker.core.config.redaction import Redaction
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.selection.sampling import Sampler, position
+
+_STYLES: Final = {
+    "passed": "green",
+    "failed": "red",
+    "scored": "cyan",
+    "abstained": "yellow",
+    "unscored": "yellow",
+    "dead": "magenta",
+}
+_ORIGINS: Final = {
+    "live": "sampled",
+    "late_feedback": "chosen because of late negative feedback, probability",
+    "replay": "chosen by a replay, share",
+    "session_update": "the conversation went on after its first verdict; sampled",
+    "repeat": "repeats another verdict; probability",
+    "canary": "a trace of the canary; probability",
+}
+_MAX_CHARS: Final = 2_000
+
+
+@click.command("show")
+@click.argument("trace_id", metavar="TRACE_ID")
+@click.option("--whole", is_flag=True, help=f"Print whole texts, not only their first {_MAX_CHARS:,} characters.")
+@REDIS
+@JSON
+def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | None, as_json: bool) -> None:
+    """Print a trace with its verdicts; the first 6 characters of TRACE_ID are enough where they mean one trace.
+
+    Each sentence of the answer has a letter: S supported, U unsupported, C contradictory, N needs no support. Texts
+    are redacted by `[redact]`. Verdicts come from the outbox; the text is in the stream until it is trimmed, and with
+    dead letters and labels.
+
+    Exit code 0 on success, 1 if no trace has the id or several begin with it, 2 on wrong usage.
+
+    \b
+    Examples:
+      tracejudge show 4bf92f
+      tracejudge show 4bf92f3577b34da6a3ce929d0e0e4736 --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    settings, store = connect(config, redis_url)
+    lookup = TraceLookup(store, settings)
+    with trace_errors():
+        name = lookup.resolve(trace_id)
+        entries = list(scan_verdicts(store, VerdictFilter(trace_ids={name}), newest_first=False))
+        published = lookup.find({name}).get(name, [])
+        labels = [one.label for one in read_labels(store, lambda label: label.trace_id == name)]
+        if not (entries or published or labels):
+            raise TraceNotFoundError(f"{name}: the trace and its verdicts were trimmed or erased meanwhile")
+    redaction = Redaction.of(settings.redact)
+    if redaction is not None:
+        published = [one._replace(trace=redaction.trace(one.trace)) for one in published]
+    graders = Graders(settings, configured(settings.judges))
+    explained = [(entry, _explanation(graders, entry.verdict, published)) for entry in entries]
+    reasons = list(_sampling(settings, graders, published))
+    if as_json:
+        print_json(
+            {
+                "trace_id": name,
+                "traces": [
+                    {"found_in": one.source, "published_ms": one.published_ms, "trace": one.trace} for one in published
+                ],
+                "verdicts": [
+                    {
+                        "outcome": outcome_of(entry),
+                        "verdict": entry.verdict,
+                        "explanation": None if found is None else _as_json(found),
+                    }
+                    for entry, found in explained
+                ],
+                "rules": reasons,
+                "labels": labels,
+            }
+        )
+        return
+    most = sys.maxsize if whole else _MAX_CHARS
+    _line(f"trace {name}", "bold")
+    for one in published:
+        _print_trace(one, most)
+    if not published:
+        _line("The text of the trace is no longer in the stream; copies are kept with labels only.", "yellow")
+    for reason in reasons:
+        _line(reason, "dim")
+    if not entries:
+        _line("No verdict in the outbox: the trace was not sampled, waits for its judge, or its verdicts were trimmed.")
+    for entry, found in explained:
+        _print_verdict(entry, found)
+    for label in labels:
+        by = f" by {label.annotator}" if label.annotator else ""
+        said = "pass" if label.passed else "fail"
+        _line(f"label{by}: {label.metric} {said}{f' - {label.comment}' if label.comment else ''}", "cyan")
+
+
+def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTrace]) -> Explanation | None:
+    """Explain a verdict by the text of its own span; None where that is gone, or is a conversation."""
+    trace = next((one.trace for one in published if one.trace.span_id == verdict.span_id), None)
+    if trace is None or "session" in verdict.details:
+        return None
+    try:
+        return explain(verdict, trace, graders.judge(verdict.judge, verdict.judge_model))
+    except JudgeFailedError:
+        return None
+
+
+def _sampling(settings: Settings, graders: Graders, published: Sequence[FoundTrace]) -> Iterator[str]:
+    """Say which rules match a trace, and what they choose."""
+    sampler = Sampler(settings, graders)
+    rates = {rule.name: rule.rate for rule in settings.rules}
+    for one in published[:1]:
+        at = position(one.trace.trace_id, settings.sampling_key)
+        tallies = sampler.sample(one.trace).rules
+        for tally in tallies:
+            chosen = "chosen" if tally.chosen else "not chosen"
+            yield f"rule {tally.rule}: rate {rates.get(tally.rule, 0):g}, position of the trace {at:.4f}: {chosen}"
+        if not tallies:
+            yield "no rule matches this trace"
+
+
+def _as_json(found: Explanation) -> dict[str, object]:
+    return {
+        "same_version": found.same_version,
+        "sentences": [
+            {**one._asdict(), "outcome": OUTCOMES[one.letter], "evidence": [each._asdict() for each in one.evidence]}
+            for one in found.sentences
+        ],
+        "document_sentences": [one._asdict() for one in found.document_sentences],
+        "documents": [one._asdict() for one in found.documents],
+    }
+
+
+def _line(text: str, style: str = "") -> None:
+    OUT.print(escape(neutralise(text)), style=style, highlight=False, soft_wrap=True)
+
+
+def _text(title: str, text: str, most: int) -> None:
+    cut = f" […{len(text) - most:,} more characters: --whole]" if len(text) > most else ""
+    OUT.print(f"[bold]{title}[/bold] {escape(neutralise(text[:most]))}{cut}", highlight=False, soft_wrap=True)
+
+
+def _print_trace(found: FoundTrace, most: int) -> None:
+    trace: Trace = found.trace
+    when = "" if found.published_ms is None else f", published {_time(found.published_ms / 1000)}"
+    names = (("environment", trace.environment), ("release", trace.release), ("name", trace.name))
+    said = "".join(f", {name} {value}" for name, value in (*names, ("model", trace.model)) if value)
+    span = f", span {trace.span_id}" if trace.span_id else ""
+    _line(f"service {trace.service}{span}{said}{when} (text from the {found.source})", "dim")
+    for message in trace.messages or ():
+        if message.content:
+            _text(f"{plain(message.role)}:", message.content, most)
+    if trace.input:
+        _text("question:", trace.input, most)
+    for rank, document in enumerate(trace.context or (), 1):
+        text, name = (document, None) if isinstance(document, str) else (document.text, document.id)
+        _text(f"document {rank}{f' ({plain(name)})' if name else ''}:", text, most)
+    for call in trace.tool_calls or ():
+        _text(f"tool {plain(call.name)}:", msgspec.json.encode(call.arguments).decode(), most)
+    _text("answer:", trace.output, most)
+    if trace.error:
+        _text("error:", trace.error, most)
+    if trace.feedback:
+        _text("feedback:", f"{trace.feedback.score} {trace.feedback.comment or ''}", most)
+
+
+def _print_verdict(entry: OutboxEntry, found: Explanation | None) -> None:
+    verdict, outcome = entry.verdict, outcome_of(entry)
+    scores = ", ".join(
+        f"{score.metric} {score.label or f'{score.value:.2f}'}"
+        + ("" if score.passed is None else " pass" if score.passed else " fail")
+        + ("" if score.probability is None else f" (probability {score.probability:.2f})")
+        for score in verdict.scores
+    )
+    OUT.print()
+    result = scores or verdict.reason or outcome
+    OUT.print(
+        f"[bold]{plain(verdict.judge)}[/bold] [{_STYLES[outcome]}]{outcome}[/{_STYLES[outcome]}]: {plain(result)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for text in (verdict.rationale, verdict.note):
+        if text:
+            _line(f"  {text}")
+    if isinstance(cut := verdict.details.get("left_out"), dict):
+        _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
+    for one in () if found is None else found.sentences:
+        _line(f"  {one.letter}  {one.text}" + (f" ({one.note})" if one.note else ""), _STYLE_OF[one.letter])
+        for each in one.evidence:
+            ranks = ", ".join(str(rank) for rank in sorted({at.document + 1 for at in each.places}))
+            where = f"document {ranks}" if ranks else "the documents"
+            said = f"found in {where}" if each.found else "not in the documents"
+            _line(f"     evidence {said}: {each.text}", "dim")
+    for marked in () if found is None else found.document_sentences:
+        letters = f"{'R' if marked.relevant else ' '}{'U' if marked.used else ' '}"
+        _line(f"  {letters} {marked.text}" + (f" ({marked.note})" if marked.note else ""), "dim")
+    for result_of in () if found is None else found.documents:
+        said = {True: "yes", False: "no", None: "unknown"}[result_of.passed]
+        _line(f"  document {result_of.rank} {result_of.span}: {said} {result_of.rationale}".rstrip(), "dim")
+    if found is not None and not found.same_version:
+        _line("  the installed judge has another version: sentences may be cut otherwise", "yellow")
+    cost = "unknown cost" if verdict.cost_usd is None else f"{verdict.cost_usd:.6g} USD"
+    tokens = f"{verdict.input_tokens:,} + {verdict.output_tokens:,} tokens"
+    sampled = f"{_ORIGINS[verdict.origin]} {verdict.probability:g}"
+    _line(
+        f"  {_time(verdict.started_at)}, {verdict.duration_s:.2f} s, {amount(verdict.attempts, 'attempt')}, {cost}, "
+        f"{tokens}; {sampled}; by {verdict.judge_model}, version {verdict.judge_version[:8]}; "
+        f"evaluation {verdict.evaluation_id}",
+        "dim",
+    )
+
+
+_STYLE_OF: Final = {"S": "green", "U": "red", "C": "red bold", "N": ""}
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,429 @@
+"""Drops of all series: a detector each, stepped through the buckets of five minutes, with its state in Redis.
+
+The active monitor steps a series only through buckets that are complete: their time has passed, and the outbox holds
+no verdict of them that is not counted yet, as after an outage. A detector's state is written after each step,
+so that another worker goes on where the last one stopped.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import compress, islice
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from worker.base.monitor.baseline import (
+    HISTORY_DAYS,
+    LAG_HOURS,
+    Baseline,
+    Hour,
+    baseline,
+    hour_of,
+    level,
+)
+from worker.base.monitor.counts import GRACE_S, counted_until
+from worker.base.monitor.detector import (
+    DROPS,
+    Change,
+    Limits,
+    Moments,
+    Session,
+    State,
+    delay_hours,
+    drops_below,
+    limits_of,
+    step,
+)
+from worker.base.monitor.failing import keep_examples, read_examples
+from worker.base.monitor.incidents import Incident, Member, investigate
+from worker.base.monitor.objectives import read_objectives
+from worker.base.monitor.series import (
+    CLUSTER_PARTS,
+    CLUSTER_PERIOD_S,
+    DAY_S,
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Bucket,
+    Series,
+    read_buckets,
+    read_states,
+    utc_minute,
+    write_states,
+)
+from worker.base.monitor.shares import Sums, design_effect, merged
+from worker.core.config.settings import Monitor
+from worker.core.storage.client import Store
+
+log = structlog.get_logger("tracejudge.monitor")
+_PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
+_READ_AT_ONCE: Final = 100
+_LEARN_AT_ONCE: Final = 20
+_MOST_S: Final = 3.0
+_RECENT_HOURS: Final = 7 * 24
+_ENOUGH_OF_OTHERS: Final = 50
+Against = Literal["objective", "environment"]
+SESSIONS_KEPT: Final = 0.995
+"""What is left of the moments of sessions after a period of six hours: half of them after 35 days."""
+
+
+class Reference(msgspec.Struct, array_like=True):
+    """A constant share that a series is compared with beside its baseline, by sums of their own.
+
+    Attributes:
+        share: The expected share.
+        unit: The weight that counts as one judgement.
+        limits: The limits that belong to the share.
+        state: The sums.
+    """
+
+    share: float
+    unit: float
+    limits: Limits
+    state: State = msgspec.field(default_factory=State)
+
+
+class Detector(msgspec.Struct, array_like=True):
+    """What is stored of the detector of one series.
+
+    Attributes:
+        state: The sums.
+        norm: The baseline; None until there are 7 days of verdicts.
+        limits: The limits that belong to the baseline.
+        learned_at: When both were computed, in seconds since the epoch.
+        done: The last bucket that was counted, in buckets of five minutes since the epoch.
+        moments: Those of the sessions of past periods.
+        period: The last period whose sessions were counted.
+        references: The objective, and for a new service the share of its environment.
+        incident: The open drop of a whole series or of any of its segments.
+        history: Sums of the last four weeks without incidents, which steady the design effect of sessions.
+    """
+
+    state: State = msgspec.field(default_factory=State)
+    norm: Baseline | None = None
+    limits: Limits | None = None
+    learned_at: float = 0.0
+    done: int = 0
+    moments: Moments = msgspec.field(default_factory=Moments)
+    period: int = 0
+    references: dict[Against, Reference] = {}
+    incident: Incident | None = None
+    history: Sums | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
+        return now - self.learned_at >= (HOUR_S if self.norm is None else DAY_S)
+
+
+def read_incidents(store: Store, series_ids: Sequence[str]) -> dict[str, Incident]:
+    """Read the open drops of series, as the active monitor has stored them."""
+    names = [store.keys.quality_detector(series_id) for series_id in series_ids]
+    stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names]) if names else []
+    found: dict[str, Incident] = {}
+    for series_id, raw in zip(series_ids, stored, strict=True):
+        with suppress(msgspec.DecodeError):
+            detector = msgspec.msgpack.decode(raw, type=Detector) if raw else None
+            if detector is not None and detector.incident is not None:
+                found[series_id] = detector.incident
+    return found
+
+
+class Detection:
+    """The detectors of all series."""
+
+    def __init__(self, store: Store, settings: Monitor, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._budget = settings.false_alarms_per_week
+        rows = read_objectives(Path(settings.objectives)) if settings.objectives is not None else ()
+        self._objectives = {(row.judge, row.metric): row.objective for row in rows}
+        self._clock = clock
+        self._detectors: dict[str, Detector] = {}
+
+    def clear(self) -> None:
+        """Forget all detectors: another worker goes on with them."""
+        self._detectors.clear()
+
+    def objective(self, series: Series) -> float | None:
+        """Return the objective of a whole series; segments have none of their own."""
+        return None if series.segment else self._objectives.get((series.judge, series.metric))
+
+    def step(self, series: Mapping[str, Series]) -> Mapping[str, Detector]:
+        """Step the detectors of active series through all complete buckets; return all of them by series.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        now, began = self._clock(), time.monotonic()
+        names = {one: self._store.keys.quality_detector(one) for one in series if one not in self._detectors}
+        detectors = self._detectors | read_states(self._store, names, Detector)
+        self._detectors = {series_id: detectors[series_id] for series_id in series}
+        active = len(series) + sum(self.objective(one) is not None for one in series.values())
+        complete_s = min(now - GRACE_S, counted_until(self._store, now))
+        last = int(complete_s // FIVE_MINUTES_S) - 1
+        ids, may_learn = iter(series), _LEARN_AT_ONCE
+        # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
+        while time.monotonic() - began < _MOST_S and (some := list(islice(ids, _READ_AT_ONCE))):
+            self._count_sessions(some, int(complete_s // CLUSTER_PERIOD_S) - 1)
+            due = [one for one in some if self._detectors[one].is_due(now)][:may_learn]
+            may_learn -= len(due)
+            self._learn(due, series, now, active)
+            self._count([one for one in some if self._detectors[one].done < last], series, last)
+        self._explain(series)
+        return self._detectors
+
+    def _save(self, series_ids: Sequence[str]) -> None:
+        keys = self._store.keys
+        write_states(self._store, {keys.quality_detector(one): self._detectors[one] for one in series_ids})
+
+    def _learn(self, series_ids: Sequence[str], series: Mapping[str, Series], now: float, active: int) -> None:
+        """Compute baselines, from four weeks that end a day ago, and references, from the last week."""
+        until = (now // HOUR_S - LAG_HOURS) * HOUR_S
+        buckets = read_buckets(self._store, series_ids, until - HISTORY_DAYS * DAY_S, now, fine=False)
+        others = self._others([one for one in series_ids if self._detectors[one].norm is None], series, now)
+        for series_id, found in zip(series_ids, buckets, strict=True):
+            detector, one = self._detectors[series_id], series[series_id]
+            detector.learned_at, had_norm = now, detector.norm is not None
+            detector.state.forget(int(until - HISTORY_DAYS * DAY_S) // FIVE_MINUTES_S)
+            # A long incident would leave too little: the last baseline stays.
+            hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found]
+            kept = [
+                one.hour < until // HOUR_S
+                and not detector.state.is_masked(one.hour * _PER_HOUR, (one.hour + 1) * _PER_HOUR)
+                for one in hours
+            ]
+            past = list(compress(hours, kept))
+            detector.history = merged(bucket.sums for bucket in compress(found, kept)) if past else None
+            norm = detector.norm = baseline(past) or detector.norm
+            if norm is not None:
+                detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
+                if not had_norm:
+                    delays = {drop: delay_hours(norm, detector.limits, drop) for drop in DROPS}
+                    log.info(
+                        "quality baseline known",
+                        share=round(sum(norm.cells) / len(norm.cells), 3),
+                        judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
+                        **{f"hours_to_find_{drop:.2f}": round(hours, 1) for drop, hours in delays.items()},
+                        **one.log_fields,
+                        segment=one.segment_name or None,
+                    )
+            shares: dict[Against, tuple[float, float]] = {}
+            if (objective := self.objective(one)) is not None:
+                shares["objective"] = (objective, 0.0)
+            if norm is None and series_id in others:
+                shares["environment"] = others[series_id]
+            self._refer(detector, shares, hours[-_RECENT_HOURS:], active)
+
+    def _refer(
+        self, detector: Detector, shares: Mapping[Against, tuple[float, float]], recent: Sequence[Hour], active: int
+    ) -> None:
+        """Keep a reference for each of these shares with their standard errors, and no other."""
+        references: dict[Against, Reference] = {}
+        for against, (share, error) in shares.items():
+            if (norm := level(recent, share, error)) is not None:
+                limits = limits_of(
+                    norm,
+                    detector.moments,
+                    series=active,
+                    false_alarms_per_week=self._budget,
+                    drops=drops_below(norm.expected(0)),
+                )
+                former = detector.references.get(against)
+                state = former.state if former is not None else State()
+                references[against] = Reference(norm.expected(0), norm.mean_weight, limits, state)
+        detector.references = references
+
+    def _others(
+        self, series_ids: Sequence[str], series: Mapping[str, Series], now: float
+    ) -> dict[str, tuple[float, float]]:
+        """Return the share of the last day of all other services of an environment, with its standard error."""
+        if not series_ids:
+            return {}
+        groups: dict[Series, list[str]] = {}
+        for series_id, one in series.items():
+            if not one.segment:
+                groups.setdefault(msgspec.structs.replace(one, service=""), []).append(series_id)
+        wanted = {msgspec.structs.replace(series[series_id], service="") for series_id in series_ids}
+        peers = [series_id for group in wanted for series_id in groups.get(group, ())]
+        hours = read_buckets(self._store, peers, now - DAY_S, now, fine=False)
+        days = {series_id: [bucket.sums for bucket in found] for series_id, found in zip(peers, hours, strict=True)}
+        found: dict[str, tuple[float, float]] = {}
+        for series_id in series_ids:
+            group = groups.get(msgspec.structs.replace(series[series_id], service=""), ())
+            sums = merged(one for peer in group if peer != series_id for one in days[peer])
+            total = sums.total
+            if series[series_id].segment or total.squares <= 0:
+                continue
+            effective = total.weight**2 / total.squares / design_effect(sums)
+            if effective >= _ENOUGH_OF_OTHERS:
+                share = total.passed / total.weight
+                found[series_id] = share, math.sqrt(share * (1 - share) / effective)
+        return found
+
+    def _count_sessions(self, series_ids: Sequence[str], period: int) -> None:
+        """Count the sessions of the newest complete period, of series whose sessions or weights matter.
+
+        Redis keeps the sessions of two periods. Those of a period in which no monitor ran, or of an incident, are left
+        out: the factor of the scores needs a sample of them, not all.
+        """
+        due = []
+        first = period * CLUSTER_PERIOD_S // FIVE_MINUTES_S
+        after = first + CLUSTER_PERIOD_S // FIVE_MINUTES_S
+        for series_id in series_ids:
+            detector = self._detectors[series_id]
+            if detector.period < period and detector.norm is not None:
+                detector.period = period
+                if detector.norm.needs_sessions and not detector.state.is_masked(first, after):
+                    due.append(series_id)
+        if not due:
+            return
+        names = [
+            self._store.keys.quality_clusters(series_id, period, part)
+            for series_id in due
+            for part in range(CLUSTER_PARTS)
+        ]
+        clusters = iter(self._store.pipeline(lambda pipe: [pipe.hvals(name) for name in names]))
+        span = period * CLUSTER_PERIOD_S, (period + 1) * CLUSTER_PERIOD_S
+        for series_id, hours in zip(due, read_buckets(self._store, due, *span, fine=False), strict=True):
+            sessions = Counter(raw for _ in range(CLUSTER_PARTS) for raw in next(clusters))
+            add_sessions(self._detectors[series_id], hours, sessions)
+
+    def _count(self, series_ids: Sequence[str], series: Mapping[str, Series], last: int) -> None:
+        """Count the buckets up to the last complete one, and store the detectors."""
+        if not series_ids:
+            return
+        oldest = last - FINE_DAYS * 24 * _PER_HOUR
+        first = max(oldest, min(self._detectors[series_id].done for series_id in series_ids)) + 1
+        span = first * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
+        found = read_buckets(self._store, series_ids, *span, fine=True)
+        for series_id, buckets in zip(series_ids, found, strict=True):
+            detector = self._detectors[series_id]
+            for bucket in buckets:
+                number = int(bucket.begins_at) // FIVE_MINUTES_S
+                if number > detector.done and bucket.sums.total.weight > 0:
+                    count(detector, number, bucket)
+                    _count_references(detector, number, bucket, series[series_id])
+            detector.done = last
+        self._save(series_ids)
+
+    def _explain(self, series: Mapping[str, Series]) -> None:
+        """Store an incident for each series with an open drop, also of a segment, and end those without one."""
+        families: dict[Series, list[str]] = {}
+        for series_id, one in series.items():
+            whole = msgspec.structs.replace(one, segment="", value="") if one.segment else one
+            families.setdefault(whole, []).append(series_id)
+        explained = []
+        for whole, ids in families.items():
+            is_open = any(self._detectors[series_id].state.alarm >= 0 for series_id in ids)
+            whole_id = next((series_id for series_id in ids if not series[series_id].segment), None)
+            if whole_id is None or is_open == ((detector := self._detectors[whole_id]).incident is not None):
+                continue
+            if detector.incident is not None:
+                _report("quality recovered", whole, detector.incident)
+                keep_examples(self._store, "drop", whole_id, ())
+                detector.incident = None
+            else:
+                # The whole series first.
+                members = []
+                for series_id in sorted(ids, key=whole_id.__ne__):
+                    found = self._detectors[series_id]
+                    members.append(Member(series[series_id], found.state, found.norm, found.limits))
+                names = "service", "environment", "judge", "metric"
+                siblings = [
+                    one
+                    for one in families
+                    if one != whole and all(getattr(one, name) == getattr(whole, name) for name in names)
+                ]
+                detector.incident = investigate(self._store, members, siblings, detector.done)
+                examples = read_examples(self._store, "drop").get(whole_id, ())
+                _report("quality dropped", whole, detector.incident, examples)
+            explained.append(whole_id)
+        if explained:
+            self._save(explained)
+
+
+def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[bytes, int]) -> None:
+    """Add the sessions of a period to the moments; judgements without one are groups as large as their design effect.
+
+    Args:
+        detector: The detector, which has a baseline.
+        hours: The buckets of the period.
+        sessions: Stored sums of sessions, W and K as msgpack, and how often each occurs.
+    """
+    if (norm := detector.norm) is None or not hours:
+        return
+    whole = merged(bucket.sums for bucket in hours)
+    weight = whole.total.weight
+    if weight <= 0:
+        return
+    # A session does not tell its hours.
+    shares = ((norm.expected(int(bucket.begins_at) // HOUR_S), bucket.sums.total.weight) for bucket in hours)
+    expected = sum(share * part for share, part in shares) / weight
+    detector.moments.fade(SESSIONS_KEPT)
+    unit, within = norm.mean_weight, 0.0
+    for raw, number in sessions.items():
+        total, passed = msgspec.msgpack.decode(raw, type=tuple[float, float])
+        within += number * total
+        detector.moments.add(Session(passed / unit, (total - passed) / unit, expected), number)
+    alone = max(0.0, 1 - within / weight)
+    # Of traces without a session only the sums are known: their judgements count as groups of one outcome.
+    has_groups = not sessions and whole.over_sessions.sessions < whole.total.judgements
+    effect = design_effect(whole) if has_groups else 1.0
+    for one in whole.classes.values():
+        # Σw²y / Σwy is the mean weight of passes of a class; so many of them make up their sum.
+        if one.passed > 0:
+            size = effect * one.passed_squares / one.passed
+            detector.moments.add(Session(size / unit, 0.0, expected), alone * one.passed / size)
+        if (failed := one.weight - one.passed) > 0:
+            size = effect * (one.squares - one.passed_squares) / failed
+            detector.moments.add(Session(0.0, size / unit, expected), alone * failed / size)
+
+
+def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
+    """Count a bucket that has judgements against the baseline, and return what it changes."""
+    if detector.norm is None or detector.limits is None:
+        return None
+    total = bucket.sums.total
+    # Where rates fell since the baseline, one judgement must not count as many.
+    unit = max(total.squares / total.weight, detector.norm.mean_weight)
+    passed, expected = total.passed / unit, detector.norm.expected(number // _PER_HOUR)
+    return step(detector.state, number, passed, total.weight / unit - passed, expected=expected, limits=detector.limits)
+
+
+def _count_references(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
+    total = bucket.sums.total
+    for against, one in detector.references.items():
+        unit = max(total.squares / total.weight, one.unit)
+        passed = total.passed / unit
+        change = step(one.state, number, passed, total.weight / unit - passed, expected=one.share, limits=one.limits)
+        one.state.masks.clear()
+        if change is not None:
+            log.warning(
+                f"quality below {against}" if change.kind == "drop" else f"quality back at {against}",
+                since=_time(change.since),
+                share=round(one.share - change.size, 3),
+                expected=round(one.share, 3),
+                **series.log_fields,
+            )
+
+
+def _time(bucket: int) -> str:
+    return utc_minute(bucket * FIVE_MINUTES_S)
+
+
+def _report(event: str, series: Series, incident: Incident, examples: Sequence[str] = ()) -> None:
+    log.warning(
+        event,
+        since=_time(incident.since),
+        since_low=_time(incident.low),
+        since_high=_time(incident.high),
+        size=round(incident.size, 3),
+        segment=incident.segment or None,
+        changed=",".join(incident.changed) or "nothing",
+        examples=" ".join(examples) or None,
+        **series.log_fields,
+    )

@@ -1,0 +1,86 @@
+"""Example traces of an incident, searched in the outbox from its end.
+
+Those of open incidents are fields of one hash, apart from the states of the detectors, so that ``forget`` can remove a
+trace while the monitor writes its states.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from worker.base.monitor.series import Series
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.storage.client import Store, scan_shards
+from worker.features.repeats.flips import Failure, failures_of
+
+_PAGE: Final = 500
+_MAX_SEARCHED: Final = 20_000
+Kind = Literal["drop", "safety"]
+
+
+def failing_traces(store: Store, series: Series, since: float, count: int = 3, *, confirmed: bool = True) -> list[str]:
+    """Return the ids of the newest traces that failed in a series, those confirmed by a second judging first.
+
+    Failures that a second judging cleared are left out.
+
+    Args:
+        store: Redis.
+        series: The series.
+        since: Seconds since the epoch.
+        count: Maximum of traces.
+        confirmed: Search on for confirmed failures when enough others were found.
+    """
+    found: dict[Failure, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
+    segments = (series.segment,) if series.segment else ()
+    searched, wanted = 0, found["confirmed" if confirmed else "failed"]
+    begin = str(int(since * 1000))
+    for entries in scan_shards(store, store.keys.verdicts, begin, newest_first=True, most=_PAGE):
+        for entry in map(read_outbox_entry, entries):
+            if entry is not None and entry.kind == "j":
+                for of_series, failure in failures_of(entry.verdict, segments):
+                    if of_series == series:
+                        found[failure].append(entry.verdict.trace_id)
+        searched += len(entries)
+        if searched >= _MAX_SEARCHED or len(wanted) >= count:
+            break
+    cleared = set(found["cleared"])
+    return list(dict.fromkeys(one for one in found["confirmed"] + found["failed"] if one not in cleared))[:count]
+
+
+class Example(NamedTuple):
+    """A field of the hash of examples, and what it says."""
+
+    field: bytes
+    order: int
+    series_id: str
+    kind: str
+    trace_id: str
+
+
+def scan_examples(store: Store) -> list[Example]:
+    """Read the examples of all open incidents."""
+    found = store.call(lambda client: client.hgetall(store.keys.quality_examples))
+    return [Example(field, int(order), *field.decode().split(":", 2)) for field, order in found.items()]
+
+
+def read_examples(store: Store, kind: Kind) -> Mapping[str, Sequence[str]]:
+    """Read the trace ids of the open incidents of a kind by series, the newest first."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for one in sorted(scan_examples(store), key=lambda example: example.order):
+        if one.kind == kind:
+            found[one.series_id].append(one.trace_id)
+    return found
+
+
+def keep_examples(store: Store, kind: Kind, series_id: str, trace_ids: Sequence[str]) -> None:
+    """Store the examples of an incident in place of earlier ones; without any the incident has ended."""
+    remove_examples(store, (one for one in scan_examples(store) if (one.series_id, one.kind) == (series_id, kind)))
+    if trace_ids:
+        fields: dict[Any, int] = {f"{series_id}:{kind}:{one}": order for order, one in enumerate(trace_ids)}
+        store.call(lambda client: client.hset(store.keys.quality_examples, mapping=fields))
+
+
+def remove_examples(store: Store, examples: Iterable[Example]) -> None:
+    """Remove these examples."""
+    if fields := [one.field for one in examples]:
+        store.call(lambda client: client.hdel(store.keys.quality_examples, *fields))

@@ -1,0 +1,168 @@
+"""What is known of a drop when it is found: the segment that fell, since when, what changed then, and examples.
+
+It is computed once, from the buckets around the begin and the newest verdicts of the outbox, and stored: ids of traces
+apart from the rest, so that they can be forgotten.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from worker.base.monitor.baseline import Baseline
+from worker.base.monitor.detector import Bucket as Observed
+from worker.base.monitor.detector import Evidence, Limits, State, explain, since_interval
+from worker.base.monitor.failing import failing_traces, keep_examples
+from worker.base.monitor.series import (
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Bucket,
+    Series,
+    read_buckets,
+)
+from worker.core.storage.client import Store
+
+_PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
+_PER_DAY: Final = 24 * _PER_HOUR
+_KEPT: Final = FINE_DAYS * _PER_DAY - _PER_HOUR
+_LEAST_SHIFT: Final = 0.15
+
+
+class Incident(msgspec.Struct, array_like=True, frozen=True):
+    """An open drop of a series or its segments; times are buckets of five minutes since the epoch."""
+
+    segment: str
+    """`model=x`, `all` where all segments fell, empty where none are configured."""
+    confidence: float
+    """Posterior probability of that segment, or of all."""
+    since: int
+    low: int
+    high: int
+    """Limits of the 90 % interval of the begin."""
+    size: float
+    changed: tuple[str, ...]
+    """What else changed then: judge_version, judge_model, sampling, traffic_mix."""
+
+
+class Member(NamedTuple):
+    """A series or one of its segments with its detector."""
+
+    series: Series
+    state: State
+    norm: Baseline | None
+    limits: Limits | None
+
+    def observed(self, buckets: Sequence[Bucket]) -> list[Observed]:
+        """Return the buckets as the detector sees them."""
+        if (norm := self.norm) is None:
+            return []
+        found = []
+        for bucket in buckets:
+            total, number = bucket.sums.total, int(bucket.begins_at) // FIVE_MINUTES_S
+            passed, judged = total.passed / norm.mean_weight, total.weight / norm.mean_weight
+            found.append(Observed(number, passed, judged - passed, norm.expected(number // _PER_HOUR)))
+        return found
+
+
+def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Series], last: int) -> Incident:
+    """Explain a drop of which at least one member has an open alarm, and store its example traces.
+
+    Args:
+        store: Redis.
+        members: The whole series first, then its segments.
+        siblings: Series of the same metric and service by another judge version or judge model.
+        last: The newest bucket that was counted.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
+    first = max(last - _KEPT, min(one.state.since for one in members if one.state.since is not None))
+    begin = max(last - _KEPT, first - _PER_DAY)
+    span = begin * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
+    buckets = list(read_buckets(store, [one.series.id for one in members], *span, fine=True))
+    observed = [one.observed(found) for one, found in zip(members, buckets, strict=True)]
+    named, confidence = _explain(members, observed, first)
+    # The begin is that of the segment if its own detector has found it.
+    is_open = [position for position, one in enumerate(members) if one.state.since is not None]
+    carrier = named if named in is_open else is_open[0]
+    state, limits = members[carrier].state, members[carrier].limits
+    since = max(begin, state.starts[state.alarm])
+    size = state.missing[state.alarm] / state.judged[state.alarm]
+    kappa = limits.factors[state.alarm] if limits is not None else 1.0
+    interval = since_interval(observed[carrier], size, kappa)
+    low, high = min(since, interval.low), max(since, interval.high)
+    changed = [*_changed_judges(store, members[0].series, siblings, low, high)]
+    before, after = _halves(buckets[0], since)
+    if _differ(_classes(before), _classes(after)):
+        changed.append("sampling")
+    # The values of some segment have other parts of the traffic than before.
+    mixes: dict[str, tuple[Counter[str], Counter[str]]] = {}
+    for (one, *_), found in zip(members, buckets, strict=True):
+        if one.segment:
+            mix = mixes.setdefault(one.segment, (Counter(), Counter()))
+            for counts, half in zip(mix, _halves(found, since), strict=True):
+                counts[one.value] = round(sum(bucket.sums.total.weight for bucket in half))
+    if any(_differ(*mix) for mix in mixes.values()):
+        changed.append("traffic_mix")
+    series = members[named].series
+    name = series.segment_name or ("all" if len(members) > 1 else "")
+    examples = failing_traces(store, series, low * FIVE_MINUTES_S, confirmed=False)
+    keep_examples(store, "drop", members[0].series.id, examples)
+    return Incident(name, confidence, since, low, high, size, tuple(changed))
+
+
+def _explain(members: Sequence[Member], observed: Sequence[Sequence[Observed]], first: int) -> tuple[int, float]:
+    """Return the position of the member that explains the drop, 0 for all, and its probability."""
+    evidence = {}
+    for position, buckets in enumerate(observed):
+        since = [one for one in buckets if one.bucket >= first]
+        if members[position].norm is not None:
+            evidence[str(position)] = Evidence(
+                sum(one.passed for one in since),
+                sum(one.failed for one in since),
+                sum(one.expected * (one.passed + one.failed) for one in since),
+            )
+    whole = evidence.pop("0", Evidence(0, 0, 0))
+    limits = members[0].limits
+    found = explain(whole, evidence, limits.factors[0] if limits is not None else 1.0)
+    return int(found.segment or 0), found.confidence
+
+
+def _changed_judges(store: Store, series: Series, siblings: Sequence[Series], low: int, high: int) -> Iterator[str]:
+    """Yield `judge_version` and `judge_model` where a series of another one began or ended in the interval."""
+    low_s, high_s = low * FIVE_MINUTES_S - HOUR_S, high * FIVE_MINUTES_S + HOUR_S
+    names: set[str] = set()
+    hours = read_buckets(store, [one.id for one in siblings], low_s - 24 * HOUR_S, high_s + 24 * HOUR_S, fine=False)
+    for sibling, buckets in zip(siblings, hours, strict=True):
+        times = [bucket.begins_at for bucket in buckets]
+        if times and (low_s <= times[0] or times[-1] <= high_s):
+            names |= {"judge_version"} if sibling.version != series.version else set()
+            names |= {"judge_model"} if sibling.judge_model != series.judge_model else set()
+    yield from sorted(names)
+
+
+def _halves(buckets: Sequence[Bucket], since: int) -> tuple[list[Bucket], list[Bucket]]:
+    begin_s = since * FIVE_MINUTES_S
+    return [one for one in buckets if one.begins_at < begin_s], [one for one in buckets if one.begins_at >= begin_s]
+
+
+def _classes(buckets: Sequence[Bucket]) -> Counter[str]:
+    """Count judgements by class of sampling probability."""
+    found: Counter[str] = Counter()
+    for bucket in buckets:
+        for key, sums in bucket.sums.classes.items():
+            found[str(key)] += sums.judgements
+    return found
+
+
+def _differ(before: Counter[str], after: Counter[str]) -> bool:
+    """Return whether parts moved by 15 points in total, beyond what chance explains."""
+    n, m = before.total(), after.total()
+    if min(n, m) == 0:
+        return False
+    names = before.keys() | after.keys()
+    shift = sum(abs(before[name] / n - after[name] / m) for name in names) / 2
+    return shift > _LEAST_SHIFT + math.sqrt(len(names) * (1 / n + 1 / m)) / 2

@@ -1,0 +1,387 @@
+"""Adds verdicts to the monitor's sums: each once, in the script that acknowledges it.
+
+One worker is active at a time, by a lock in Redis. Another takes over within 30 s after its end. Restarts and kills
+do not change the sums.
+
+The sums are on the first shard. The outbox of another shard is read in its order from a position that stands beside the
+sums and moves in the script that adds to them, so that each verdict is in them once. Then its group there moves on.
+A verdict that a shard loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
+"""
+
+import binascii
+import contextlib
+import datetime as dt
+import hashlib
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, methodcaller
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from judges.core.verdict import Verdict
+from worker.base.monitor.counts import Increment, VerdictCounter, field_of
+from worker.base.monitor.gauges import Watch
+from worker.base.monitor.pruning import SeriesPruning, segment_of
+from worker.base.monitor.series import (
+    CLUSTER_PARTS,
+    CLUSTER_PERIOD_S,
+    COARSE_DAYS,
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    TRACE_PERIOD_S,
+    Series,
+    class_of,
+    place,
+    read_series,
+    series_of,
+)
+from worker.base.monitor.watch import QualityWatch
+from worker.core.config.settings import Settings, tag_of
+from worker.core.export.consumer import ExportConsumer
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.storage.client import Store, StoreError, entry_position
+from worker.core.storage.keys import MONITOR_GROUP, Keys
+from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.service import ServiceThread
+from worker.features.budgets.control import BudgetController
+from worker.features.canary.canary import CanaryCounter, CanaryWatch
+from worker.features.canary.canary_file import Canary
+from worker.features.cascades.shares import CascadeWatch, count_cascades
+from worker.features.labels.correction import CorrectionWatch
+from worker.features.repeats.flips import RepeatsWatch, count_repeats
+from worker.features.safety.watch import SafetyWatch, count_safety
+
+log = structlog.get_logger("tracejudge.monitor")
+_LOCK_MS: Final = 10_000
+_JUDGEMENTS_AT_ONCE: Final = 1_024
+_MAX_REMEMBERED: Final = 10_000
+_LABELS: Final = ("service", "environment", "judge", "judge_version", "judge_model", "metrics")
+"""The fields of a verdict that, with the segments, decide about its series."""
+_STANDBY_S: Final = 1.0
+# A key gets its TTL with its first field.
+_COARSE_TTL_S: Final = (COARSE_DAYS + 1) * 24 * HOUR_S
+_FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
+# Clusters of one part of a series and period; judgements of further ones count as independent.
+_MAX_CLUSTERS: Final = 4096
+# Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
+_CLUSTER_BYTES: Final = 6
+
+
+_Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
+"""One judgement of an entry for one series, as script `add_quality` reads it."""
+
+
+class Source(NamedTuple):
+    """Where entries of another shard come from: the shard, and the position before them, empty for its begin."""
+
+    shard: int
+    after: str
+
+
+class _Plan:
+    """The keys and the plan of one call of script `add_quality`. Indices count from 1, as in Lua."""
+
+    def __init__(self, keys: Keys, source: Source | None, last: str) -> None:
+        self._keys = keys
+        self.keys = [keys.verdicts if source is None else keys.quality_positions, keys.account_all, keys.groups]
+        self._source = source
+        self._ttls: list[int] = []
+        self._places: list[tuple[int, str, int, str]] = []
+        self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
+        self._last = entry_position(last)
+        self._index: dict[str, int] = {}
+        self._cluster_keys: dict[tuple[str, int, int], int] = {}
+        self._place_of: dict[tuple[str, int, str], int] = {}
+
+    def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
+        """Add an entry with its judgements and increments; also one without any is acknowledged."""
+        counts = []
+        for kind, at, labels, amount, keep_days in increments:
+            key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
+            counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
+        self._entries.append((entry_id, parts, counts))
+        self._last = max(self._last, entry_position(entry_id))
+
+    def place(self, series_id: str, at: int, kind: str) -> int:
+        """Return the index of the fields of a kind in both buckets of a time."""
+        known = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
+        if known is None:
+            of = place(self._keys, series_id, at)
+            hour, five = self._key(of.hour_key, _COARSE_TTL_S), self._key(of.five_key, _FINE_TTL_S)
+            self._places.append((hour, of.hour + kind, five, of.five + kind))
+            known = self._place_of[name] = len(self._places)
+        return known
+
+    def cluster_key(self, series_id: str, at: int, cluster: str, period_s: int) -> int:
+        """Return the index of the hash that holds a cluster."""
+        # Numbers of periods of both lengths are far apart.
+        period, part = at // period_s, ord(cluster[0]) % CLUSTER_PARTS
+        known = self._cluster_keys.get(name := (series_id, period, part))
+        if known is None:
+            key = self._key(self._keys.quality_clusters(series_id, period, part), 2 * period_s)
+            known = self._cluster_keys[name] = key
+        return known
+
+    def arguments(self) -> bytes:
+        """Encode the plan."""
+        plan = {
+            "group": MONITOR_GROUP,
+            "shard": "" if self._source is None else str(self._source.shard),
+            "after": "" if self._source is None else self._source.after,
+            "last": "-".join(map(str, self._last)),
+            "max_clusters": _MAX_CLUSTERS,
+            "ttls": self._ttls,
+            "places": self._places,
+            "entries": self._entries,
+        }
+        return msgspec.msgpack.encode(plan)
+
+    def _key(self, name: str, ttl_s: int) -> int:
+        known = self._index.get(name)
+        if known is None:
+            self.keys.append(name)
+            self._ttls.append(ttl_s)
+            known = self._index[name] = len(self.keys)
+        return known
+
+
+class QualitySums(ExportConsumer):
+    """Reads the group ``monitor``, while it holds the lock."""
+
+    role = "monitor"
+    exporter = MONITOR_GROUP
+    drop_reasons = ("unreadable", "too_many_series", "too_many_values")
+    stale_ms = 5_000
+    # A read and its script cost as much as 20 verdicts; sums of five minutes may be late by seconds, and the lock lasts
+    # longer.
+    gather_s = 3.0
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+        super().__init__(settings, store, metrics)
+        self._segments = settings.monitor.segments
+        # One script of so many judgements occupies Redis for some 15 ms.
+        self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
+        self._max_series = settings.monitor.max_series
+        self._max_values = settings.monitor.max_segment_values
+        canary = Canary.of(settings)
+        # A further watch is a row here.
+        self._tasks: tuple[Watch, ...] = (
+            QualityWatch(store, settings.monitor, metrics),
+            BudgetController(settings, store, metrics),
+            CorrectionWatch(store, metrics),
+            CanaryWatch(settings, store, metrics, canary),
+            RepeatsWatch(store, metrics),
+            CascadeWatch(store, settings, metrics),
+            SafetyWatch(store, settings, metrics),
+            SeriesPruning(store, settings.monitor, self.relist),
+        )
+        # Further counts that are added exactly once, whatever the origin of a verdict.
+        self._counters: tuple[VerdictCounter, ...] = (
+            CanaryCounter(canary),
+            count_repeats,
+            count_cascades,
+            partial(count_safety, settings.monitor.safety, self._is_listed),
+        )
+        self._holder = secrets.token_hex(8)
+        self.is_active = False
+        # Outboxes of other shards are read by threads of their own.
+        self.adding = threading.Lock()
+        self._known: set[str] = set()
+        # New series of the entries that are being added.
+        self._added: dict[str, Series] = {}
+        self._tags = settings.monitor.tags
+        self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
+        self._series_of: dict[object, list[tuple[Series, str]]] = {}
+        self._values: Counter[Series] = Counter()
+
+    @classmethod
+    def is_enabled(cls, settings: Settings) -> bool:
+        """Return whether some worker runs the monitor."""
+        return settings.monitor.enabled
+
+    def prepare(self) -> None:
+        """Create the consumer group, and read which series are known."""
+        super().prepare()
+        self.relist(read_series(self._store).values())
+
+    def run_once(self) -> None:
+        """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
+        if not self._holds_lock():
+            self.is_active = False
+            for task in self._tasks:
+                task.clear()
+            self.stopping.wait(_STANDBY_S)
+            return
+        if not self.is_active:
+            # Another worker may have added and removed series.
+            self.relist(read_series(self._store).values())
+            self.is_active = True
+        super().run_once()
+        for task in self._tasks:
+            # Several tasks together may take longer than the lock lasts.
+            if not self._holds_lock():
+                break
+            task.run_due()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and release the lock, so that another worker is active at once."""
+        ended = super().stop(timeout_s)
+        self.is_active = False
+        if ended:
+            with contextlib.suppress(StoreError):
+                self._store.hold(self._store.keys.monitor, self._holder, 0)
+        return ended
+
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        """Add the judgements of live traffic and acknowledge all entries, in one script."""
+        with self.adding:
+            self.add(entries)
+
+    def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
+        """Add entries, while the caller holds ``adding``; False where none was new.
+
+        Args:
+            entries: In the order of their outbox.
+            source: Where entries of another shard come from.
+            last: The end of what was read, where that is none of these entries.
+
+        Raises:
+            StoreError: Redis did not answer; the entries come again.
+        """
+        plan = _Plan(self._store.keys, source, last)
+        added = self._added = {}
+        refused: Counter[str] = Counter()
+        for entry in entries:
+            parts: list[_Part] = []
+            at = int(entry.entry_id.partition("-")[0]) // 1000
+            # Other origins are picked on purpose: they would bias the share.
+            if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
+                session_id = entry.verdict.session_id
+                name = (session_id or entry.verdict.trace_id).encode("utf-8", "surrogatepass")
+                digest = hashlib.blake2b(name, digest_size=_CLUSTER_BYTES).digest()
+                cluster = binascii.b2a_base64(digest, newline=False).decode()
+                period_s = CLUSTER_PERIOD_S if session_id else TRACE_PERIOD_S
+                for series, series_id, kind, passes in self._judgements(entry.verdict):
+                    if not self._is_listed(series_id):
+                        if (reason := self._refusal(series, added)) is not None:
+                            refused[reason] += 1
+                            continue
+                        added[series_id] = series
+                    part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
+                    if passes < 0:
+                        parts.append(part)
+                    else:
+                        key = plan.cluster_key(series_id, at, cluster, period_s)
+                        parts.append((*part, plan.place(series_id, at, "s"), key, cluster))
+            counters = self._counters if entry.kind == "j" else ()
+            plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
+        if added:
+            labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series_id, series in added.items()}
+            self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
+        fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
+        self._known.update(added)
+        self._values.update(segment_of(one) for one in added.values() if one.segment)
+        for reason, verdicts in refused.items() if fresh else ():
+            self.dropped(reason, verdicts)
+            log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
+        if unclustered:
+            log.debug("sessions not kept", judgements=unclustered)
+        return bool(fresh)
+
+    def _holds_lock(self) -> bool:
+        return self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS)
+
+    def _is_listed(self, series_id: str) -> bool:
+        return series_id in self._known or series_id in self._added
+
+    def _judgements(self, verdict: Verdict) -> Iterator[tuple[Series, str, str, int]]:
+        """Yield the series of each metric and its id, the kind of its sums, and 1 for a pass, 0 for a fail, else -1."""
+        labels = (self._labels(verdict), *map(verdict.tags.get, self._tags)) if self._tags else self._labels(verdict)
+        all_series = self._series_of.get(labels)
+        if all_series is None:
+            if len(self._series_of) >= _MAX_REMEMBERED:
+                self._series_of.clear()
+            all_series = [(one, one.id) for one in series_of(verdict, self._segments)]
+            self._series_of[labels] = all_series
+        if verdict.outcome != "scored":
+            for series, series_id in all_series:
+                yield series, series_id, verdict.outcome[0], -1
+            return
+        passed = {score.metric: score.passed for score in verdict.scores}
+        kind = class_of(verdict.weight)
+        for series, series_id in all_series:
+            if (passes := passed.get(series.metric)) is not None:
+                yield series, series_id, kind, int(passes)
+
+    def _refusal(self, series: Series, added: Mapping[str, Series]) -> str | None:
+        """Return why a new series is beyond a bound, else None; its value then counts for its segment."""
+        if len(self._known) + len(added) >= self._max_series:
+            return "too_many_series"
+        if series.segment:
+            segment = segment_of(series)
+            # Counted when they are added: Redis may refuse the script, and the entries come again.
+            new = sum(segment_of(one) == segment for one in added.values())
+            if self._values[segment] + new >= self._max_values:
+                return "too_many_values"
+        return None
+
+    def relist(self, series: Iterable[Series]) -> None:
+        """Remember which series are listed."""
+        known = {one.id: one for one in series}
+        self._known = set(known)
+        self._values = Counter(segment_of(one) for one in known.values() if one.segment)
+
+
+class ShardSums(ServiceThread):
+    """Reads the outbox of another shard than the first, while this worker is the active monitor."""
+
+    role = "monitor"
+
+    def __init__(self, store: Store, sums: QualitySums) -> None:
+        super().__init__(f"export-{MONITOR_GROUP}")
+        self._store = store
+        self._sums = sums
+        self._after: str | None = None
+
+    def prepare(self) -> None:
+        """Create the consumer group, by which the outbox is measured."""
+        self._store.make_group(self._store.keys.verdicts, MONITOR_GROUP)
+
+    def run_once(self) -> None:
+        """Add what follows the position in the outbox; then let entries gather."""
+        if not self._sums.is_active:
+            self._after = None
+            self.stopping.wait(_STANDBY_S)
+            return
+        shard, keys = self._store.shard, self._store.keys
+        if self._after is None:
+            # Another worker may have moved it, or ended before the group followed.
+            stored = self._store.first.call(lambda client: client.hget(keys.quality_positions, str(shard)))
+            self._after = stored.decode() if stored else ""
+            self._pass_group(self._after)
+        begin, count = f"({self._after}" if self._after else "-", self._sums.read_count
+        found = self._store.call(methodcaller("xrange", keys.verdicts, begin, "+", count))
+        if found:
+            after, self._after = self._after, None
+            last = found[-1][0].decode()
+            # Entries that cannot be read are passed.
+            entries = [read for read in map(read_outbox_entry, found) if read is not None]
+            with self._sums.adding:
+                is_added = self._sums.add(entries, Source(shard, after), last)
+            if not is_added:
+                return
+            self._pass_group(last)
+            self._after = last
+        if len(found) < count:
+            self.stopping.wait(self._sums.gather_s)
+
+    def _pass_group(self, entry_id: str) -> None:
+        keys = self._store.keys
+        if entry_id:
+            self._store.run("pass_group", (keys.verdicts, keys.account_all, keys.groups), (MONITOR_GROUP, entry_id))

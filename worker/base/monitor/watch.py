@@ -1,0 +1,157 @@
+"""What the active monitor computes from its sums: pass shares with their intervals, and drops, as gauges."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from judges.agreement.intervals import wilson
+from worker.base.monitor.detection import Detection, Detector
+from worker.base.monitor.failing import read_examples
+from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.series import (
+    DAY_S,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Bucket,
+    Series,
+    Unjudged,
+    added,
+    read_buckets,
+    read_series,
+    utc_minute,
+)
+from worker.base.monitor.shares import Sums, merged, pass_share
+from worker.base.monitor.silence import Silence
+from worker.core.config.settings import Monitor
+from worker.core.storage.client import Store
+from worker.core.telemetry.metrics import Metrics
+
+_DAY_EVERY_S: Final = 300.0
+"""How often the window of a day is read: a few minutes do not change it."""
+_ENOUGH: Final = 50
+"""Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
+
+
+class Window(NamedTuple):
+    """The verdicts of one series in its window, which is ``length_s`` long."""
+
+    length_s: int
+    sums: Sums
+    abstained: Unjudged
+    unscored: Unjudged
+    newest_s: float
+    """When the newest bucket ends."""
+
+    @classmethod
+    def of(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":
+        """Add up buckets."""
+        return cls(
+            length_s,
+            merged(bucket.sums for bucket in buckets),
+            added(bucket.abstained for bucket in buckets),
+            added(bucket.unscored for bucket in buckets),
+            buckets[-1].begins_at + (FIVE_MINUTES_S if length_s == HOUR_S else HOUR_S) if buckets else 0.0,
+        )
+
+    @property
+    def verdicts(self) -> int:
+        """The number of all verdicts."""
+        return self.sums.total.judgements + self.abstained.verdicts + self.unscored.verdicts
+
+    @property
+    def weight(self) -> float:
+        """The weight of all verdicts."""
+        return self.sums.total.weight + self.abstained.weight + self.unscored.weight
+
+    def lower(self, part: Unjudged, effect: float) -> float:
+        """Return the lower 95 % limit of the share of abstained or unscored verdicts, with a design effect."""
+        squares = self.sums.total.squares + self.abstained.squares + self.unscored.squares
+        return wilson(part.weight / self.weight, self.weight**2 / (effect * squares)).low
+
+
+class QualityWatch(Watch):
+    """Computes the gauges of all series, once a minute."""
+
+    def __init__(
+        self, store: Store, settings: Monitor, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(store, clock)
+        self._detection = Detection(store, settings, clock)
+        self._silence = Silence(store, clock)
+        self._metrics = metrics
+        self._days: dict[str, tuple[float, Window]] = {}
+
+    def run(self, now: float) -> None:
+        """Compute the gauges."""
+        known = read_series(self._store)
+        windows = self.windows(known, now)
+        detectors = self._detection.step({one.id: one for one in windows})
+        newest: dict[tuple[str, str], float] = {}
+        for one, window in windows.items():
+            service = one.service, one.environment
+            newest[service] = max(newest.get(service, 0.0), window.newest_s)
+        examples = read_examples(self._store, "drop")
+        silent = self._silence.step(known, newest)
+        gauge = self._metrics.quality_silent
+        samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
+        for one, window in windows.items():
+            samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
+        self.show(samples)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        super().clear()
+        self._detection.clear()
+        self._silence.clear()
+        self._days.clear()
+
+    def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
+        """Read the windows of those series that have verdicts in the last day."""
+        hours = read_buckets(self._store, series, now - HOUR_S, now + HOUR_S, fine=True)
+        windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
+        few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
+        former = self._days
+        self._days = {one: former[one] for one in few if one in former and former[one][0] > now}
+        stale = [one for one in few if one not in self._days]
+        days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
+        for series_id, day in zip(stale, days, strict=True):
+            self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
+        windows |= {series_id: day for series_id, (_, day) in self._days.items()}
+        return {series[series_id]: window for series_id, window in windows.items() if window.weight > 0}
+
+    def _samples(
+        self, series: Series, window: Window, detector: Detector, examples: Sequence[str], now: float
+    ) -> Iterator[Sample]:
+        """Yield the gauges of one series with their values."""
+        metrics = self._metrics
+        labels: tuple[str, ...] = (series.metric, series.segment_name, *series.labels)
+        share = pass_share(window.sums, detector.history)
+        effect = 1.0
+        # A share exists only where something passes or fails.
+        if share is not None:
+            effect = share.design_effect
+            yield metrics.quality_share, labels, share.interval.value
+            yield metrics.quality_lower, labels, share.interval.low
+            yield metrics.quality_upper, labels, share.interval.high
+            yield metrics.quality_effective_n, labels, share.effective
+        yield metrics.quality_judgements, labels, window.sums.total.judgements
+        yield metrics.quality_window, labels, window.length_s
+        yield metrics.quality_abstained_share, labels, window.abstained.weight / window.weight
+        yield metrics.quality_unscored_share, labels, window.unscored.weight / window.weight
+        yield metrics.quality_abstained_lower, labels, window.lower(window.abstained, effect)
+        yield metrics.quality_unscored_lower, labels, window.lower(window.unscored, effect)
+        if detector.norm is not None:
+            expected = detector.norm.cells[int(now // HOUR_S) % len(detector.norm.cells)]
+            yield metrics.quality_baseline, labels, expected
+            yield metrics.quality_drop, labels, float(detector.state.since is not None)
+        if (since := detector.state.since) is not None:
+            yield metrics.quality_drop_since, labels, since * float(FIVE_MINUTES_S)
+        if (objective := self._detection.objective(series)) is not None:
+            yield metrics.quality_objective, labels, objective
+        for against, reference in detector.references.items():
+            is_below = float(reference.state.since is not None)
+            yield metrics.quality_below_objective, (*labels, against), is_below
+        if (incident := detector.incident) is not None:
+            times = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.since, incident.low, incident.high))
+            further = (*times, ",".join(incident.changed) or "nothing", " ".join(examples))
+            yield metrics.quality_incident, (series.metric, incident.segment, *series.labels, *further), 1.0

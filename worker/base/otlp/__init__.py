@@ -1,0 +1,1 @@
+"""Export of verdicts as OpenTelemetry spans and events."""

@@ -1,0 +1,1 @@
+"""Judging stored traces again."""

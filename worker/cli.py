@@ -1,0 +1,126 @@
+"""The command line `tracejudge`: a module a command, imported when the command is called."""
+
+import gc
+import importlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from worker.base.commands.groups import SuggestingGroup
+
+_FIRST_PROCESS: Final = 1
+_INTERRUPTED: Final = 130
+_TERMINATED: Final = 143
+
+
+class Command(NamedTuple):
+    """A command: the module that holds it as ``command``, and its help text."""
+
+    module: str
+    help: str
+
+
+# The help texts stand here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
+_COMMANDS: Final[Mapping[str, Command]] = {
+    "account": Command(
+        "worker.base.accounting.command", "Print the accounting: the outcome of every trace and evaluation"
+    ),
+    "board": Command("worker.features.board.command", "Serve pages with shares, verdicts, losses and labels"),
+    "calibrate": Command("worker.features.labels.calibrate", "Measure a judge against human labels"),
+    "dead": Command("worker.base.dead_letters.command", "List, show, retry or drop evaluations that were given up"),
+    "demo": Command("worker.features.demo.command", "Run sample traffic through an embedded Redis and a real worker"),
+    "doctor": Command("worker.base.doctor.command", "Check every part, and say how to fix each that is broken"),
+    "evaluate": Command("worker.features.lab.evaluate", "Judge the traces of a file offline, without Redis"),
+    "export": Command("worker.base.lookup.export", "Save traces with verdicts and labels as a data set"),
+    "forget": Command("worker.base.forget.command", "Erase a trace or a person"),
+    "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
+    "init": Command("worker.base.doctor.init", "Write a commented configuration, and check it"),
+    "invalid": Command("worker.base.input.invalid", "List the last entries that were no traces"),
+    "judges": Command("worker.base.commands.judges", "List the judges; show a prompt; measure a judge against labels"),
+    "labels": Command("worker.features.labels.command", "Import, list and export human labels of traces"),
+    "lint": Command("worker.base.doctor.lint", "Find all mistakes of a configuration"),
+    "plan": Command("worker.features.report.plan", "Estimate the cost of a day of rules"),
+    "publish": Command("worker.base.commands.publish", "Publish traces from a file"),
+    "replay": Command("worker.base.replay.command", "Judge again the traces still in the stream"),
+    "report": Command("worker.features.report.command", "Report pass shares with intervals, coverage and cost"),
+    "search": Command("worker.base.lookup.search", "Find verdicts by judge, service, outcome, text"),
+    "show": Command("worker.base.lookup.show", "Print a trace with its verdicts, sentences and evidence"),
+    "tail": Command("worker.base.lookup.tail", "Follow verdicts live"),
+    "worker": Command("worker.base.commands.worker", "Run the worker"),
+}
+
+
+class _Commands(SuggestingGroup):
+    """Finds a command in the module of its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(_COMMANDS[cmd_name].module).command
+        assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands from the table: click would import each one for its help text."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=row.help) for name, row in _COMMANDS.items() if name.startswith(incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in _COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="tracejudge-worker", prog_name="tracejudge")
+def cli() -> None:
+    """Judge production traces of LLM features and export the scores."""
+
+
+def verbs() -> tuple[str, ...]:
+    """List the names of all commands."""
+    return tuple(_COMMANDS)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; wrong usage or configuration ends in one line and exit code 2, a failure in exit code 1."""
+    # Imports make objects that stay; at the default of 700 looking for garbage among them is a tenth of a start.
+    gc.set_threshold(50_000, 20, 20)
+    from worker.base.embedded import EmbeddedRedisError  # noqa: PLC0415
+    from worker.core.config.settings import SettingsError  # noqa: PLC0415 - after the line above
+    from worker.core.storage.client import StoreError  # noqa: PLC0415
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal or the locale cannot show must not end the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if os.getpid() == _FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # The first process of a container ignores signals without a handler.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    try:
+        # click's standalone mode would end with exit code 1 on Ctrl-C.
+        code = cli.main(args=arguments, prog_name="tracejudge", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (SettingsError, StoreError, EmbeddedRedisError) as error:
+        print(f"tracejudge: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, SettingsError) else 1)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    # `python -m worker.cli` is the command `tracejudge`.
+    from tracejudge_worker import main as checked_main
+
+    checked_main()

@@ -1,5 +1,0 @@
-"""`python -m worker.cli` is the command `tracejudge`."""
-
-from tracejudge_worker import main
-
-main()

@@ -1,0 +1,1 @@
+"""The spine: the way of a trace from the stream to its verdict."""

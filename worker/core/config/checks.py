@@ -1,0 +1,212 @@
+"""Checks of relations between settings, which no field shows by itself: addresses, credentials, files, access.
+
+``rule_checks`` has those of judges, models and rules, which a process that judges nothing does without.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Final, get_args
+from urllib.parse import parse_qsl, urlsplit
+
+from kombu.transport import TRANSPORT_ALIASES
+from msgspec import structs
+
+from judges.core.faults import Fault, fault_of
+from judges.models.credentials import NO_PROXY, ProxyRefusedError, is_endpoint, pem_fault, proxy_for
+from tracejudge import ConfigurationError
+from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
+from tracejudge.sharding import parse_shards
+from worker.base.delivery.settings import QUOTING, OtlpSettings
+from worker.core.config.redaction import pattern_fault
+from worker.core.config.serving import Secret, Tls
+from worker.core.config.settings import MAX_KEY_BYTES, Board, Gateway, Role, Settings
+from worker.core.storage.client import each
+
+# Keys in Redis, or labels, hold the name.
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PEM_FILES: Final = ("metrics_tls_cert", "metrics_tls_key", "ca_file", "client_cert", "client_key")
+# Schemes that the worker translates for kombu.
+_OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
+
+
+def setting_faults(settings: Settings) -> Iterator[Fault]:
+    """Check all settings but those of judges, models and rules."""
+    yield from _servers(settings)
+    yield from _broker_and_proxy(settings)
+    yield from _metrics_page(settings)
+    yield from _hash_keys(settings)
+    yield from _receivers(settings)
+    yield from _gateway(settings.gateway)
+    yield from _board(settings.board)
+    if not settings.roles:
+        yield Fault("roles", "is empty", f"name at least one of {', '.join(get_args(Role))}", "missing-key")
+    if len(set(settings.series_labels)) < len(settings.series_labels):
+        yield Fault("series_labels", "names a label twice", "name each once")
+    for number, pattern in enumerate(settings.redact.patterns):
+        if (wrong := pattern_fault(pattern)) is not None:
+            yield fault_of(f"redact.patterns[{number}]", wrong)
+    if settings.give_up_after >= settings.ledger_ttl_s:
+        what = "must be less than retention and 24h together, or a verdict could count twice"
+        yield Fault("give_up_after", what, code="conflict")
+
+
+def table_name_faults(key: str, name: str) -> Iterator[Fault]:
+    """Check a name that is part of keys in Redis, or of labels."""
+    if _TABLE_NAME.fullmatch(name) is None:
+        yield Fault(key, "the name may hold letters, digits, _ and -, at most 64", "rename the table")
+
+
+def _servers(settings: Settings) -> Iterator[Fault]:
+    """Check the addresses of all Redis servers, and the numbers of those that this worker serves."""
+    key = "shards" if settings.shards else "redis_url"
+    try:
+        parse_shards(settings.shards) if settings.shards else parse_redis_url(settings.redis_url)
+    except ConfigurationError as error:
+        # The message of the SDK begins with the key in most cases.
+        first, _, rest = str(error).partition(" ")
+        yield fault_of(first.rstrip(":"), rest) if first.startswith(key) else fault_of(key, str(error))
+    last = len(settings.redis_urls) - 1
+    for number in settings.served_shards:
+        if number > last:
+            yield Fault("served_shards", f"there is no shard {number}", f"the last one is {last}", "unknown-name")
+
+
+def _broker_and_proxy(settings: Settings) -> Iterator[Fault]:
+    """Check two addresses; a fault never quotes one, which may hold a password."""
+    broker, proxy = settings.broker_url, settings.proxy
+    if broker and any(map(has_misplaced_login, each(broker))):
+        yield fault_of("broker_url", QUOTING)
+    elif broker and not _is_broker(broker):
+        yield Fault("broker_url", "must be a URL, as amqp://host or redis://host:6379/0")
+    if proxy is not None and proxy != NO_PROXY:
+        if has_misplaced_login(proxy):
+            yield fault_of("proxy", QUOTING)
+        elif not is_endpoint(proxy):
+            yield Fault("proxy", "must be http://host:port, or none for no proxy")
+
+
+def _is_broker(url: str) -> bool:
+    """Return whether Celery can use a URL; its own errors are tracebacks that may quote a part of a password."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in _OUR_BROKERS:
+            parse_redis_url(url)
+            return True
+        is_usable = parts.scheme in TRANSPORT_ALIASES and parts.port != 0
+    except ValueError:
+        return False
+    return is_usable
+
+
+def with_files(
+    settings: Settings, environment: Mapping[str, str], endpoints: Sequence[str] | None = None
+) -> Iterator[Fault]:
+    """Open the files for TLS with Redis and the broker; with the endpoints of its models, all that a worker opens."""
+    keys = dict.fromkeys(settings.redis_urls, "shards" if settings.shards else "redis_url")
+    keys |= dict.fromkeys(each(settings.broker_url or ""), "broker_url")
+    needs_authorities = False
+    files: list[tuple[str, str, str | None]] = []
+    for url, key in keys.items():
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            continue  # a fault of the address itself
+        for name, file in parse_qsl(parts.query):
+            if name.removeprefix("ssl_") in {"ca_certs", "certfile", "keyfile"}:
+                files.append((key, f"{mask_url(url)}: {name}: ", file))
+        needs_authorities |= parts.scheme.startswith(("rediss", "amqps")) and "ca_certs" not in parts.query
+    if endpoints is not None:
+        receivers = settings.all_receivers
+        tables = {"": settings, **{f"receivers.{name}.": options for name, options in receivers.items()}}
+        for table, name in product(tables, _PEM_FILES):
+            files.append((f"{table}{name}", "", getattr(tables[table], name, None)))
+        called = (*endpoints, *(getattr(options, "url", None) or "" for options in receivers.values()))
+        needs_authorities |= any(url.lower().startswith("https:") for url in called)
+    for key, where, path in files:
+        if (wrong := pem_fault(path, is_key="key" in f"{key}{where}")) is not None:
+            yield fault_of(key, f"{where}{wrong}", "unreadable-file")
+    if needs_authorities and (wrong := pem_fault(environment.get("SSL_CERT_FILE"))) is not None:
+        yield fault_of("", wrong, "unreadable-file", "SSL_CERT_FILE")
+
+
+def _metrics_page(settings: Settings) -> Iterator[Fault]:
+    """Check the credential and the certificate of the metrics page."""
+    token, password = Secret.of(settings, "metrics_token_"), Secret.of(settings, "metrics_password_")
+    yield from token.faults()
+    yield from password.faults()
+    user = settings.metrics_user
+    if token.setting is not None and (password.setting is not None or user is not None):
+        what = "goes in place of metrics_user and its password"
+        yield Fault(token.setting, what, "take one or the other out", "conflict")
+    if password.setting is not None and user is None:
+        yield Fault(password.setting, "goes with metrics_user", "set that too", "conflict")
+    if password.setting is None and user is not None:
+        what = "goes with metrics_password_env or metrics_password_file"
+        yield Fault("metrics_user", what, "set one of them", "conflict")
+    if user is not None and (not user.isprintable() or ":" in user):
+        yield Fault("metrics_user", "may hold no colon and no line break")
+    yield from Tls.of(settings, "metrics_tls_").faults()
+
+
+def _hash_keys(settings: Settings) -> Iterator[Fault]:
+    keys = {
+        "sampling_key": (settings.sampling_key,),
+        "user_keys_former": settings.user_keys_former,
+        "user_key": (settings.user_key or "",),
+    }
+    for key, values in keys.items():
+        if any(len(value.encode()) > MAX_KEY_BYTES for value in values):
+            yield Fault(key, f"must be of at most {MAX_KEY_BYTES} bytes", "shorten it")
+    if settings.user_key is not None and settings.user_key_file is not None:
+        what = "goes in place of user_key, not beside it"
+        yield Fault("user_key_file", what, "take one of them out", "conflict")
+
+
+def _receivers(settings: Settings) -> Iterator[Fault]:
+    """Check names, addresses and credentials of receivers, and `otlp_endpoint`, which is the address of one."""
+    for name in settings.receivers:
+        if name == "otel":
+            fix = "choose another name"
+            yield Fault(f"receivers.{name}", "otel is the receiver of otlp_endpoint", fix, "conflict")
+        yield from table_name_faults(f"receivers.{name}", name)
+    tables = {f"receivers.{name}.": options for name, options in settings.receivers.items()}
+    if settings.otlp_endpoint is not None:
+        tables = {"": OtlpSettings(url=settings.otlp_endpoint), **tables}
+    for key, options in tables.items():
+        faults = [*options.faults(key)]
+        try:
+            if not faults:
+                proxy_for(getattr(options, "url", None) or "http://localhost", settings.proxy)
+        except ProxyRefusedError as error:
+            faults.append(fault_of(f"{key}url", str(error)))
+        yield from (structs.replace(fault, key=fault.key if key else "otlp_endpoint") for fault in faults)
+
+
+def _board(board: Board) -> Iterator[Fault]:
+    yield from Tls.of(board, "board.tls_").faults()
+    yield from Secret.of(board, "board.token_").faults()
+    for name, template in board.links.items():
+        try:
+            template.format(trace_id="", span_id="", session_id="", service="")
+        except (LookupError, ValueError, AttributeError):
+            what = "may hold {trace_id}, {span_id}, {session_id} and {service} only"
+            yield Fault(f"board.links.{name}", what, "write other braces twice")
+    for address in board.proxies:
+        try:
+            ipaddress.ip_network(address)
+        except ValueError:
+            yield Fault("board.proxies", f"{address!r} is no address and no network such as 10.0.0.0/8")
+
+
+def _gateway(gateway: Gateway) -> Iterator[Fault]:
+    for name, token in gateway.tokens.items():
+        yield from Secret.of(token, f"gateway.tokens.{name}.token_").faults(is_needed=True)
+    yield from Tls.of(gateway, "gateway.tls_").faults()
+    if gateway.gather_max_s < gateway.gather_s:
+        yield Fault("gateway.gather_max_s", "must be at least gather_s", code="conflict")
+    for origin in gateway.cors_origins:
+        if re.fullmatch(r"https?://[^/\s*@?#]+", origin) is None:
+            what = "each must be an origin without a path, as https://app.example.com"
+            yield Fault("gateway.cors_origins", what)

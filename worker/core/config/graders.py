@@ -1,0 +1,228 @@
+"""Graders: a model of the configuration, several models together (a panel), or the worker itself for judges in code.
+
+The judge model of a grader names its evaluations, batches and verdicts. That of a panel lists its members and how they
+are combined, as ``majority(gpt-6-luna,llama)``; a panel sends no requests, its members do. Judges in code have the
+judge model ``code``, whatever model their rules name.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, get_args
+
+from judges.core.combine import JOINT, PARTS, Combine
+from judges.core.judge import Judge
+from judges.core.model import ModelSettings
+from worker.core.config.settings import Rule, Settings
+
+CODE_MODEL: Final = "code"
+_PANEL: Final = re.compile(rf"({'|'.join(get_args(Combine))})\(.*\)", re.DOTALL)
+
+
+class Grader(NamedTuple):
+    """One grader.
+
+    Attributes:
+        name: The name of its settings, stored in batches beside the judge model.
+        judge_model: The judge model of its verdicts.
+        members: The judge models of a panel, sorted; empty for other graders.
+        combine: How the members are combined.
+    """
+
+    name: str
+    judge_model: str
+    members: tuple[str, ...] = ()
+    combine: Combine = "majority"
+
+
+CODE: Final = Grader(f"{CODE_MODEL}()", CODE_MODEL)
+"""The grader of judges in code."""
+
+
+def panel(combine: Combine, judge_models: Iterable[str]) -> Grader:
+    """Make a panel of several models."""
+    # Sorted: the order in a rule must not make another series.
+    members = tuple(sorted(judge_models))
+    name = f"{combine}({','.join(members)})"
+    return Grader(name, name, members, combine)
+
+
+def is_panel(judge_model: str) -> bool:
+    """Return whether a judge model is that of a panel, of this or another configuration."""
+    return _PANEL.fullmatch(judge_model) is not None
+
+
+def queue_label(judge_model: str) -> str:
+    """Return the label of the Celery queue of a judge model; all panels share one."""
+    return "panel" if is_panel(judge_model) else judge_model
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a judge model, or the name of a model's settings, belongs to a panel or to judges in code."""
+    return is_panel(name) or name == CODE.name
+
+
+def judge_for(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
+    """Return a judge in the form that a model is asked in, with the calibrations of the configuration.
+
+    Raises:
+        ValueError: The judge has no form for this model; the text says why.
+    """
+    named = (judge.name, model.judge_model)
+    own = [one for one in settings.calibrations if (one.judge, one.model) == named]
+    return judge.for_model(model, {one.metric_of(judge): one.calibration for one in own})
+
+
+def judge_of_panel(judge: Judge, members: Sequence[Judge]) -> Judge:
+    """Return the judge whose version a panel's verdicts have, from the judge as each member is asked."""
+    versions = sorted({member.version for member in members})
+    # With chat models alone the version is that of the judge, as before there were others.
+    return judge if versions == [judge.version] else replace(judge, scoring=" ".join((judge.scoring, *versions)))
+
+
+class Graders:
+    """The graders of one configuration, and the judges as their models are asked.
+
+    Attributes:
+        code: The judges in code.
+        own: The name of the model of each judge that names one.
+        panels: The panels by judge model.
+        combined: Judges with judge models whose verdicts a panel combines.
+    """
+
+    def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
+        self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
+        self.own = {name: judge.model for name, judge in judges.items() if judge.model is not None}
+        self._settings = settings
+        self._judges = judges
+        self._forms: dict[tuple[str, str], Judge | None] = {}
+        self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
+        alone = self.code.union(self.own)
+        asking = (rule for rule in settings.rules if not alone.issuperset(rule.judges))
+        panels = [(rule, grader) for rule in asking if (grader := _panel_of(settings, rule)) is not None]
+        self.panels = {grader.judge_model: grader for _, grader in panels}
+        self.combined = frozenset(
+            (judge, member)
+            for rule, grader in panels
+            for judge in rule.judges
+            for member in grader.members
+            if judge not in alone
+        )
+        joint = [grader for rule in settings.rules for grader in self._joint_of(rule)]
+        self.panels |= {grader.judge_model: grader for grader in joint}
+        self.combined |= {(judge, grader.members[0]) for grader in joint for judge in PARTS}
+        self._named = {CODE.name: CODE, **self._models, **self.panels}
+
+    @property
+    def outvoted(self) -> frozenset[tuple[str, str]]:
+        """Judges with judge models whose verdicts rules use only as members of a panel."""
+        alone = (
+            (judge, name)
+            for rule in self._settings.rules
+            for judge in rule.judges
+            if rule.combine is None or judge in self.own
+            for name in self.models_of(rule, judge)
+        )
+        return self.combined - {(judge, self._models[name].judge_model) for judge, name in alone}
+
+    def of(self, rule: Rule, judge: str) -> tuple[str, ...]:
+        """Name the graders of a rule for one judge: the members of a panel before the panel."""
+        if judge in self.code:
+            return (CODE.name,)
+        models, together = self.models_of(rule, judge), None if judge in self.own else _panel_of(self._settings, rule)
+        return models if together is None else (*models, together.name)
+
+    def evaluations(self, rule: Rule) -> tuple[tuple[str, str], ...]:
+        """Name the judges of a rule, each with its graders, and the combined judge after those that it combines."""
+        joint = [(JOINT.name, grader.name) for grader in self._joint_of(rule)]
+        return (*((judge, name) for judge in rule.judges for name in self.of(rule, judge)), *joint)
+
+    def _joint_of(self, rule: Rule) -> list[Grader]:
+        """Return a panel of one member for each model that a rule asks for both judges of a combined verdict."""
+        if not PARTS.keys() <= set(rule.judges):
+            return []
+        first, second = (self.models_of(rule, judge) for judge in PARTS)
+        return [panel("all", [self._models[name].judge_model]) for name in first if name in second]
+
+    def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
+        """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
+        return (self.own[judge],) if judge in self.own else self._settings.models_of(rule)
+
+    def for_judge(self, judge: str, model: str) -> Grader:
+        """Return the grader of a judge for a named model, where no rule applies."""
+        return CODE if judge in self.code else self._models[self.own.get(judge, model)]
+
+    def judge(self, name: str, judge_model: str) -> Judge | None:
+        """Return a judge as a judge model is asked, with its own version; None where it is unknown or cannot be asked.
+
+        A judge model that no settings have is taken for one that writes text.
+        """
+        key = name, judge_model
+        if key not in self._forms:
+            self._forms[key] = self._form(self._judges.get(name, JOINT if name == JOINT.name else None), judge_model)
+        return self._forms[key]
+
+    def version(self, judge: str, judge_model: str) -> str:
+        """Return the version of a judge for a judge model.
+
+        Raises:
+            KeyError: The judge is unknown, or the model cannot be asked.
+        """
+        found = self.judge(judge, judge_model)
+        if found is None:
+            raise KeyError(judge)
+        return found.version
+
+    def versions(self, judge: str) -> frozenset[str]:
+        """Return all versions of a judge: its own, and those for the judge models of the configuration."""
+        names = ("", *(grader.judge_model for grader in self._named.values()))
+        return frozenset(found.version for name in names if (found := self.judge(judge, name)) is not None)
+
+    def _form(self, judge: Judge | None, judge_model: str) -> Judge | None:
+        if judge is None:
+            return None
+        if (together := self.panels.get(judge_model)) is not None:
+            names = PARTS if judge is JOINT else (judge.name,)
+            members = [self.judge(name, member) for name in names for member in together.members]
+            return judge_of_panel(judge, [member for member in members if member is not None])
+        model = next((one for one in self._settings.models.values() if one.judge_model == judge_model), None)
+        if model is None:
+            return judge
+        try:
+            return judge_for(self._settings, judge, model)
+        except ValueError:
+            return None
+
+    def find(self, name: str, judge_model: str) -> Grader | None:
+        """Return the grader that a batch names; None where the configuration has no such one."""
+        named = self._named.get(name)
+        return named if named is not None and named.judge_model == judge_model else None
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a grader with this name."""
+        return name in self._named
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the configured models."""
+        return tuple(self._models)
+
+    def named(self, name: str) -> Grader:
+        """Return the grader with this name."""
+        return self._named[name]
+
+
+def _panel_of(settings: Settings, rule: Rule) -> Grader | None:
+    if rule.combine is None:
+        return None
+    return panel(rule.combine, [settings.models[name].judge_model for name in rule.models])
+
+
+def providers(settings: Settings) -> dict[str, str]:
+    """Return the provider of each judge model: `code` for judges in code, the members' for a panel if all share it."""
+    known: dict[str, str] = {model.judge_model: model.provider for model in settings.models.values()}
+    panels = (found for rule in settings.rules if (found := _panel_of(settings, rule)) is not None)
+    members = {grader.judge_model: {known[member] for member in grader.members} for grader in panels}
+    # Panels of several providers are left out: no single name is true of them.
+    alike = {name: found.pop() for name, found in members.items() if len(found) == 1}
+    return {**known, **alike, CODE_MODEL: CODE_MODEL}

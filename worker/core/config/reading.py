@@ -1,0 +1,338 @@
+"""Reads the settings: `tracejudge.toml`, then `TRACEJUDGE_*`, then arguments; the later wins.
+
+Each wrong value is a fault that names the file or variable, the key, and how to fix it.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Struct, inspect, structs
+
+from judges.core.faults import Fault, Kind, fault_of
+from judges.core.model import ModelSettings
+from judges.custom.definition import read_toml
+from tracejudge.settings import VARIABLES as SDK_VARIABLES
+from tracejudge.settings import Settings as SdkSettings
+from tracejudge.settings import load_settings
+from tracejudge.sharding import split_urls
+from worker.base.delivery.settings import KINDS
+from worker.core.config.checks import setting_faults, with_files
+from worker.core.config.errors import (
+    Faults,
+    changed,
+    conversion_fault,
+    first_raised,
+    missing_fault,
+    unknown,
+)
+from worker.core.config.settings import (
+    Budget,
+    Cascade,
+    JudgeCalibration,
+    Rule,
+    Seconds,
+    Settings,
+    Size,
+)
+
+T = TypeVar("T")
+CONFIG_NAME: Final = "tracejudge.toml"
+_PREFIX: Final = "TRACEJUDGE_"
+_LISTS: Final = ("series_labels", "roles", "user_keys_former", "served_shards")
+TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations", "receivers")
+_ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
+# Tables of judges are converted later, by the judges that they configure.
+_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget, "cascades": Cascade}
+_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
+    ("0", "false", "no", "off"), False
+)
+_AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
+_TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
+# Celery reads these before its configuration.
+_OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER|CONFIG_MODULE)")
+# Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
+_OF_KUBERNETES: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_OF_A_SERVICE: Final = "is a link of Kubernetes to a service, and is ignored; set enableServiceLinks: false"
+_OF_ANOTHER_PROGRAM: Final = "is for another program with Celery, and is ignored; take it out of this environment"
+_UNREAD: Final = "is no setting, and nothing reads it; take it out"
+_LINK: Final = re.compile(r"(?:tcp|udp|sctp)://\S+")
+
+
+class Given(NamedTuple):
+    """What file, variables and arguments set, as it was read: values and their origins by key, and the file."""
+
+    values: dict[str, Any]
+    origin: dict[str, str]
+    path: str | None
+
+    def placed(self, faults: Faults[T]) -> Faults[T]:
+        """Name the place of each fault, the origin of its key unless it has one, and the rule, if there are several."""
+
+        def change(fault: Fault) -> Fault:
+            place = fault.place or self.origin.get(re.split(r"[.\[]", fault.key)[0], "defaults")
+            match, rules = re.match(r"rules\[(\d+)\]\.(?!name$)", fault.key), self.values.get("rules")
+            part = "fix" if fault.fix else "text"
+            named = f" (rule {rules[int(match[1])].get('name')!r})" if match and rules and len(rules) > 1 else ""
+            return structs.replace(fault, place=place, **{part: getattr(fault, part) + named})
+
+        return changed(faults, change)
+
+
+def load_without_judges(
+    environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
+) -> Settings:
+    """Load the settings of a process that judges nothing: those of models, judges and rules are not checked.
+
+    Raises:
+        SettingsError: A value is wrong, or values do not go together.
+    """
+
+    def converted() -> Faults[Settings]:
+        settings, _ = yield from convert(given)
+        yield from setting_faults(settings)
+        yield from with_files(settings, environment)
+        return settings
+
+    given = first_raised(read(environment, config, arguments))
+    return first_raised(given.placed(converted()))
+
+
+def read(
+    environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
+) -> Faults[Given]:
+    """Read the file, the variables, and the arguments that are not None; the later wins.
+
+    Raises:
+        SettingsError: The file cannot be read.
+    """
+    path = config_path(environment, config)
+    raw = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
+    origin = dict.fromkeys(raw, path or "")
+    for key in Settings.__struct_fields__:
+        variable = f"{_PREFIX}{key.upper()}"
+        if environment.get(variable) and not _is_link(variable, environment):
+            try:
+                raw[key], origin[key] = _from_variable(key, environment[variable]), variable
+            except ValueError as error:
+                yield fault_of("", f"{error}", "unreadable-file", variable)
+    for key, value in (arguments or {}).items():
+        if value is not None:
+            # `--shards` of the worker chooses, as `served_shards` does.
+            raw[key], origin[key] = value, f"--{key.removeprefix('served_').replace('_', '-')}"
+    return Given(raw, origin, path)
+
+
+def _choose_servers(raw: dict[str, Any], origin: Mapping[str, str]) -> Iterator[Fault]:
+    """Make `redis_url` the first shard; `--redis-url` stands for one server alone."""
+    if origin.get("redis_url") == "--redis-url":
+        raw.pop("shards", None)
+        raw.pop("served_shards", None)
+    shards = raw.get("shards")
+    if isinstance(shards, list | tuple) and shards:
+        if "redis_url" in raw and raw["redis_url"] != shards[0]:
+            yield Fault("redis_url", "is not the first of shards", "leave it out where shards are set", "conflict")
+        raw["redis_url"] = shards[0]
+
+
+def producer_settings(settings: Settings, service: str, *, shard: int = 0, **further: Any) -> SdkSettings:
+    """Build the SDK's settings of a producer within this program to one Redis, without the SDK's environment.
+
+    `TRACEJUDGE_DISABLED` and the like are meant for services.
+    """
+    bounds = {"max_items": 1, "max_bytes": 1, "max_stream": settings.max_stream, "exit_timeout_s": 0.0}
+    place = {"redis_url": settings.redis_urls[shard], "prefix": settings.prefix}
+    return load_settings(service=service, environ={}, disabled=False, **place, **bounds, **further)
+
+
+def config_path(environment: Mapping[str, str], config: str | None = None) -> str | None:
+    """Return the configuration file that ``load`` reads, None if there is none."""
+    return config or environment.get(f"{_PREFIX}CONFIG") or (CONFIG_NAME if Path(CONFIG_NAME).exists() else None)
+
+
+def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
+    """Name the variable or the configuration file that sets a key, for errors that are found after loading."""
+    variable = f"{_PREFIX}{key.upper()}"
+    is_set = environment.get(variable) and not _is_link(variable, environment)
+    return variable if is_set else path or "defaults"
+
+
+def redis_fix(path: str | None, settings: Settings) -> str:
+    """Return how to correct the address of Redis, where ``path`` is the configuration file."""
+    if settings.shards:
+        return f"start it, or correct shards{f' in {path}' if path else ''} or {_PREFIX}SHARDS"
+    return f"start it, or correct redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
+
+
+def unconfigured(settings: Settings, path: str | None) -> str | None:
+    """Return what a user should know who has configured neither models nor rules in a file or a variable, else None."""
+    if path is not None or (settings.models, settings.rules) != (Settings().models, Settings().rules):
+        return None
+    looked_at = f"--config and {_PREFIX}CONFIG are not set, and there is no {CONFIG_NAME} in {Path.cwd()}"
+    return f"no configuration ({looked_at}): the built-in heuristic judges every trace"
+
+
+def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[Fault]:
+    """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, those of Celery's own, and links.
+
+    A link of Kubernetes counts where it has the name of a setting.
+    """
+    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
+    known |= named_variables(settings)
+    found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
+    # Without what they all begin with, which makes any two alike.
+    endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
+    code: Kind = "unknown-variable"
+    faults = [fault_of("", _OF_ANOTHER_PROGRAM, code, name) for name in foreign_variables(environment)]
+    faults += [fault_of("", _OF_A_SERVICE, code, name) for name in sorted(known) if _is_link(name, environment)]
+    for name in (name for name in found if _OF_KUBERNETES.fullmatch(name) is None):
+        close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
+        what = f"is no setting; did you mean {endings[close[0]]}?" if close else _UNREAD
+        faults.append(fault_of("", what, code, name))
+    return faults
+
+
+def foreign_variables(environment: Mapping[str, str]) -> list[str]:
+    """List set variables by which Celery would replace what the settings say, as its broker; workers drop them."""
+    return sorted(name for name, value in environment.items() if value and _OF_CELERY.fullmatch(name))
+
+
+def _is_link(name: str, environment: Mapping[str, str]) -> bool:
+    """Return whether Kubernetes has set a variable: a service `tracejudge-metrics` makes TRACEJUDGE_METRICS_PORT."""
+    return _OF_KUBERNETES.fullmatch(name) is not None and _LINK.fullmatch(environment.get(name, "")) is not None
+
+
+def named_variables(settings: Settings) -> set[str]:
+    """Return the names of variables that settings hold, as `api_key_env` does."""
+    return set(_named_variables(msgspec.to_builtins(settings, enc_hook=repr)))
+
+
+def _named_variables(document: object) -> Iterator[str]:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            if isinstance(value, str) and (key == "env" or str(key).endswith("_env")):
+                yield value
+            else:
+                yield from _named_variables(value)
+    elif isinstance(document, list | tuple):
+        for item in document:
+            yield from _named_variables(item)
+
+
+def _from_variable(key: str, text: str) -> object:
+    """Read the text of a variable, or raise ``ValueError`` with what is wrong and how to fix it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("is not UTF-8; set it to UTF-8") from error
+    if key == "shards":
+        return split_urls(text)
+    if key in _LISTS:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if key == "redact" and text.strip().lower() in _SWITCHES:
+        # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
+        return {"builtin": _SWITCHES[text.strip().lower()]}
+    if key in TABLES or key in {"redact", "gateway", "monitor", "board"}:
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"is not JSON; write in JSON what the file holds under {key}") from error
+    return text
+
+
+def convert(given: Given) -> Faults[tuple[Settings, set[str]]]:
+    """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
+    raw, wrong, values = dict(given.values), set[str](), dict[str, Any]()
+    yield from _choose_servers(raw, given.origin)
+    for key, value in raw.items():
+        for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
+        is_tables = isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
+        if key not in _TYPES:
+            yield unknown(key, "unknown key", key, _TYPES, "unknown-key")
+        elif not (is_rows if for_rows else is_tables or key not in TABLES):
+            wrong.add(key)
+            yield Fault(key, f"must be tables, each {f'under [[{key}]]' if for_rows else f'as [{key}.NAME]'}")
+        elif for_rows is not None:
+            values[key] = ()
+            for number, row in enumerate(value):
+                values[key] += ((yield from _converted(f"{key}[{number}]", row, for_rows, wrong)),)
+        elif key in TABLES:
+            tables = {}
+            for name, table in value.items():
+                tables[name] = yield from _table(key, name, table, wrong)
+            values[key] = {name: table for name, table in tables.items() if table is not UNSET}
+        elif (converted := (yield from _converted(key, value, _TYPES[key], wrong))) is not UNSET:
+            values[key] = converted
+    # An empty table of models or rules counts as absent: the defaults apply.
+    return Settings(**{key: value for key, value in values.items() if key not in TABLES or value}), wrong
+
+
+def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:
+    """Convert `[key.name]`; tables of judges are converted later, by the judges that they configure."""
+    kind: Any = _CONVERTED.get(key)
+    if key == "receivers":
+        chosen = table.get("kind")
+        kind = KINDS.get(chosen) if isinstance(chosen, str) else None
+        if kind is None:
+            key = f"receivers.{name}.kind"
+            wrong.add(key)
+            if isinstance(chosen, str):
+                yield unknown(key, "unknown kind", chosen, KINDS, "unknown-key")
+            else:
+                what = "unknown kind" if "kind" in table else "is missing"
+                yield Fault(key, what, f"set one of {', '.join(KINDS)}", "missing-key")
+            return UNSET
+    return table if kind is None else (yield from _converted(f"{key}.{name}", table, kind, wrong))
+
+
+def _is_struct(kind: Any) -> TypeGuard[type[Struct]]:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _converted(key: str, value: object, kind: Any, wrong: set[str]) -> Faults[Any]:
+    """Convert a value, a table by its keys; UNSET stands for a wrong one. Durations and sizes may have a unit."""
+    if _is_struct(kind) and isinstance(value, dict):
+        return (yield from _converted_struct(key, value, kind, wrong))
+    units: Mapping[str, float] = _SECONDS if kind == Seconds else _BYTES if kind == Size else {}
+    fault: Fault | None = None
+    if units and isinstance(value, str) and "." not in key:
+        match = _AMOUNT.fullmatch(value)
+        if match is None or match[2].lower() not in units:
+            example = "90, 15m or 24h" if kind == Seconds else "1048576, 64MiB or 1GiB"
+            fault = Fault(key, f"write an amount such as {example}")
+        else:
+            amount = float(match[1]) * units[match[2].lower()]
+            value = amount if kind == Seconds else int(amount)
+    if fault is None:
+        try:
+            return msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as error:
+            fault = conversion_fault(key, kind, error)
+    wrong |= {key, fault.key}
+    yield fault
+    return UNSET
+
+
+def _converted_struct(key: str, value: Mapping[str, object], kind: type[Struct], wrong: set[str]) -> Faults[Any]:
+    fields = {field.encode_name: field for field in structs.fields(kind)}
+    values: dict[str, Any] = {}
+    for name, item in value.items():
+        if name in fields:
+            converted = yield from _converted(f"{key}.{name}", item, fields[name].type, wrong)
+            if converted is not UNSET:
+                values[name] = converted
+        elif name != kind.__struct_config__.tag_field:
+            yield unknown(f"{key}.{name}", "unknown key", name, fields, "unknown-key")
+    for name, field in fields.items():
+        if name not in values and field.required:
+            if name not in value:
+                wrong.add(f"{key}.{name}")
+                yield missing_fault(f"{key}.{name}", inspect.type_info(kind), name)
+            # An empty value, with which the rest of the table is checked.
+            values[name] = getattr(field.type, "__origin__", field.type)()
+    return kind(**values)

@@ -1,0 +1,201 @@
+"""Protection of personal data: redaction by `[redact]`, and the keys by which ids of end users are hashed.
+
+Texts are redacted before they leave the worker: to a judge model, or with explanations on a span.
+
+Services in other languages bypass the SDK, and its built-in set is optional; so the worker has the same set, over the
+same fields of a trace. User patterns may be slow on hostile texts, and Python's `re` holds the interpreter while it
+searches. So long texts are searched window by window: a quadratic search is quadratic in a window only, and other
+threads run in between. Patterns that are slow even in a window are refused at the start.
+"""
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from judges.core.faults import SettingsError, fault_of
+from judges.custom.definition import read_text
+from tracejudge import Trace
+from tracejudge.content.redact import redact_record, redact_secrets
+from worker.core.config.settings import MAX_KEY_BYTES, Redact, Settings
+from worker.core.storage.client import Store, StoreError
+
+MAX_MATCH_CHARS: Final = 1_024
+"""The longest match that is always found."""
+WINDOW_CHARS: Final = 2 * MAX_MATCH_CHARS
+_MAX_PATTERN_CHARS: Final = 1_000
+_MAX_SECONDS: Final = 0.5
+_FIRST_SIZE: Final = 12
+# Growth of the next text, by the seconds of the last: where a time is exponential, no step may hang the start.
+_GROWTH: Final = ((0.001, 1.5), (0.02, 1.25), (_MAX_SECONDS, 1.1))
+_USUAL_UNITS: Final = ("a", "A", "0", " ", "-", ".", "@", "a0", "a ")
+_MAX_OWN_UNITS: Final = 10
+_MAX_STARTS: Final = 2
+_END: Final = "\x00"
+
+
+class Redaction:
+    """The redacting functions of one configuration."""
+
+    def __init__(self, functions: Sequence[Callable[[str], str]]) -> None:
+        """Set the functions, which are applied in their order."""
+        self._functions = tuple(functions)
+
+    @classmethod
+    def of(cls, settings: Redact) -> Self | None:
+        """Build the redaction of the settings; None where they ask for none."""
+        functions: list[Callable[[str], str]] = [redact_secrets] if settings.builtin else []
+        functions += [_replacing(re.compile(pattern), settings.sign) for pattern in settings.patterns]
+        return cls(functions) if functions else None
+
+    @property
+    def functions(self) -> tuple[Callable[[str], str], ...]:
+        """The functions, in their order."""
+        return self._functions
+
+    def trace(self, trace: Trace) -> Trace:
+        """Redact every text of a trace that may be content, as the SDK does."""
+        record = msgspec.to_builtins(trace)
+        redact_record(record, self._functions)
+        return msgspec.convert(record, Trace)
+
+    def text(self, text: str) -> str:
+        """Redact one text."""
+        for function in self._functions:
+            text = function(text)
+        return text
+
+
+def _replacing(pattern: re.Pattern[str], sign: str) -> Callable[[str], str]:
+    def replace(text: str) -> str:
+        parts: list[str] = []
+        done = start = 0
+        while start < len(text):
+            end, middle = start + WINDOW_CHARS, start + MAX_MATCH_CHARS
+            found = pattern.search(text, start, end)
+            if found is None or (found.start() >= middle and end < len(text)):
+                # A match in the first half was seen whole; a later one may continue behind the window.
+                start = middle
+                continue
+            if found.end() > found.start():
+                parts += (text[done : found.start()], sign)
+                done = found.end()
+            start = max(found.end(), found.start() + 1)
+        return "".join((*parts, text[done:]))
+
+    return replace
+
+
+def pattern_fault(pattern: str, clock: Callable[[], float] = time.thread_time) -> str | None:
+    """Describe what is wrong with a pattern and how to fix it, without quoting it; None where nothing is.
+
+    ``clock`` counts seconds of work, not of waiting.
+    """
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        return f"is longer than {_MAX_PATTERN_CHARS} characters; make several of it"
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        position = getattr(error, "pos", None)
+        where = "" if position is None else f" at character {position + 1}"
+        return f"is no regular expression: {getattr(error, 'msg', 'too large')}{where}; fix it there"
+    if compiled.search("") is not None:
+        return "matches an empty text; let it ask for at least one character"
+    literals = list(dict.fromkeys(re.findall(r"(?<![\\(?A-Za-z0-9_:#@-])[A-Za-z0-9_:#@-]{1,40}", pattern)))
+    # How a text begins, and what is repeated in it, so that a repeat of the pattern may run away.
+    starts = ["", *sorted(literals, key=len, reverse=True)[:_MAX_STARTS]]
+    own = [*dict.fromkeys(sign for sign in pattern if sign not in r"\\()[]{}*+?|^$"), *literals]
+    units = dict.fromkeys((*_USUAL_UNITS, *own[:_MAX_OWN_UNITS]))
+    if any(_is_slow(compiled, (start, unit), clock) for start in starts for unit in units):
+        return "takes too long on some texts; take a repeat out of another, as (a+)+, or one of two side by side"
+    return None
+
+
+def _is_slow(pattern: re.Pattern[str], text: tuple[str, str], clock: Callable[[], float]) -> bool:
+    start, unit = text
+    size = _FIRST_SIZE
+    while True:
+        hostile = f"{start}{unit * (size // len(unit))}{_END}"
+        begun_s = clock()
+        pattern.search(hostile)
+        seconds = clock() - begun_s
+        if seconds > _MAX_SECONDS or size == WINDOW_CHARS:
+            return seconds > _MAX_SECONDS
+        factor = next(factor for below, factor in _GROWTH if seconds <= below)
+        size = min(WINDOW_CHARS, max(size + 1, int(size * factor)))
+
+
+_MADE_BYTES: Final = 32
+# How long a key read from Redis is used: a restored backup or a loss of data may change it.
+_FRESH_S: Final = 10.0
+
+
+def hashed_user(user_id: str | None, key: str) -> str | None:
+    """Hash the id of an end user; None stays None."""
+    if user_id is None:
+        return None
+    return hashlib.blake2b(user_id.encode("utf-8", "surrogatepass"), key=key.encode(), digest_size=8).hexdigest()
+
+
+def configured_user_key(settings: Settings) -> str | None:
+    """Return the key of the settings, or of the file they name; None where neither is set."""
+    if settings.user_key_file is None:
+        return settings.user_key
+    path = Path(settings.user_key_file)
+    key = read_text(path, "give the path of a file that holds the key", "user_key_file").strip()
+    if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
+        what = f"{path}: must hold a key of 1 to {MAX_KEY_BYTES} bytes; write one and nothing else into it"
+        raise SettingsError(fault_of("user_key_file", what))
+    return key
+
+
+class UserKeys:
+    """The keys of one installation. Safe to share between threads."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._store = store
+        self._name = store.keys.user_key
+        self._configured = configured_user_key(settings)
+        self._former = settings.user_keys_former
+        self._made: str | None = None
+        self._fresh_until = 0.0
+
+    @property
+    def known(self) -> str | None:
+        """The key, if Redis need not be read for it."""
+        if self._configured is not None:
+            return self._configured
+        return self._made if time.monotonic() < self._fresh_until else None
+
+    def current(self) -> str:
+        """Return the key; without a configured one read it from Redis, or make it there."""
+        if (known := self.known) is not None:
+            return known
+        try:
+            key = self._kept()
+        except StoreError:
+            # The first shard is away, and others are judged on.
+            if self._made is None:
+                raise
+            return self._made
+        if key is None:
+            # After a loss of its data Redis gets the key in use; workers with different keys agree on the first stored.
+            made = self._made or secrets.token_hex(_MADE_BYTES)
+            self._store.call(lambda client: client.set(self._name, made, nx=True))
+            key = self._kept() or made
+        self._made, self._fresh_until = key, time.monotonic() + _FRESH_S
+        return key
+
+    def all(self) -> tuple[str, ...]:
+        """List every key under which verdicts may have been written: configured, made and former ones."""
+        found = (self._configured, self._kept(), *self._former)
+        return tuple(key for key in found if key is not None)
+
+    def _kept(self) -> str | None:
+        kept = self._store.call(lambda client: client.get(self._name))
+        return kept.decode() if kept else None

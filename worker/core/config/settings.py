@@ -1,0 +1,590 @@
+"""The settings: one typed, frozen object, built once at the start; nothing else reads the environment.
+
+``SettingsError`` is the only error of the configuration. Its text names the place, the key and how to fix it in one
+line, and repeats no value that could be a secret.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from judges.core.combine import Combine
+from judges.core.decision import Calibration
+from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 - exported here
+from judges.core.judge import Judge, Unit
+from judges.core.model import ModelSettings
+from worker.base.delivery.settings import HttpUrl, OtlpSettings, Receiver
+from worker.core.storage.client import address
+
+Always = Literal["error", "negative_feedback", "slow"]
+Has = Literal[
+    "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
+]
+SeriesLabel = Literal["name", "model", "release"]
+MAX_VALUE_CHARS: Final = 100
+"""Of a value of a segment."""
+Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
+Role = Literal["ingest", "judge", "export", "monitor"]
+_OF_ONE_PROCESS: Final = ("roles", "served_shards", "metrics_host", "metrics_port", "log_level", "log_verdicts")
+_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy", "otlp_endpoint")
+LogLevel = Literal["debug", "info", "warning", "error"]
+Share = Annotated[float, Meta(ge=0, le=1)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+# Lua unpacks at most 8,000 values at once, and Redis serves no other client while a script runs.
+BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
+Size = Annotated[int, Meta(ge=1, le=1 << 50)]
+Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
+# Redis counts 10^-9 USD in whole numbers below 2^53.
+Amount = Annotated[float, Meta(gt=0, le=1_000_000)]
+HOUR_S: Final = 3600.0
+MIB: Final = 1024 * 1024
+MAX_KEY_BYTES: Final = 64
+NANO: Final = 10**9
+"""Costs in USD are counted in whole parts of this size."""
+# The longest key that BLAKE2b takes.
+HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
+
+
+class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which traces a rule matches; an absent key matches everything.
+
+    Attributes:
+        service: Pattern of the publishing service, with `*`, `?` and `[...]`.
+        environment: Pattern of the deployment.
+        name: Pattern of the operation.
+        release: Pattern of the service's version.
+        model: Pattern of the model that answered.
+        has: Fields that must hold something, as `["context"]`. Retrieval spans, and results of the rule's
+            `context_tools`, count as context.
+    """
+
+    service: str | None = None
+    environment: str | None = None
+    name: str | None = None
+    release: str | None = None
+    model: str | None = None
+    has: tuple[Has, ...] = ()
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[[rules]]`: which judges evaluate which traces, and what share of them.
+
+    Attributes:
+        name: Name of the rule in metrics and errors.
+        judges: Names of judges, as `tracejudge judges` lists them.
+        where: Which traces it matches; all unless given.
+        unit: What is judged and sampled: a `trace`, or a `session`, which is all traces of a service and environment
+            with the same `session_id`. All judges of the rule judge this unit. A rule for sessions matches only traces
+            with a `session_id`, and samples a conversation as a whole or not at all.
+        rate: Share of matching traces, or of their sessions, that is judged, 0..1.
+        sample_by: What the rate chooses: each `trace` by itself, or all traces with the same `session_id` together; a
+            trace without a session by itself.
+        always: What is judged whatever the rate: `error`, `negative_feedback`, `slow`.
+        slow_s: Seconds from start to end from which a trace is `slow`.
+        model: Name of the `[models.NAME]` or `[cascades.NAME]` that judges, or a list of several models: each gives its
+            own verdict, and a combined one is added.
+        combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
+        egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
+            them or not; where several rules restrict it, those that all allow. Any unless given.
+        context_tools: Names of tools whose results are the context of matching traces that have no context and no
+            retrieval spans, as `["kb_search"]`.
+        stratify: Labels by whose values a `rate` below 1 is divided, so that rare values get as many verdicts as
+            frequent ones, as `["model"]`; the mean rate remains.
+        first_per_hour: How many traces an hour of a new service, model or release are judged whatever the rate; each is
+            new for its first day. About as many, where several workers read traces.
+        budget: Name of the `[budgets.NAME]` that pays for this rule, besides those that name no rules or this one.
+        priority: From 0 to 9. Where a budget does not suffice for all rules, the rates of rules with a lower priority
+            are reduced first.
+        repeat: Share of the scored verdicts whose trace is judged a second time by the same model, and by
+            `second_model` if there is one, 0..1; how often the two verdicts differ is the metric `judge_flip_ratio`.
+        second_model: Name of the `[models.NAME]` that judges the repeats, and a second time what a safety judge failed.
+    """
+
+    name: str
+    judges: tuple[str, ...]
+    where: Where = Where()
+    unit: Unit = "trace"
+    rate: Share = 1.0
+    sample_by: Unit = "trace"
+    always: tuple[Always, ...] = ()
+    slow_s: Seconds = 10.0
+    model: str | tuple[str, ...] = "default"
+    combine: Combine | None = None
+    egress: tuple[str, ...] | None = None
+    context_tools: tuple[str, ...] = ()
+    stratify: tuple[SeriesLabel, ...] = ()
+    first_per_hour: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    budget: str | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    repeat: Share = 0.0
+    second_model: str | None = None
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of all models that judge, or of the cascade."""
+        return (self.model,) if isinstance(self.model, str) else self.model
+
+
+class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[cascades.NAME]`: two models that judge one after the other.
+
+    The first judges every sampled trace, the second some of them, with a known probability. The cascade's series
+    estimates the share that the second model would find if it judged all of them. One of `rate`, `usd_per_day` and
+    `uncertain` is set.
+
+    Attributes:
+        first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
+        then: Name of the `[models.NAME]` that judges some of them a second time.
+        rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
+            the second judging; it is never less probable than a quarter of the rate.
+        usd_per_day: What second judgings may cost in a day, in place of `rate`: the rate follows each minute from the
+            first verdicts of the last hour and the mean cost of a second one.
+        uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
+            as `[0.2, 0.8]`, in place of `rate`; less precise for the same cost.
+        audit: With `uncertain`, the share of all other traces that is judged a second time.
+    """
+
+    first: str
+    then: str
+    rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    usd_per_day: Amount | None = None
+    uncertain: tuple[Share, Share] | None = None
+    audit: Annotated[float, Meta(gt=0, le=1)] = 0.02
+
+
+class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[budgets.NAME]`: how much judge calls may cost by the hour and by the day (UTC).
+
+    The rates of rules are reduced so that a budget lasts until its end; calls beyond it are refused, and their
+    evaluations are unscored, `over_budget`. At least one of the four limits is set.
+
+    Attributes:
+        usd_per_day: Maximum cost of a day in USD; models without a `price` cost nothing.
+        usd_per_hour: Maximum cost of an hour in USD.
+        tokens_per_day: Maximum of tokens of a day, of requests and answers.
+        tokens_per_hour: Maximum of tokens of an hour.
+        rules: The rules that it pays for: evaluations that at least one of them asks for. All unless given.
+        judges: The judges that it pays for; all unless given.
+        models: The `[models.NAME]` that it pays for; all unless given.
+        exempt: Judges whose calls count but are never refused, and whose rules keep their rates, as `["safety"]`.
+    """
+
+    usd_per_day: Amount | None = None
+    usd_per_hour: Amount | None = None
+    tokens_per_day: AtLeastOne | None = None
+    tokens_per_hour: AtLeastOne | None = None
+    rules: tuple[str, ...] = ()
+    judges: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
+
+    @property
+    def in_usd(self) -> bool:
+        """Whether a limit is in USD."""
+        return self.usd_per_day is not None or self.usd_per_hour is not None
+
+    @property
+    def limits(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """USD of a day and of an hour, in 10^-9, then tokens of a day and of an hour."""
+        day, hour = (None if usd is None else round(usd * NANO) for usd in (self.usd_per_day, self.usd_per_hour))
+        return day, hour, self.tokens_per_day, self.tokens_per_hour
+
+
+class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One `[[calibrations]]`: how the probabilities of a judge from one model are corrected, and from where they pass.
+
+    It applies to models that return probabilities (`provider = "decisions"` or `"classifier"`). `tracejudge calibrate`
+    writes it. A changed calibration is another version of the judge, and begins new series.
+
+    Attributes:
+        judge: Name of the judge.
+        model: The judge model, as verdicts name it: the `label` of its `[models.NAME]`, or else its `model`.
+        metric: The metric; the first one with a pass rule unless given.
+        threshold: The lowest corrected probability that passes.
+        platt: Slope and intercept of a Platt map, as `[1.8, -0.4]`: logit(p') = slope * logit(p) + intercept.
+        isotonic: Points `[p, p']` of an isotonic map with rising p, joined by straight lines.
+        judge_version: Version of the judge without a calibration for which it was fitted.
+    """
+
+    judge: str
+    model: str
+    metric: str | None = None
+
+    @property
+    def calibration(self) -> Calibration:
+        """The correction without the names of what it is for."""
+        return Calibration(self.threshold, self.platt, self.isotonic, self.judge_version)
+
+    def metric_of(self, judge: Judge) -> str:
+        """Return the name of the metric that it corrects."""
+        return self.metric or next(
+            (one.name for one in judge.metrics if one.pass_rule is not None), judge.metrics[0].name
+        )
+
+
+class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[redact]`: what is redacted in texts before a judge model, or a span with explanations, gets them.
+
+    Attributes:
+        builtin: Redact keys and tokens of well-known providers, private keys, passwords in URLs, e-mail addresses,
+            card numbers, IBANs.
+        patterns: Python regular expressions; matches of up to 1,024 characters are replaced. A pattern that could run
+            away on a hostile text is an error at the start.
+        sign: The replacement of a match.
+    """
+
+    builtin: bool = False
+    patterns: tuple[str, ...] = ()
+    sign: str = "[redacted]"
+
+
+class Token(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[gateway.tokens.NAME]`: a bearer token of the gateway, and what its clients may do.
+
+    Attributes:
+        token_env: Name of the variable with the token; the token itself is refused here.
+        token_file: A file that holds the token instead.
+        service: The service of everything that this token sends, whatever the data says. Unless set, the data names
+            it: `service.name` of OpenTelemetry's resource, or `service` in JSON.
+        rate: Maximum of spans, log records and JSON objects a second, in each process; above it the reply is 429.
+            Unlimited unless set.
+    """
+
+    token_env: str | None = None
+    token_file: str | None = None
+    service: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    rate: Annotated[float, Meta(gt=0)] | None = None
+
+
+class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[gateway]`: what `tracejudge gateway` listens to and accepts.
+
+    Attributes:
+        host: Address to listen on; 0.0.0.0 admits other machines, which requires tokens.
+        port: Port of the intake; 0 takes any free one, which is then logged.
+        metrics_port: Port of the gateway's metrics, health and readiness pages at `metrics_host`; 0 takes any free one.
+        tls_cert: Certificate (PEM, with its chain) to serve the intake over TLS.
+        tls_key: Its private key (PEM, without a passphrase).
+        tokens: Bearer tokens, as `[gateway.tokens.NAME]`; required unless `host` is a loopback address.
+        cors_origins: Origins of browsers that may send, as `["https://app.example.com"]`; none unless given.
+        gather_s: Seconds without a further span after which a trace that has its root span is joined and published;
+            four times as long without a root.
+        gather_max_s: Seconds after its first span at which a trace is published in any case.
+        max_body_bytes: Maximum of a request's body, decompressed; above it the reply is 413.
+        max_trace_bytes: Maximum of the spans gathered of one trace; further ones are refused and counted.
+        max_gather_bytes: Maximum of all gathered spans in Redis; above it the reply is 429.
+        max_connections: Maximum of open connections in each process; further ones are refused.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 4318
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9809
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tokens: Mapping[str, Token] = msgspec.field(default_factory=dict)
+    cors_origins: tuple[str, ...] = ()
+    gather_s: Seconds = 5.0
+    gather_max_s: Seconds = 60.0
+    max_body_bytes: Size = 20 * MIB
+    max_trace_bytes: Size = 8 * MIB
+    max_gather_bytes: Size = 256 * MIB
+    max_connections: AtLeastOne = 4_000
+
+
+class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[board]`: where `tracejudge board` listens, and who may read it.
+
+    Attributes:
+        host: Address to listen on; 0.0.0.0 admits other machines, which requires a token or `user_header`.
+        port: Port of the board; 0 takes any free one, which is then printed.
+        metrics_port: Port of the board's metrics, health and readiness pages at `metrics_host`; 0 takes any free one,
+            which is then logged. Without it there are none.
+        token_env: Name of the variable with the bearer token; the token itself is refused here. Browsers ask for it as
+            the password, with any user name, which is the name of the annotator.
+        token_file: A file that holds the token instead.
+        user_header: Header in which a reverse proxy names the user that it has checked, as `X-Forwarded-User`.
+        proxies: Addresses of the reverse proxies whose `user_header` counts; it is ignored from all others.
+        hosts: Names under which browsers reach the board, besides those of the loopback; checked where there is no
+            token, since a foreign page could have its own name point here.
+        tls_cert: Certificate (PEM, with its chain) to serve the board over TLS.
+        tls_key: Its private key (PEM, without a passphrase).
+        links: Where a trace is shown elsewhere, by name: URLs with `{trace_id}`, `{span_id}`, `{session_id}` or
+            `{service}`, as `Grafana = "https://grafana.example.com/explore?traceId={trace_id}"`.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 9810
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    token_env: str | None = None
+    token_file: str | None = None
+    user_header: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z")] | None = None
+    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    hosts: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    links: Mapping[str, Annotated[str, Meta(pattern=r"^https?://[^\s]+\Z")]] = msgspec.field(default_factory=dict)
+
+
+def tag_of(segment: str) -> str | None:
+    """Return the tag whose values make a segment; None where a field of the trace does."""
+    return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
+
+
+class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The monitor of quality: which series it keeps.
+
+    Attributes:
+        enabled: Whether workers of the role `monitor` keep sums of verdicts.
+        segments: By whose values each series is kept once more, so that a drop can be assigned to one of them: `name`,
+            `model`, `release`, `prompt_version`, or `tags.NAME` for a tag of the trace. `prompt_version` is the tag of
+            that name.
+        false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
+        max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
+        safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
+            `safety = true` in the file of objectives. A failure is judged a second time by its rule's `second_model`.
+        judge_error: Share of the safe traces that a safety judge fails by mistake; the larger of this and what is
+            measured in 28 days counts.
+        canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
+            rules name; the first one is so long after the first start. At most 12 h; 0 for none.
+        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
+            file; unless set, `objectives.toml` beside that file where it exists.
+        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
+            dropped from the segment.
+    """
+
+    enabled: bool = True
+    segments: tuple[Segment, ...] = ()
+    false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
+    max_series: AtLeastOne = 5_000
+    safety: tuple[str, ...] = ("safety",)
+    judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
+    canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
+    objectives: str | None = None
+    max_segment_values: AtLeastOne = 100
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The names of the tags that segments need, and that verdicts therefore carry."""
+        return tuple(dict.fromkeys(tag for segment in self.segments if (tag := tag_of(segment)) is not None))
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be configured.
+
+    Attributes:
+        redis_url: Where traces, batches, verdicts and accounting are kept: `redis://`, `rediss://` (TLS), `unix://`, or
+            `redis+sentinel://host1:26379,host2:26379/master-name`.
+        shards: Several Redis servers in place of `redis_url`, over which traces are spread, as
+            `["redis://redis-0:6379/0", "redis://redis-1:6379/0"]`; the same list, in the same order, for all services
+            and workers. New ones are added at its end. The first one also keeps what belongs to no trace.
+        served_shards: The numbers of the shards, from 0, that this worker reads and judges; all unless given. The
+            role `monitor` reads all shards in any case.
+        broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set, of several the first.
+        prefix: First part of every Redis key and queue name.
+        metrics_host: Address of the metrics page; 0.0.0.0 lets other machines read it.
+        metrics_port: Port of the metrics page; 0 takes any free one, which is then logged.
+        metrics_token_env: Name of the variable with the bearer token that `/metrics` requires; the token itself is
+            refused here. `/healthz` and `/readyz` require none.
+        metrics_token_file: A file that holds the bearer token instead.
+        metrics_user: The user of basic authentication for `/metrics`, in place of a token.
+        metrics_password_env: Name of the variable with that user's password.
+        metrics_password_file: A file that holds the password instead.
+        metrics_tls_cert: Certificate (PEM, with its chain) to serve all these pages over TLS.
+        metrics_tls_key: Its private key (PEM, without a passphrase).
+        otlp_endpoint: An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.
+        receivers: Where verdicts are sent, as `[receivers.NAME]`.
+        proxy: The HTTP proxy for judge endpoints and receivers, as `http://host:port`; `none` for no proxy.
+            Unless set, the environment decides: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY.
+        export_explanations: Put rationales, which may quote traces, on spans and events.
+        sampling_key: Changes which traces a rate samples; the same for all workers.
+        user_key: Key of the hash that replaces an end user's id in verdicts; the same for all workers. Unless given,
+            a random key is made once and kept in Redis.
+        user_key_file: A file that holds the key instead.
+        user_keys_former: Earlier keys, by which `forget` finds older verdicts of a person.
+        retention: Seconds a trace stays in the stream, also after it was read.
+        max_stream: Maximum of entries in the stream of traces.
+        max_stream_bytes: Maximum memory of the stream of traces.
+        max_trace_bytes: A longer entry is invalid.
+        max_outbox: Maximum of entries in the outbox.
+        max_outbox_bytes: Maximum memory of the outbox; the oldest entries are removed first, sent or not.
+        max_waiting_bytes: Maximum of unfinished work of one judge model. Above it ingest pauses; for a model whose
+            circuit is open, its evaluations are shed instead.
+        give_up_after: Seconds until an evaluation that cannot be made becomes a dead letter.
+        max_dead: Maximum of dead letters; the oldest are removed first.
+        max_dead_bytes: Maximum memory of dead letters and their traces; the oldest are removed first. A trace counts
+            once for all its dead letters.
+        dead_retention: Seconds a dead letter is kept.
+        evaluation_timeout: Seconds one evaluation may take with its retries; then it is put back and retried later.
+        session_idle: Seconds without a new trace after which a gathered conversation is judged.
+        session_max: Traces after which a conversation is judged at once; of a longer one the newest as many are kept
+            and shown to the judge.
+        session_keep: Seconds that the traces of a judged conversation are kept for its next judging, which comes when
+            it has grown by half.
+        max_session_bytes: Maximum of gathered conversations; above it those with the earliest end of their waiting time
+            are judged early and dropped.
+        keep_labelled: Keep a redacted copy of each trace that gets a label, for as long as the label.
+        max_labelled_bytes: Maximum of these copies; further labels are stored without one.
+        late_feedback_wait: Seconds that feedback on earlier traces is gathered before they are searched in the stream.
+        grace_s: Seconds a stopping worker lets running evaluations finish.
+        shift_s: Seconds a Celery task fetches batches of its judge model before another task does.
+        task_events: Send Celery's task events, for Flower or celery-exporter; costs about 0.5 ms of CPU a task.
+        batch_size: Evaluations in one batch, at most 1,000.
+        series_labels: Further labels of quality series.
+        max_services: Maximum of services with a label value of their own; further ones are `other`.
+        log_level: The lowest level that is logged.
+        log_verdicts: Which verdicts have a log line: `all`, `failed` (a score did not pass) or `none`.
+        roles: Roles that run in this worker.
+        redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
+        gateway: What `tracejudge gateway` accepts, as `[gateway]`.
+        board: Where `tracejudge board` listens, as `[board]`.
+        monitor: Which series the monitor keeps, as `[monitor]`.
+        models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
+        judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
+        judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
+            `[judges.NAME]`; relative to the file that names it.
+        cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.
+        budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
+        canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
+            each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
+        calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
+        rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
+            and safety.
+    """
+
+    redis_url: str = "redis://localhost:6379/0"
+    shards: tuple[str, ...] = ()
+    served_shards: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+    broker_url: str | None = None
+    prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9808
+    metrics_token_env: str | None = None
+    metrics_token_file: str | None = None
+    metrics_user: str | None = None
+    metrics_password_env: str | None = None
+    metrics_password_file: str | None = None
+    metrics_tls_cert: str | None = None
+    metrics_tls_key: str | None = None
+    otlp_endpoint: HttpUrl | None = None
+    receivers: Mapping[str, Receiver] = msgspec.field(default_factory=dict)
+    proxy: str | None = None
+    export_explanations: bool = False
+    sampling_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] = "tracejudge"
+    user_key: HashKey | None = None
+    user_key_file: str | None = None
+    user_keys_former: tuple[HashKey, ...] = ()
+    retention: Seconds = 24 * HOUR_S
+    max_stream: AtLeastOne = 200_000
+    max_stream_bytes: Size = 1024 * MIB
+    max_trace_bytes: Size = 4 * MIB
+    max_outbox: AtLeastOne = 200_000
+    max_outbox_bytes: Size = 512 * MIB
+    max_waiting_bytes: Size = 256 * MIB
+    give_up_after: Seconds = 6 * HOUR_S
+    max_dead: AtLeastOne = 100_000
+    max_dead_bytes: Size = 512 * MIB
+    dead_retention: Seconds = 7 * 24 * HOUR_S
+    evaluation_timeout: Seconds = 600.0
+    session_idle: Seconds = 180.0
+    session_max: Annotated[int, Meta(ge=1, le=1_000)] = 50
+    session_keep: Seconds = HOUR_S
+    max_session_bytes: Size = 256 * MIB
+    keep_labelled: bool = True
+    max_labelled_bytes: Size = 256 * MIB
+    late_feedback_wait: Seconds = 60.0
+    grace_s: Seconds = 20.0
+    shift_s: Seconds = 5.0
+    task_events: bool = False
+    batch_size: BatchSize = 32
+    series_labels: tuple[SeriesLabel, ...] = ()
+    max_services: AtLeastOne = 200
+    log_level: LogLevel = "info"
+    log_verdicts: Literal["all", "failed", "none"] = "all"
+    roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
+    redact: Redact = Redact()
+    gateway: Gateway = Gateway()
+    board: Board = Board()
+    monitor: Monitor = Monitor()
+    models: Mapping[str, ModelSettings] = msgspec.field(
+        default_factory=lambda: {"default": ModelSettings(provider="lexical")}
+    )
+    judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
+    judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
+    cascades: Mapping[str, Cascade] = msgspec.field(default_factory=dict)
+    budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
+    canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
+    calibrations: tuple[JudgeCalibration, ...] = ()
+    rules: tuple[Rule, ...] = (
+        Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
+        Rule(name="default", judges=("relevance_to_query", "safety")),
+    )
+
+    @property
+    def redis_urls(self) -> tuple[str, ...]:
+        """The Redis servers, the first one first; more than one with `shards`."""
+        return self.shards or (self.redis_url,)
+
+    @property
+    def served(self) -> tuple[int, ...]:
+        """The numbers of the shards that this worker reads and judges."""
+        return self.served_shards or tuple(range(len(self.redis_urls)))
+
+    def __repr__(self) -> str:
+        # URLs may hold passwords, and the user key reveals the user behind a hash.
+        return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+
+    @property
+    def config_hash(self) -> str:
+        """Eight digits that are the same in all processes with one configuration, whatever their roles and ports.
+
+        Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
+        """
+        left_out = {*_OF_ONE_PROCESS, *_SECRET}
+        shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
+        document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
+        return hashlib.blake2b(document, digest_size=4).hexdigest()
+
+    @property
+    def all_receivers(self) -> dict[str, Receiver]:
+        """The receivers by name, with that of `otlp_endpoint` as `otel`."""
+        short = {} if self.otlp_endpoint is None else {"otel": OtlpSettings(url=self.otlp_endpoint)}
+        return {**short, **self.receivers}
+
+    @property
+    def verdict_tags(self) -> tuple[str, ...]:
+        """The names of the tags that verdicts carry: for segments, and by which receivers know a trace."""
+        tags = (receiver.tag for receiver in self.receivers.values() if receiver.tag is not None)
+        return tuple(dict.fromkeys((*self.monitor.tags, *tags)))
+
+    def models_of(self, rule: Rule) -> tuple[str, ...]:
+        """Name the models that judge the traces of a rule, of a cascade the first."""
+        return tuple(self.cascades[name].first if name in self.cascades else name for name in rule.models)
+
+    def budgets_of(self, rule: Rule) -> dict[str, Budget]:
+        """Return the budgets that pay for a rule, by name."""
+        return {
+            name: budget
+            for name, budget in self.budgets.items()
+            if rule.budget == name or rule.name in budget.rules or not (budget.rules or self.is_own_budget(name))
+        }
+
+    @property
+    def changes_rates(self) -> bool:
+        """Whether rates change: for a budget, by segments of traffic, or for new values."""
+        return bool(self.budgets) or any(rule.stratify or rule.first_per_hour for rule in self.rules)
+
+    def is_own_budget(self, budget: str) -> bool:
+        """Return whether a rule names a budget as its own."""
+        return any(rule.budget == budget for rule in self.rules)
+
+    def queue(self, label: str) -> str:
+        """Name the Celery queue of a judge model; `code` and `panel` have one each."""
+        return f"{self.prefix}.judge.{label}"
+
+    @property
+    def ledger_ttl_s(self) -> int:
+        """How long a finished evaluation is remembered: a day longer than its trace can come back."""
+        return int(self.retention + 24 * HOUR_S)

@@ -1,0 +1,166 @@
+"""Reads the outbox: one thread and one consumer group per exporter, with takeover of entries that dead workers left.
+
+The first verdict after a silence leaves at once. Later ones gather for a fraction of a second: a read, a request
+and an acknowledgement for each would cost many times what the verdict itself does.
+"""
+
+import secrets
+import socket
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Final
+
+import structlog
+from redis.exceptions import ResponseError
+
+from worker.base.doctor.finding import Check
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import OUTBOX_VERSION, OutboxEntry, read_outbox_entry
+from worker.core.storage.client import Entry, Store, StoreError, leave
+from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.service import ServiceThread
+
+log = structlog.get_logger("tracejudge.export")
+_BLOCK_MS: Final = 1000
+_LAST_BLOCK_MS: Final = 1
+_GATHER_S: Final = 0.2
+_CLAIM_EVERY_S: Final = 5.0
+
+
+class ExportConsumer(ServiceThread):
+    """Base of all exporters. A subclass delivers entries and acknowledges what was delivered.
+
+    Attributes:
+        exporter: Name of the exporter, of its consumer group, and in ``worker.core.export.registry``.
+        drop_reasons: Reasons for which it drops verdicts; each counter exists at zero from the start.
+        read_count: Maximum of entries read at once; after a full read the next follows without a pause.
+        gather_s: How long entries gather after a read.
+        stale_ms: When entries that another worker has read and not acknowledged are taken over.
+    """
+
+    role = "export"
+    exporter: ClassVar[str]
+    drop_reasons: ClassVar[tuple[str, ...]] = ("unreadable",)
+    read_count: int = 512
+    gather_s: float = _GATHER_S
+    stale_ms: int = 15_000
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:  # noqa: ARG002 - subclasses use them
+        super().__init__(f"export-{self.exporter}")
+        self._store = store
+        self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._next_claim = 0.0
+        self._answer_lost = False
+        self._drop_counter = partial(metrics.export_dropped.labels, self.exporter)
+        for reason in self.drop_reasons:
+            self._drop_counter(reason)
+
+    @classmethod
+    def is_enabled(cls, settings: Settings) -> bool:  # noqa: ARG003 - subclasses use them
+        """Return whether the settings ask for this exporter."""
+        return True
+
+    @classmethod
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:  # noqa: ARG003 - subclasses use them
+        """Return what `tracejudge doctor` checks; ``name`` is that of a receiver in the settings."""
+        return ()
+
+    @classmethod
+    def keeps(cls, settings: Settings, name: str) -> str | None:  # noqa: ARG003 - subclasses use them
+        """Return which data `tracejudge forget` cannot erase there, and how to erase it; for its output."""
+        return None
+
+    @abstractmethod
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        """Deliver entries and acknowledge them."""
+
+    def dropped(self, reason: str, amount: int) -> None:
+        """Count verdicts that could not be delivered."""
+        self._drop_counter(reason).inc(amount)
+
+    def prepare(self) -> None:
+        """Create the consumer group."""
+        self._store.make_group(self._store.keys.verdicts, self.exporter)
+
+    def run_once(self) -> None:
+        """Read once and deliver all of it; then let entries gather. A stop ends that pause with a last read."""
+        stale = self._own_pending()
+        if time.monotonic() >= self._next_claim:
+            self._next_claim = time.monotonic() + _CLAIM_EVERY_S
+            names = (self._store.keys.verdicts, self.exporter, self._consumer)
+            stale += self._store.claim_stale(*names, idle_ms=self.stale_ms, count=self.read_count)
+        # Not together: entries of an acknowledgement are in order, by which a group that was set back is recognised.
+        self._process(stale)
+        fresh = self._read(_BLOCK_MS)
+        self._process(fresh)
+        gathers = 0 < len(fresh) < self.read_count
+        if self.stopping.wait(self.gather_s if gathers else 0.0):
+            self._process(self._read(_LAST_BLOCK_MS))
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, then remove its consumer from the group."""
+        ended = super().stop(timeout_s)
+        if ended:
+            leave(self._store, self._store.keys.verdicts, self.exporter, self._consumer)
+        return ended
+
+    def acknowledge(self, entry_ids: Sequence[str]) -> list[bool]:
+        """Acknowledge entries; True for each that was not acknowledged before."""
+        if not entry_ids:
+            return []
+        keys = self._store.keys
+        last = max(entry_ids, key=lambda entry_id: tuple(map(int, entry_id.split("-"))))
+        names = (keys.verdicts, keys.account_all, keys.groups)
+        fresh = self._store.run("acknowledge", names, (self.exporter, last, *entry_ids))
+        return [answer == 1 for answer in fresh]
+
+    def keep(self, entry_ids: Sequence[str]) -> int:
+        """Reset the idle time of entries under delivery; return how many of them are still this consumer's."""
+        names = (self._store.keys.verdicts,)
+        return int(self._store.run("keep", names, (self.exporter, self._consumer, *entry_ids)))
+
+    def _read(self, block_ms: int) -> list[Entry]:
+        self._answer_lost = True
+        entries = self._store.read_group(
+            self._store.keys.verdicts, self.exporter, self._consumer, count=self.read_count, block_ms=block_ms
+        )
+        self._answer_lost = False
+        return entries
+
+    def _own_pending(self) -> list[Entry]:
+        """Read what Redis assigned to this consumer in an answer that was lost; others wait until it is stale."""
+        if not self._answer_lost:
+            return []
+        keys, count = self._store.keys, self.read_count
+        try:
+            reply = self._store.call(
+                lambda client: client.xreadgroup(self.exporter, self._consumer, {keys.verdicts: "0"}, count=count)
+            )
+        except StoreError as error:
+            if isinstance(error.__cause__, ResponseError):
+                return []  # Redis came back without its data; the read that follows makes the group anew.
+            raise
+        # What was trimmed away is left for the claim, which knows of it in every version of Redis.
+        return [(entry_id, fields) for entry_id, fields in reply[0][1] if fields] if reply else []
+
+    def _process(self, entries: Sequence[Entry]) -> None:
+        readable, unreadable, trimmed = [], [], []
+        for entry in entries:
+            read = read_outbox_entry(entry)
+            if read is not None:
+                readable.append(read)
+            elif entry[1] is None:
+                trimmed.append(entry[0])
+            elif entry[1].get(b"v") == OUTBOX_VERSION:
+                unreadable.append(entry[0].decode())
+            # Another version stays pending: a worker that knows it will claim it.
+        if trimmed:
+            # Not by `acknowledge`: the accounting then counts them as cut off. Redis 7 does the same by itself.
+            self._store.call(lambda client: client.xack(self._store.keys.verdicts, self.exporter, *trimmed))
+        if unreadable:
+            log.warning("outbox entries unreadable", exporter=self.exporter, entries=len(unreadable))
+            self.dropped("unreadable", sum(self.acknowledge(unreadable)))
+        if readable:
+            self.deliver(readable)

@@ -1,0 +1,213 @@
+"""The outcome of every entry of one read: traces are sampled, all others are counted, as ``choose.lua`` applies it."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from worker.core.config.settings import Settings
+from worker.core.selection.batch_writer import BatchWriter
+from worker.core.selection.sampling import (
+    Chosen,
+    EvaluationFactory,
+    RuleTally,
+    Sampler,
+    Sampling,
+    not_shed,
+)
+from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
+from worker.core.storage.keys import Keys
+from worker.features.late_feedback.pending import MAX_PENDING, encode_member
+from worker.features.sessions.conversations import gather, session_limits
+
+
+class Tally(NamedTuple):
+    """Common properties of entries that end in ingest.
+
+    Attributes:
+        shed: How many evaluations of each entry are not chosen because their judge model is away, by judge model.
+    """
+
+    outcome: str
+    reason: str | None
+    producer: str | None
+    service: str
+    shed: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """The outcomes of one read.
+
+    ``tallies``, ``traces`` and ``reports`` stand in the order of the script's answers.
+
+    Attributes:
+        tallies: Entry ids by what they have in common.
+        services: The service of each producer, by the index of the producer's key.
+        keys: Of the script, as are the arguments; both are made in the end.
+    """
+
+    writer: BatchWriter
+    first: str = ""
+    last: str = "0-0"
+    tallies: dict[Tally, list[str]] = field(default_factory=dict)
+    traces: list[TraceEntry] = field(default_factory=list)
+    reports: list[ReportEntry] = field(default_factory=list)
+    services: dict[int, str] = field(default_factory=dict)
+    rules: Counter[RuleTally] = field(default_factory=Counter)
+    keys: Sequence[str] = ()
+    arguments: Sequence[bytes] = ()
+    producers: dict[str, int] = field(default_factory=dict)
+    chosen: list[dict[str, object]] = field(default_factory=list)
+    reported: list[dict[str, object]] = field(default_factory=list)
+    feedback: dict[str, list[str]] = field(default_factory=dict)
+    pending_feedback: list[dict[str, object]] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    invalid: list[InvalidEntry] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read."""
+        return self.last == "0-0"
+
+    def tally(self, entry_id: str, tally: Tally) -> None:
+        """Count an entry that ends here."""
+        self.tallies.setdefault(tally, []).append(entry_id)
+
+    def producer(self, name: str | None, service: str, keys: Keys) -> int:
+        """Return the index of a producer's key; 0 stands for all entries without a producer."""
+        if name is None:
+            return 0
+        if name not in self.producers:
+            self.producers[name] = self.writer.key(keys.producer(name))
+            self.services[self.producers[name]] = service
+        return self.producers[name]
+
+    def report(self, entry: ReportEntry, keys: Keys) -> None:
+        """Add the totals of a producer."""
+        report = entry.report
+        self.reports.append(entry)
+        self.reported.append(
+            {
+                "id": entry.entry_id,
+                "producer": self.producer(report.producer, report.service, keys),
+                "name": report.producer,
+                "published": report.published,
+                "dropped": report.dropped,
+            }
+        )
+
+
+class Planner:
+    """Plans under one configuration; threads may share it."""
+
+    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler) -> None:
+        """Keep the compiled rules."""
+        self._settings = settings
+        self._keys = keys
+        self.sampler = sampler
+        self._factory = EvaluationFactory(sampler.graders)
+
+    def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
+        """Sample the traces among the entries and plan the outcome of each entry.
+
+        Args:
+            entries: In the order of the stream.
+            shed: Judge models for which nothing is chosen now; their evaluations are only counted.
+        """
+        keys = self._keys
+        own = (keys.feedback, keys.groups, keys.producers, keys.sessions_due, keys.sessions)
+        plan = Plan(BatchWriter.choosing(self._settings, keys, *own))
+        # Nearly all traces of a read end alike, so they are grouped by plain tuples, which cost least.
+        unsampled: dict[tuple[tuple[RuleTally, ...], str | None, str], list[str]] = {}
+        rules_of_chosen: list[tuple[RuleTally, ...]] = []
+        for entry in entries:
+            if isinstance(entry, TraceEntry):
+                # Before anything is encoded: at a low rate nearly all traces end with this.
+                choices, rules, of_session = sampling = self.sampler.sample(entry.trace)
+                if choices or of_session:
+                    rules_of_chosen.append(rules)
+                    self._choose(plan, entry, sampling, shed)
+                else:
+                    group = (rules, entry.producer, entry.trace.service)
+                    unsampled.setdefault(group, []).append(entry.entry_id)
+            elif isinstance(entry, ReportEntry):
+                plan.report(entry, keys)
+            elif isinstance(entry, FeedbackEntry):
+                self._feedback(plan, entry)
+            elif isinstance(entry, InvalidEntry):
+                plan.invalid.append(entry)
+                plan.tally(entry.entry_id, Tally("invalid", entry.reason, entry.producer, "unknown"))
+            else:
+                plan.gone.append(entry.entry_id)
+            plan.first, plan.last = plan.first or entry.entry_id, entry.entry_id
+        for (rules, producer, service), entry_ids in unsampled.items():
+            tally = Tally("not_sampled" if rules else "no_rule", None, producer, service)
+            plan.tallies.setdefault(tally, []).extend(entry_ids)
+            for rule in rules:
+                plan.rules[rule] += len(entry_ids)
+        for rules in rules_of_chosen:
+            plan.rules.update(rules)
+        # Last: the tallies above add keys of producers.
+        plan.keys, plan.arguments = plan.writer.finish(self._script_plan(plan))
+        return plan
+
+    def late_evaluations(self, entry: TraceEntry) -> list[Chosen]:
+        """Choose evaluations for a trace with late negative feedback."""
+        return self._factory.evaluations(entry, self.sampler.sample_late_feedback(entry.trace), "late_feedback")
+
+    def _choose(self, plan: Plan, entry: TraceEntry, sampling: Sampling, shed: Collection[str]) -> None:
+        chosen = self._factory.evaluations(entry, sampling.choices, "live")
+        shed_models: tuple[tuple[str, int], ...] = ()
+        if shed:
+            chosen, away = not_shed(chosen, shed)
+            shed_models = tuple(sorted(away.items()))
+        if not chosen and not sampling.of_session:
+            plan.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, shed_models))
+            return
+        plan.traces.append(entry)
+        plan.chosen.append(
+            {
+                "id": entry.entry_id,
+                "producer": plan.producer(entry.producer, entry.trace.service, self._keys),
+                "payload": plan.writer.trace(entry.trace) if chosen else 0,
+                "evaluations": plan.writer.evaluations(chosen, entry.trace),
+                "shed": dict(shed_models),
+                "session": gather(plan.writer, self._keys, entry, sampling.of_session),
+            }
+        )
+
+    def _feedback(self, plan: Plan, entry: FeedbackEntry) -> None:
+        if entry.feedback.score < 0 and self.sampler.judges_negative_feedback:
+            plan.pending_feedback.append(
+                {"id": entry.entry_id, "member": encode_member(entry.entry_id, entry.feedback)}
+            )
+        else:
+            # Feedback that no rule asks for would make every pass over the stream longer.
+            outcome = "no_rule" if entry.feedback.score < 0 else "not_negative"
+            plan.feedback.setdefault(outcome, []).append(entry.entry_id)
+
+    def _script_plan(self, plan: Plan) -> dict[str, object]:
+        return {
+            "tallies": [
+                {
+                    "outcome": tally.outcome,
+                    "producer": plan.producer(tally.producer, tally.service, self._keys),
+                    "ids": entry_ids,
+                    "shed": dict(tally.shed),
+                    "reason": tally.reason,
+                }
+                for tally, entry_ids in plan.tallies.items()
+            ],
+            "feedback": plan.feedback,
+            "pending_feedback": plan.pending_feedback,
+            "max_pending": MAX_PENDING,
+            "feedback_wait_ms": int(self._settings.late_feedback_wait * 1000),
+            "gone": plan.gone,
+            "traces": plan.chosen,
+            "reports": plan.reported,
+            "producers": list(plan.producers.values()),
+            "sessions": session_limits(self._settings),
+            "first": plan.first,
+            "last": plan.last,
+        }

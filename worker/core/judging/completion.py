@@ -1,0 +1,126 @@
+"""How a batch ends: finished, parked for reasons that may pass, or in dead letters after too long."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from judges.core.backoff import backoff_s
+from judges.core.model import Spent
+from worker.core.judging.evaluator import UnfinishedEvaluation
+from worker.core.judging.fetching import LeasedBatch, hand_back_delay_s
+from worker.core.queue.batch import Batch
+from worker.core.queue.leases import Lease, Leases
+from worker.core.queue.ledger import Ledger
+
+log = structlog.get_logger("tracejudge.judging")
+_MIN_PARKING_S: Final = 1.0
+_MAX_PARKING_S: Final = 600.0
+_CALLS_PER_ROUND: Final = 4
+# Other batches' probes that a batch lets go first after its own failed.
+_MAX_SKIPPED_PROBES: Final = 8
+# Longer than the sweeper's interval: batches that are due when a probe may begin are ready before.
+_AFTER_OTHERS_S: Final = 2.0
+# A fault of our own hardly passes by itself, and each try may be paid for.
+FAULT_PARKING_S: Final = 60.0
+
+
+class Completion:
+    """Completes the batches of one process."""
+
+    def __init__(self, leases: Leases, ledger: Ledger, give_up_after_s: float) -> None:
+        """Turn evaluations that are older than ``give_up_after_s`` into dead letters."""
+        self._leases = leases
+        self._ledger = ledger
+        self._give_up_after_s = give_up_after_s
+
+    def finish_or_park(
+        self, leased: LeasedBatch, unfinished: Sequence[UnfinishedEvaluation], *, blocked_for_s: float = 0.0
+    ) -> None:
+        """Remove a batch that is done; park another, or add dead letters for evaluations that are too old.
+
+        ``unfinished`` are its evaluations without a final verdict; the endpoint may be called in ``blocked_for_s``.
+        """
+        batch = leased.batch
+        age_s = time.time() - batch.created_at
+        left_s = self._give_up_after_s - age_s
+        if left_s < 0 and (over := [one for one in unfinished if not one.is_waiting]):
+            # A panel waits for its members, which have to be given up before it.
+            self._ledger.add_dead_letter([one.dead_letter(batch) for one in over], batch.id)
+            _log("evaluations given up, see: tracejudge dead list", batch, over)
+            unfinished = [one for one in unfinished if one.is_waiting]
+        if not unfinished:
+            self._leases.finish(batch.id, batch.judge_model)
+            return
+        called, delay_s = _called(unfinished, leased.tries), parking_s(unfinished, age_s)
+        if called and blocked_for_s > 0:
+            # This request may always fail, and its batch may be the oldest: another batch should be the next probe.
+            skipped = self._skipped_probes(leased.lease, unfinished, called)
+            delay_s = max(delay_s, skipped * blocked_for_s + _AFTER_OTHERS_S)
+        if left_s >= 0:
+            # However long the endpoint asked us to wait: one last try when it is time to give up.
+            delay_s = min(delay_s, max(_MIN_PARKING_S, left_s))
+        if failed := [one for one in unfinished if not one.is_waiting]:
+            _log("batch parked", batch, failed, seconds=round(delay_s, 1))
+        self._leases.put_back(leased.lease, delay_s=delay_s, tries=called)
+
+    def release(self, leased: LeasedBatch, unfinished: Sequence[UnfinishedEvaluation]) -> None:
+        """Remove a batch that is done; let another worker lease it at once if it is not."""
+        if unfinished:
+            self._leases.put_back(leased.lease, tries=_called(unfinished, leased.tries))
+        else:
+            self._leases.finish(leased.batch.id, leased.batch.judge_model)
+
+    def _skipped_probes(
+        self, lease: Lease, unfinished: Sequence[UnfinishedEvaluation], called: Mapping[str, Spent]
+    ) -> int:
+        """Return how many probes of other batches go first: the more, the more often the endpoint rejected this one.
+
+        An endpoint that rejects a few requests only must be probed with others; where none is ready, with the same.
+        """
+        rejected = [one for one in unfinished if one.assessment.reason == "judge_rejected"]
+        calls = max((called[one.evaluation.id].calls for one in rejected if one.evaluation.id in called), default=1)
+        return min(_MAX_SKIPPED_PROBES, calls) if calls > 1 and self._leases.has_ready(lease) else 1
+
+
+def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float:
+    """Return how long a batch waits for its next round.
+
+    It waits as long as the endpoint or its limiter asks. Where neither does, the endpoint serves others and these
+    evaluations fail by themselves: each round is paid for, so the delays double. Evaluations for another version, or
+    that failed by a fault of ours, shorten no delay; their own delays count where nothing else is left.
+    """
+    asked = [one.assessment.retry_after_s for one in unfinished if one.assessment.retry_after_s is not None]
+    if asked:
+        return max(_MIN_PARKING_S, *asked)
+    faulty = [one.assessment.reason == "internal_error" for one in unfinished]
+    tried = [
+        one.verdict.attempts
+        for one, is_faulty in zip(unfinished, faulty, strict=True)
+        if one.verdict.attempts and not is_faulty
+    ]
+    if tried:
+        return backoff_s(min(tried) // _CALLS_PER_ROUND, _MIN_PARKING_S, _MAX_PARKING_S)
+    return max(FAULT_PARKING_S, age_s) if all(faulty) else hand_back_delay_s(age_s)
+
+
+def _called(unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
+    """Return what all rounds took of the evaluations for which this round made calls, by evaluation id."""
+    return {
+        one.evaluation.id: one.spent
+        for one in unfinished
+        if one.spent.calls > tries.get(one.evaluation.id, Spent()).calls
+    }
+
+
+def _log(event: str, batch: Batch, unfinished: Sequence[UnfinishedEvaluation], **more: object) -> None:
+    log.warning(
+        event,
+        batch=batch.id,
+        judge_model=batch.judge_model,
+        evaluations=len(unfinished),
+        reasons=sorted({str(one.assessment.reason) for one in unfinished}),
+        notes=sorted({one.assessment.note or "" for one in unfinished}),
+        **more,
+    )

@@ -1,0 +1,469 @@
+"""Run the evaluations of a batch concurrently, and record each verdict as soon as it is final."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+
+from judges.calling.evaluation import evaluate
+from judges.core.backoff import backoff_s
+from judges.core.combine import metrics_of
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, Price, Spent
+from judges.core.verdict import Assessment, Verdict, with_said
+from judges.features.python.protocol import class_name
+from tracejudge import Trace
+from worker.core.config.graders import CODE, Graders
+from worker.core.config.redaction import Redaction, UserKeys, hashed_user
+from worker.core.config.settings import MAX_VALUE_CHARS, Settings
+from worker.core.queue.batch import Batch, Evaluation, Item
+from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.selection.sampling import Sampler
+from worker.core.storage.client import StoreError
+from worker.features.budgets.reservations import Budgets
+from worker.features.cascades.choosing import Cascades
+from worker.features.panels.panels import Panels, PanelVotes
+from worker.features.repeats.choosing import Repeats
+
+log = structlog.get_logger("tracejudge.judging")
+_MAX_GROUP: Final = 128
+_FIRST_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 5.0
+# A combined verdict costs nothing: the members' verdicts include the cost.
+NO_PRICE: Final = Price(input=0.0, output=0.0)
+CODE_AT_ONCE: Final = 32
+"""Concurrent evaluations by one judge in Python in one process."""
+CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
+"""Evaluations by all judges in Python that one process holds: a slow judge must not fill every slot."""
+_NOTHING: Final = Spent()
+
+
+def make_verdict(
+    assessment: Assessment,
+    item: Item,
+    evaluation: Evaluation,
+    *,
+    metrics: tuple[str, ...],
+    judge_model: str,
+    price: Price | None,
+    user_key: str,
+    started_at: float,
+    duration_s: float,
+    tags: Mapping[str, str] | None = None,
+    earlier: Spent = Spent(),  # noqa: B008 - frozen
+) -> tuple[Verdict, Spent]:
+    """Build the outbox entry of an evaluation, and sum up what all its rounds took.
+
+    ``user_key`` is the key of the hash of the end user's id, ``tags`` are those that the monitor needs, ``earlier`` is
+    what earlier rounds took.
+    """
+    trace = item.trace
+    spent = earlier.plus(assessment.calls, price, assessment.refusals)
+    details = assessment.details
+    for name, value in (
+        ("session", evaluation.session),
+        ("repeat", evaluation.first),
+        ("cascade", evaluation.cascade),
+    ):
+        if value is not None:
+            details = {**details, name: msgspec.to_builtins(value)}
+    verdict = Verdict(
+        evaluation_id=evaluation.id,
+        origin=evaluation.origin,
+        outcome=assessment.outcome,
+        reason=assessment.reason,
+        note=with_said(assessment.note, assessment.said) if assessment.note else None,
+        scores=assessment.scores,
+        metrics=metrics,
+        rationale=assessment.rationale,
+        details=details,
+        trace_id=trace.trace_id,
+        span_id=trace.span_id,
+        response_id=trace.response_id,
+        session_id=trace.session_id,
+        user_id=hashed_user(trace.user_id, user_key),
+        service=trace.service,
+        environment=trace.environment,
+        release=trace.release,
+        name=trace.name,
+        model=trace.model,
+        tags=tags or {},
+        judge=evaluation.judge,
+        judge_version=evaluation.version,
+        judge_model=judge_model,
+        probability=evaluation.probability,
+        # Late feedback is no random sample; all other origins were chosen with a known probability.
+        weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
+        input_tokens=spent.reported.input_tokens,
+        output_tokens=spent.reported.output_tokens,
+        cost_usd=spent.reported.cost_usd,
+        attempts=spent.calls,
+        calls=assessment.calls,
+        trace_ended_at=trace.ended_at,
+        started_at=started_at,
+        duration_s=duration_s,
+    )
+    return verdict, spent
+
+
+def chosen_tags(trace: Trace, names: Sequence[str]) -> dict[str, str]:
+    """Return these tags of a trace, cut as the monitor shows them."""
+    tags = trace.tags if names else None
+    return {name: tags[name][:MAX_VALUE_CHARS] for name in names if name in tags} if tags else {}
+
+
+class UnexpectedError(Exception):
+    """An evaluation ended by an exception that no code expects; the text names its class only."""
+
+
+class UnfinishedEvaluation(NamedTuple):
+    """An evaluation without a final verdict: parked and tried again, or given up."""
+
+    item: Item
+    evaluation: Evaluation
+    assessment: Assessment
+    verdict: Verdict
+    spent: Spent = Spent()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a panel only waits for its members: that is no try, and nothing has failed."""
+        return bool(self.evaluation.members) and self.assessment.retry_after_s is not None
+
+    def dead_letter(self, batch: Batch) -> tuple[DeadLetter, Verdict]:
+        """Build the dead letter of this evaluation."""
+        letter = DeadLetter(
+            v=self.evaluation.batch_version,
+            evaluation=self.evaluation,
+            model=batch.model,
+            judge_model=batch.judge_model,
+            item=self.item,
+            reason=str(self.assessment.reason),
+            attempts=self.verdict.attempts,
+            chosen_at=batch.created_at,
+            given_up_at=time.time(),
+            note=self.verdict.note or "",
+            spent=self.spent,
+        )
+        return letter, self.verdict
+
+
+class _BatchRun(NamedTuple):
+    """One run of a batch: arguments of ``BatchEvaluator.run``, and what all evaluations share."""
+
+    batch: Batch
+    tries: Mapping[str, Spent]
+    ended: Callable[[], None]
+    count_outcome: Callable[[str, Spent, Spent], None]
+    votes: PanelVotes
+    # The key of the hash of end users' ids; empty where no trace names one.
+    user_key: str
+    # None for panels, judges in Python, and models that are not configured here.
+    model: ChatModel | None
+    price: Price | None
+
+
+class GroupCommitWriter:
+    """Writes verdicts for the coroutines of one event loop; each waits until its own is in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._ready: list[tuple[Finished, asyncio.Future[bool]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        # One thread, so that the event loop never blocks on Redis and groups stay in order.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-recorder")
+
+    async def record(self, finished: Finished) -> bool:
+        """Write one verdict, however long Redis is away; return False if it was in the ledger already."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._ready.append((finished, future))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        return await future
+
+    async def drain(self) -> None:
+        """Wait until nothing is left to write."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _write(self) -> None:
+        try:
+            while self._ready:
+                group, self._ready = self._ready[:_MAX_GROUP], self._ready[_MAX_GROUP:]
+                try:
+                    fresh = await self._until_written([finished for finished, _ in group])
+                except Exception as error:  # noqa: BLE001 - the waiting coroutines handle it, else they wait for ever
+                    for _, future in group:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for (_, future), is_fresh in zip(group, fresh, strict=True):
+                    # A cancelled coroutine waits no longer; its verdict is written all the same.
+                    if not future.done():
+                        future.set_result(is_fresh)
+        finally:
+            self._writer = None
+
+    async def _until_written(self, group: list[Finished]) -> list[bool]:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            try:
+                return await loop.run_in_executor(self._thread, self._ledger.record, group)
+            except StoreError as error:
+                # The verdicts are paid for, and the script is idempotent.
+                log.warning("verdicts not written, retrying", error=str(error), verdicts=len(group))
+                await asyncio.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
+                failures += 1
+
+
+def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:
+    """Make what bounds the concurrent evaluations of each judge in Python in one process."""
+    return {name: asyncio.Semaphore(CODE_AT_ONCE) for name in graders.code}
+
+
+async def close_all(models: Mapping[str, ChatModel], judges: Mapping[str, Judge]) -> None:
+    """Close the connections of models and judges."""
+    for model in models.values():
+        await model.aclose()
+    for judge in judges.values():
+        if judge.close is not None:
+            await judge.close()
+
+
+class BatchEvaluator:
+    """Evaluates batches of one Redis server under one configuration; lives in the event loop of its process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        judges: Mapping[str, Judge],
+        models: Mapping[str, ChatModel],
+        ledger: Ledger,
+        *,
+        graders: Graders,
+        sampler: Sampler,
+        refused: Callable[[str], object] = lambda _budget: None,
+        slots: Mapping[str, asyncio.Semaphore] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            settings: The settings.
+            judges: The judges by name.
+            models: The models by name.
+            ledger: Where verdicts are written.
+            graders: What judges with which model.
+            sampler: Knows the rules.
+            refused: Called with the name of a budget that refuses a call.
+            slots: Those of ``code_slots``, where several evaluators share the process; then they share models and
+                judges too, which whoever made them closes.
+        """
+        self._settings = settings
+        self._closes = slots is None
+        self._judges = judges
+        self._models = models
+        self._recorder = GroupCommitWriter(ledger)
+        self._redaction = Redaction.of(settings.redact)
+        self._graders = graders
+        self._sampler = sampler
+        self._panels = Panels(ledger, settings)
+        self._tags = settings.verdict_tags
+        # Keys of users, factors and budgets are those of the installation, and not of a shard.
+        first = ledger.store.first
+        self._user_keys = UserKeys(settings, first)
+        self._repeats = Repeats(settings, sampler)
+        self._cascades = Cascades(settings, first, sampler)
+        self._budgets = Budgets(settings, first, sampler, refused)
+        self._code_slots = code_slots(graders) if slots is None else slots
+
+    async def run(
+        self,
+        batch: Batch,
+        tries: Mapping[str, Spent],
+        ended: Callable[[], None],
+        count_outcome: Callable[[str, Spent, Spent], None] = lambda *_: None,
+    ) -> list[UnfinishedEvaluation]:
+        """Evaluate a batch; return the evaluations without a final verdict.
+
+        Args:
+            batch: The evaluations that are not finished.
+            tries: What earlier rounds took, by evaluation id.
+            ended: Called as each evaluation ends.
+            count_outcome: Receives the outcome of each evaluation, and what it took before and after this round.
+
+        Raises:
+            UnexpectedError: An evaluation ended without an outcome; all others have ended as well.
+        """
+        traces = await self._redacted(batch.items)
+        user_key = ""
+        if any(item.trace.user_id is not None for item in batch.items):
+            # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
+            known = self._user_keys.known
+            user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
+        await self._cascades.refresh()
+        votes = await self._panels.collect(batch)
+        # The name in the settings may mean another judge model by now.
+        candidates = (self._models.get(batch.model), *self._models.values())
+        model = next((one for one in candidates if one and one.settings.judge_model == batch.judge_model), None)
+        own_price = model.settings.price if model else None
+        price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
+        this = _BatchRun(batch, tries, ended, count_outcome, votes, user_key, model, price)
+        wanted = [
+            (item, trace, evaluation)
+            for item, trace in zip(batch.items, traces, strict=True)
+            for evaluation in item.evaluations
+        ]
+        # Those with the fewest tries go first: one that always fails must not be the endpoint's only probe.
+        wanted.sort(key=lambda one: tries.get(one[2].id, _NOTHING).calls)
+        results = await asyncio.gather(*(self._run_one(this, *one) for one in wanted), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                # Also a cancellation that a judge raised itself: ours ends the wait above.
+                raise UnexpectedError(type(result).__name__) from result
+        return [result for result in results if isinstance(result, UnfinishedEvaluation)]
+
+    async def aclose(self) -> None:
+        """Write the verdicts that are ready, and close connections and judges."""
+        await self._recorder.drain()
+        self._recorder.close()
+        await self._budgets.aclose()
+        if self._closes:
+            await close_all(self._models, self._judges)
+
+    async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
+        """Return the traces as judges may see them, or the error of one that could not be redacted."""
+        redaction = self._redaction
+        if redaction is None:
+            return [item.trace for item in items]
+
+        def redact(trace: Trace) -> Trace | Exception:
+            try:
+                return redaction.trace(trace)
+            except Exception as error:  # noqa: BLE001 - such a trace is not judged, and must not fail its batch
+                return error
+
+        # In a thread: large traces take longer than the event loop may be blocked.
+        return await asyncio.to_thread(lambda: [redact(item.trace) for item in items])
+
+    async def _run_one(
+        self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
+    ) -> UnfinishedEvaluation | None:
+        """Judge one evaluation and record its verdict; return it if that is not final."""
+        started_at, start = time.time(), time.perf_counter()
+        judge = self._judges.get(evaluation.judge)
+        metrics = (evaluation.judge,) if judge is None else judge.metric_names
+        if judge is not None and evaluation.members:
+            metrics = tuple(one.name for one in metrics_of(judge.metrics))
+        batch, earlier = this.batch, this.tries.get(evaluation.id, _NOTHING)
+        assessment = await self._assess(this, item, trace, evaluation)
+        this.ended()
+        build = partial(
+            make_verdict,
+            item=item,
+            evaluation=evaluation,
+            metrics=metrics,
+            judge_model=batch.judge_model,
+            price=this.price,
+            user_key=this.user_key,
+            tags={} if isinstance(trace, Exception) else chosen_tags(trace, self._tags),
+            earlier=earlier,
+            started_at=started_at,
+            duration_s=time.perf_counter() - start,
+        )
+        try:
+            verdict, spent = build(assessment)
+            if assessment.is_final:
+                again = self._repeats.of(verdict, item, evaluation)
+                verdict, second = self._cascades.of(verdict, item, evaluation)
+                finished = Finished.of(
+                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=[*again, *second]
+                )
+                _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.record(finished))
+                this.count_outcome(verdict.outcome, earlier, spent)
+                return None
+        except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
+            assessment = _internal_error(evaluation, error)
+            verdict, spent = build(assessment)
+        this.count_outcome("unfinished", earlier, spent)
+        return UnfinishedEvaluation(item, evaluation, assessment, verdict, spent)
+
+    async def _assess(
+        self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
+    ) -> Assessment:
+        judge_model = this.batch.judge_model
+        judge = self._graders.judge(evaluation.judge, judge_model)
+        has_model = judge_model in self._graders.panels or this.model is not None
+        if judge is not None and judge.run is not None:
+            has_model = judge_model == CODE.judge_model
+        if judge is None or judge.version != evaluation.version or not has_model:
+            note = "this worker does not have this version of the judge, or not its model"
+            return Assessment("unscored", "unknown_judge_version", note=note)
+        try:
+            if evaluation.members:
+                return this.votes.assess(self._graders.panels[judge_model], judge, evaluation)
+            if not self._sampler.allows(item.trace, judge_model):
+                # The evaluation was chosen before the rule came, or under other rules.
+                note = "a rule keeps this trace to other models (egress)"
+                return Assessment("unscored", "judge_rejected", note=note)
+            if isinstance(trace, Exception):
+                return _internal_error(evaluation, trace)
+            tools = self._sampler.context_tools(item.trace)
+            if self._settings.budgets and this.model is not None:
+                # The rules match the published trace, not the redacted one.
+                this = this._replace(model=self._budgets.model(this.model, item.trace, evaluation))
+            return await self._evaluate(this, judge, trace, evaluation, tools)
+        except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
+            return _internal_error(evaluation, error)
+
+    async def _evaluate(
+        self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation, context_tools: Sequence[str]
+    ) -> Assessment:
+        if judge.run is not None:
+            async with self._code_slots[judge.name]:
+                return await evaluate(judge, trace, None, context_tools=context_tools)
+        earlier = this.tries.get(evaluation.id, _NOTHING)
+        return await evaluate(
+            *(judge, trace, this.model),
+            deadline_s=self._settings.evaluation_timeout,
+            evaluation=evaluation.id,
+            earlier_calls=earlier.calls,
+            refusals=earlier.refusals,
+            context_tools=context_tools,
+        )
+
+
+def _internal_error(evaluation: Evaluation, error: Exception) -> Assessment:
+    # Only the type: the text of an unexpected error may quote a trace.
+    kind = type(error).__name__
+    log.error("unexpected error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
+    return Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
+
+
+def _log(verdict: Verdict, which: str, *, fresh: bool) -> None:
+    """Log a verdict in one line that joins logs, traces and metrics, and quotes no text."""
+    if which == "none" or (which == "failed" and all(score.passed is not False for score in verdict.scores)):
+        return
+    log.info(
+        "verdict",
+        trace_id=verdict.trace_id,
+        span_id=verdict.span_id,
+        evaluation_id=verdict.evaluation_id,
+        service=verdict.service,
+        judge=verdict.judge,
+        judge_model=verdict.judge_model,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        scores={score.metric: score.value for score in verdict.scores},
+        seconds=round(verdict.duration_s, 4),
+        fresh=fresh,
+    )

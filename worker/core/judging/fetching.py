@@ -1,0 +1,299 @@
+"""Fetch batches: how many a judge model has capacity for, their leases, and what of them is left to judge.
+
+Fetched evaluations wait in memory for a free slot, which is quicker than asking Redis when a slot is free. Not much
+more is fetched than the slots can use: another worker may have free slots.
+"""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from judges.core.model import Spent
+from judges.endpoints.limiter import EndpointLimiter
+from worker.core.config.graders import queue_label
+from worker.core.queue.batch import Batch, BatchError, count, decode, made_at_ms, without
+from worker.core.queue.leases import RENEW_S, Lease, Leases
+from worker.core.queue.ledger import Ledger
+
+log = structlog.get_logger("tracejudge.judging")
+_MAX_BYTES: Final = 64 * 1024 * 1024
+# Evaluations between two attempts, per call in flight, whose capacity others may use.
+_BACKED_OFF: Final = 16
+# Batches that are prefetched behind the calls in flight.
+_READY_BATCHES: Final = 2
+_MIN_HAND_BACK_S: Final = 1.0
+_MAX_HAND_BACK_S: Final = 30.0
+_HAND_BACK_SHARE: Final = 0.25
+
+
+class NoEndpoint:
+    """The limits of judges that call no endpoint: a fixed number of evaluations at a time."""
+
+    blocked_for_s = 0.0
+    open_for_s = 0.0
+    backing_off = 0
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+Limits = EndpointLimiter | NoEndpoint
+
+
+class Slots:
+    """What the windows of one judge model share: one window for each Redis server. Safe to share between threads."""
+
+    def __init__(self, windows: int = 1) -> None:
+        self.windows = windows
+        self.lock = threading.Lock()
+        self.evaluations = 0
+        self._released: list[Callable[[], None]] = []
+
+    def on_release(self, call: Callable[[], None]) -> None:
+        """Call a function whenever an evaluation has ended: its slot is for whichever window has work."""
+        self._released.append(call)
+
+    def released(self) -> None:
+        """Report that an evaluation has ended."""
+        for call in self._released:
+            call()
+
+
+class PrefetchWindow:
+    """Counts the evaluations of one judge model that this process holds. Safe to share between threads.
+
+    All windows of a judge model together hold as much as a single one may; each may hold its share in any case, so that
+    the backlog of one Redis server does not keep out the work of another.
+    """
+
+    def __init__(self, judge_model: str, limits: Limits, batch_size: int, slots: Slots | None = None) -> None:
+        self.judge_model = judge_model
+        self.label = queue_label(judge_model)
+        self.limits = limits
+        self.slots = slots or Slots()
+        self._batch_size = batch_size
+        self._evaluations = 0
+        self._max_bytes = _MAX_BYTES // self.slots.windows
+        self._bytes = 0
+        # The size of an evaluation is not known before one batch was fetched.
+        self._bytes_each = self._max_bytes / batch_size
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the evaluations held leave memory for more."""
+        return self._bytes < self._max_bytes
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the endpoint must not be called now, not even by a probe."""
+        return self.limits.blocked_for_s > 0
+
+    def capacity(self) -> int:
+        """Return how many more batches may be fetched now."""
+        free_bytes = self._max_bytes - self._bytes
+        if self.is_blocked or free_bytes <= 0:
+            return 0
+        limit = self.limits.limit
+        # An evaluation that waits for another attempt occupies no slot; memory bounds how many of them there are.
+        backed_off = min(self.limits.backing_off, _BACKED_OFF * limit)
+        left = limit + min(limit, _READY_BATCHES * self._batch_size) - (self.slots.evaluations - backed_off)
+        # A part of a batch is capacity for a whole one only where slots would stay empty.
+        has_own_slots = (self._evaluations * self.slots.windows) - backed_off < limit
+        for_slots = max(left // self._batch_size, int(has_own_slots))
+        return min(for_slots, max(1, int(free_bytes / (self._bytes_each * self._batch_size))))
+
+    def acquire(self, evaluations: int, size: int) -> None:
+        """Count fetched evaluations; ``size`` in bytes."""
+        with self.slots.lock:
+            self.slots.evaluations += evaluations
+            self._evaluations += evaluations
+            self._bytes += size
+            if evaluations:
+                self._bytes_each = max(1.0, size / evaluations)
+
+    def release(self, evaluations: int, size: int) -> None:
+        """Count evaluations that have ended."""
+        with self.slots.lock:
+            self.slots.evaluations -= evaluations
+            self._evaluations -= evaluations
+            self._bytes -= size
+
+
+@dataclass(eq=False)
+class LeasedBatch:
+    """A batch that is judged here, without the evaluations that were finished before.
+
+    ``tries`` is what earlier rounds took, by evaluation id; ``bytes_each`` the memory of one evaluation.
+    """
+
+    window: PrefetchWindow
+    lease: Lease
+    batch: Batch
+    tries: Mapping[str, Spent]
+    bytes_each: int
+
+    def __post_init__(self) -> None:
+        self._left = count(self.batch)
+        self.window.acquire(self._left, self._left * self.bytes_each)
+
+    def release(self, evaluations: int | None = None) -> None:
+        """Release the capacity of evaluations that have ended, by default of all that are left."""
+        ended = self._left if evaluations is None else evaluations
+        self._left -= ended
+        self.window.release(ended, ended * self.bytes_each)
+
+
+class BatchFetcher:
+    """Fetches batches for one process."""
+
+    def __init__(self, leases: Leases, ledger: Ledger) -> None:
+        self._leases = leases
+        self._ledger = ledger
+        # A part of the holder of each lease: two processes never hold one under the same name.
+        self._process = secrets.token_hex(4)
+
+    def fetch(
+        self, window: PrefetchWindow, limit: int, *, made_before_ms: int | None = None
+    ) -> tuple[int, list[LeasedBatch]]:
+        """Lease up to ``limit`` ready batches, the oldest first; return how many were found, and those to judge."""
+        found = self._leases.take(
+            window.judge_model,
+            f"{self._process}-{secrets.token_hex(4)}",
+            limit,
+            made_before_ms=made_before_ms,
+            # While the circuit is open the next call is the probe, and an untried request is the better one.
+            untried_first=bool(window.limits.open_for_s),
+        )
+        known: list[tuple[Lease, bytes, Mapping[str, Spent], Batch]] = []
+        for lease, payload, tries in found:
+            try:
+                known.append((lease, payload, tries, decode(payload)))
+            except BatchError as error:
+                # A worker of another version wrote it, and will read it.
+                log.warning("batch handed back", batch=lease.batch_id, error=str(error))
+                self._leases.put_back(lease, delay_s=hand_back_delay_s(time.time() - made_at_ms(lease.batch_id) / 1000))
+        periods = {one.id: one.period for *_, batch in known for item in batch.items for one in item.evaluations}
+        finished = self._ledger.already_finished(periods)
+        leased = [
+            LeasedBatch(window, lease, without(batch, finished), tries, len(payload) // max(1, count(batch)))
+            for lease, payload, tries, batch in known
+        ]
+        return len(found), leased
+
+
+def hand_back_delay_s(age_s: float) -> float:
+    """Return how long a batch waits that only a worker of another version can finish.
+
+    Any worker may lease it when it is due, this one too, and all sweep in the same rhythm: the delay is random so that
+    not the same worker wins each time. It is short while the batch is young, since several rounds may be needed.
+    """
+    most = min(_MAX_HAND_BACK_S, max(_MIN_HAND_BACK_S, age_s * _HAND_BACK_SHARE))
+    return most * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+_OVERDUE_S: Final = 2 * RENEW_S
+Task = asyncio.Task[None]
+
+
+class HeldLeases:
+    """The batches in progress. Safe to share between threads."""
+
+    def __init__(self, leases: Leases, cancel: Callable[[Task], None]) -> None:
+        """Start empty; ``cancel`` cancels a task from any thread."""
+        self._leases = leases
+        self._cancel = cancel
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[Lease, Task | None]] = {}
+        self._acquiring_now = 0
+        self._closed = False
+        self._renewed_at = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a lease is held, or may be by a reply of Redis that a thread waits for."""
+        with self._lock:
+            return bool(self._held or self._acquiring_now)
+
+    @contextlib.contextmanager
+    def acquiring(self) -> Iterator[None]:
+        """Mark that leases are being acquired, until they have been added."""
+        with self._lock:
+            self._acquiring_now += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._acquiring_now -= 1
+
+    def add(self, held: Lease) -> None:
+        """Add an acquired lease; cancels the task of an earlier lease of ours that has lapsed meanwhile."""
+        with self._lock:
+            _, older = self._held.get(held.batch_id, (None, None))
+            self._held[held.batch_id] = (held, None)
+        if older is not None:
+            self._cancel(older)
+
+    def begin(self, held: Lease, task: Task) -> bool:
+        """Register the task of a lease; if the lease is lost or all work has ended, cancel it and return False."""
+        with self._lock:
+            current, _ = self._held.get(held.batch_id, (None, None))
+            if current == held:
+                self._held[held.batch_id] = (held, task)
+            is_over = self._closed or current != held
+        if is_over:
+            self._cancel(task)
+        return not is_over
+
+    def remove(self, held: Lease) -> Task | None:
+        """Remove a lease and return its task; a later lease of the same batch stays."""
+        with self._lock:
+            current, task = self._held.get(held.batch_id, (None, None))
+            if current != held:
+                return None
+            del self._held[held.batch_id]
+            return task
+
+    def abandon(self, held: Lease) -> None:
+        """Remove a lease and cancel its task: it lapses, unless it can be released."""
+        task = self.remove(held)
+        if task is not None:
+            self._cancel(task)
+
+    def cancel_all(self) -> None:
+        """Cancel all tasks, also those of leases that are being acquired now."""
+        with self._lock:
+            self._closed = True
+            tasks = [task for _, task in self._held.values() if task is not None]
+        for task in tasks:
+            self._cancel(task)
+
+    def renew(self) -> None:
+        """Renew all leases; cancel the tasks of those that were lost."""
+        with self._lock:
+            held = dict(self._held)
+        for batch_id in self._leases.renew(lease for lease, _ in held.values()):
+            _, task = held[batch_id]
+            # A task that is done has just finished the batch.
+            if task is not None and not task.done():
+                log.warning("lease lost", batch=batch_id)
+                self._cancel(task)
+        self._renewed_at = time.monotonic()
+
+    def renew_overdue(self) -> None:
+        """Renew leases whose renewal is long overdue, since Redis was away or the event loop was busy."""
+        if time.monotonic() - self._renewed_at > _OVERDUE_S:
+            self.renew()

@@ -1,0 +1,248 @@
+"""A batch as it is stored in Redis: one judge model, a few dozen evaluations, each trace once.
+
+Its id holds its creation time and judge model, so that scripts can place it without reading it. Scripts build its JSON
+from parts, because only evaluations that were not chosen before belong to it. A worker that does not know the version
+puts the batch back.
+
+Version 2 holds evaluations that are combined, or combine others; all else is version 1. Workers that know version 1
+alone ignore unknown fields of an evaluation: they would judge a panel's member and keep no scores of it. Version 3
+holds evaluations that repeat others, whose verdicts name the first ones. Version 4 holds second judgings of cascades,
+from whose verdicts the monitor computes the cascade's share.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.verdict import Origin
+from tracejudge import Trace
+
+BATCH_VERSION: Final = 1
+COMBINED_VERSION: Final = 2
+REPEAT_VERSION: Final = 3
+CASCADE_VERSION: Final = 4
+KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION, REPEAT_VERSION, CASCADE_VERSION})
+
+
+class BatchError(ValueError):
+    """The payload of a batch cannot be read, or has an unknown version."""
+
+
+class Member(Struct, frozen=True):
+    """A reference to one of the evaluations that are combined into another."""
+
+    judge_model: str
+    id: str
+
+
+class Session(Struct, frozen=True):
+    """The conversation that an evaluation judges; verdicts have it as `details.session`.
+
+    Attributes:
+        generation: How often the conversation was chosen, this time included.
+        traces: How many traces it had by then.
+        trace_ids: The traces that the judge sees: the newest ones of a long conversation.
+    """
+
+    generation: int
+    traces: int
+    trace_ids: tuple[str, ...]
+
+
+class First(Struct, frozen=True):
+    """The first verdict of an evaluation that is judged again; verdicts of the repeat have it as `details.repeat`.
+
+    Attributes:
+        id: Its evaluation.
+        judge_model: Who gave it.
+        ended_at: When, in seconds since the epoch.
+        passed: Whether each metric with a pass rule passed.
+        is_drawn: Whether the rules' `repeat` chose it, so that it counts for the flip ratio.
+        is_failure: Whether it is a failure of a safety judge, which the repeat confirms or not.
+        version: The version of the judge for its judge model; older workers do not write it.
+    """
+
+    id: str
+    judge_model: str
+    ended_at: float
+    passed: dict[str, bool]
+    is_drawn: bool
+    is_failure: bool
+    version: str = ""
+
+
+class CascadeStep(Struct, frozen=True, omit_defaults=True):
+    """The part of an evaluation in a cascade; verdicts have it as `details.cascade`.
+
+    Attributes:
+        name: The cascade.
+        version: 8 hex digits, by the versions of the judge for both models and the models themselves.
+        rate: The probability by which the second judging was chosen, or not.
+        is_chosen: Whether there is a second judging.
+        first: The evaluation that this one follows, of a second judging only; the fields below are of its verdict.
+        judge_model: Who gave it.
+        ended_at: When, in seconds since the epoch.
+        probability: That each metric with a pass rule passes.
+    """
+
+    name: str
+    version: str
+    rate: float
+    is_chosen: bool
+    first: str = ""
+    judge_model: str = ""
+    ended_at: float = 0.0
+    probability: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class Evaluation(Struct, frozen=True, omit_defaults=True):
+    """One chosen evaluation of a trace, or of a conversation, whose traces are joined into one.
+
+    Attributes:
+        period: Its period in the ledger, see ``worker.core.selection.sampling``. Scripts find it in dead letters by a
+            pattern, so it stands before all fields that may hold a similar text.
+        keep: Whether the ledger keeps its scores, for the evaluation that they are combined into.
+        members: The evaluations that are combined into this one; empty for a judge's own evaluation.
+        first: The verdict that this evaluation repeats, with origin `repeat` only.
+        cascade: The verdict of a cascade's first model, of a second judging only.
+    """
+
+    id: str
+    period: str
+    judge: str
+    version: str
+    probability: float
+    origin: Origin = "live"
+    keep: bool = False
+    members: tuple[Member, ...] = ()
+    session: Session | None = None
+    first: First | None = None
+    cascade: CascadeStep | None = None
+
+    @property
+    def batch_version(self) -> int:
+        """The version of batches and dead letters that hold it."""
+        if self.cascade is not None:
+            return CASCADE_VERSION
+        if self.first is not None:
+            return REPEAT_VERSION
+        return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION
+
+
+class EvaluationRef(Struct):
+    """An evaluation of a batch, read without the rest of its fields."""
+
+    id: str
+    period: str
+
+
+class Item(Struct, frozen=True):
+    """One trace with the evaluations that were chosen for it."""
+
+    trace: Trace
+    evaluations: tuple[Evaluation, ...]
+
+
+class Batch(Struct, frozen=True):
+    """The work that one lease covers. ``created_at`` is in seconds since the epoch."""
+
+    v: int
+    id: str
+    model: str
+    judge_model: str
+    created_at: float
+    items: tuple[Item, ...]
+
+
+class RawBatch(Struct, frozen=True):
+    """A batch whose items are not decoded."""
+
+    v: int
+    id: str
+    model: str
+    judge_model: str
+    created_at: float
+    items: Sequence[msgspec.Raw]
+
+
+class _Version(Struct):
+    v: int
+
+
+@cache
+def mark(judge_model: str) -> str:
+    """Return the mark of a judge model in the ids of its batches."""
+    return hashlib.blake2b(judge_model.encode(), digest_size=4).hexdigest()
+
+
+def fresh_id(judge_model: str, created_at: float) -> str:
+    """Make the id of a new batch."""
+    return f"{int(created_at * 1000):011x}-{mark(judge_model)}-{secrets.token_hex(4)}"
+
+
+def mark_of(batch_id: str) -> str:
+    """Return the mark of the judge model in a batch id; empty for a foreign id."""
+    return batch_id.split("-", 2)[1] if batch_id.count("-") > 1 else ""
+
+
+def made_at_ms(batch_id: str) -> int:
+    """Return the creation time in a batch id, in milliseconds since the epoch."""
+    return int(batch_id.split("-", 1)[0], 16)
+
+
+def head(batch_id: str, model: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
+    """Write the beginning of a batch's JSON, up to its items.
+
+    Args:
+        version: The highest version among its evaluations.
+    """
+    empty = msgspec.json.encode(RawBatch(version, batch_id, model, judge_model, created_at, []))
+    return empty.decode().removesuffix("]}")
+
+
+def decode(payload: bytes) -> Batch:
+    """Read a batch.
+
+    Raises:
+        BatchError: Its version is unknown, or the payload is no batch.
+    """
+    try:
+        # The version first: a batch of another version need not fit our types.
+        version = msgspec.json.decode(payload, type=_Version).v
+        if version not in KNOWN_VERSIONS:
+            raise BatchError(f"version {version} of a batch is unknown here")
+        return msgspec.json.decode(payload, type=Batch)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BatchError("the payload is no batch") from error
+
+
+_BRIEF_FIELDS: Final = (
+    *("trace_id", "service", "id", "span_id", "environment", "release", "name", "session_id", "user_id"),
+    *("response_id", "started_at", "ended_at", "model"),
+)
+
+
+def brief(trace: Trace) -> Trace:
+    """Keep only the fields that a verdict repeats: combining verdicts needs no texts."""
+    return Trace(output="", **{name: getattr(trace, name) for name in _BRIEF_FIELDS})
+
+
+def count(batch: Batch) -> int:
+    """Count the evaluations of a batch."""
+    return sum(len(item.evaluations) for item in batch.items)
+
+
+def without(batch: Batch, evaluation_ids: Collection[str]) -> Batch:
+    """Remove some evaluations, and the traces that only they needed."""
+    if not evaluation_ids:
+        return batch
+    left = (
+        Item(item.trace, tuple(each for each in item.evaluations if each.id not in evaluation_ids))
+        for item in batch.items
+    )
+    return msgspec.structs.replace(batch, items=tuple(item for item in left if item.evaluations))

@@ -1,0 +1,102 @@
+"""Celery's broker settings from `broker_url`: kombu writes the addresses of Redis differently from redis-py.
+
+Given such an address unchanged, kombu fails silently: it trusts any certificate for `rediss://` without options and any
+host's for `amqps://`, ignores a database in the query, and expects a form of its own for sentinels.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from redis.backoff import NoBackoff
+from redis.connection import parse_url as _parse_url
+from redis.retry import Retry
+
+from tracejudge.redis_url import SentinelUrl, sentinel_url
+from worker.core.config.settings import Settings
+
+_TIMEOUT_S: Final = 10
+_SENTINEL_TIMEOUT_S: Final = 1.0
+_REDIS_PY_SCHEMES: Final = frozenset({"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"})
+_KOMBU_SCHEMES: Final = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
+_OPTIONS: Final[Mapping[str, object]] = {
+    "socket_timeout": _TIMEOUT_S,
+    "socket_connect_timeout": _TIMEOUT_S,
+    "retry_on_timeout": False,
+}
+_SEVERAL: Final = re.compile(r";[a-z+]+://")
+_parse: Any = _parse_url  # it has no types in the driver
+
+
+class Broker(NamedTuple):
+    """Celery's `broker_url`, `broker_transport_options` and `broker_use_ssl`. They hold passwords."""
+
+    url: str
+    transport_options: dict[str, object]
+    use_ssl: dict[str, object] | bool
+
+    def __repr__(self) -> str:
+        return "Broker()"
+
+
+def broker(settings: Settings) -> Broker:
+    """Return where messages go: `broker_url`, else `redis_url`; both may be written as redis-py takes them."""
+    url = (settings.broker_url or settings.redis_url).strip()
+    scheme = urlsplit(url).scheme
+    url = f"{scheme}{url[len(scheme) :]}"  # the driver knows schemes in lower case only
+    if not _SEVERAL.search(url) and scheme in _REDIS_PY_SCHEMES:
+        sentinels = sentinel_url(url)
+        if sentinels is not None:
+            return _sentinels(sentinels)
+        given = _parse(url)
+        login, database = _login(given), given.get("db", 0)
+        if "path" in given:
+            path = f"redis+socket://{login}{given['path']}?virtual_host={database}"
+            return Broker(path, dict(_OPTIONS), use_ssl=False)
+        place = f"{_host(given.get('host', 'localhost'))}:{given.get('port', 6379)}"
+        return Broker(f"{scheme}://{login}{place}/{database}", dict(_OPTIONS), _tls(given))
+    # Another broker, or a list of them to fail over, is given as kombu writes it.
+    if scheme == "amqps":
+        # Options name the files as for Redis, `ssl_ca_certs` and so on.
+        given = {name.removeprefix("ssl_"): value for name, value in parse_qsl(urlsplit(url).query)}
+        files: dict[str, object] = {name: given[name] for name in ("ca_certs", "certfile", "keyfile") if name in given}
+        # Without the key `server_hostname` kombu verifies no host name; None makes it insert the host's.
+        tls = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None, **files}
+        return Broker(url.partition("?")[0], {}, tls)
+    use_ssl: dict[str, object] | bool = {"ssl_cert_reqs": "required"} if scheme == "rediss" else False
+    return Broker(url, dict(_OPTIONS) if scheme in _KOMBU_SCHEMES else {}, use_ssl)
+
+
+def _sentinels(url: SentinelUrl) -> Broker:
+    given = _parse(url.server)
+    tls = _tls(given)
+    # Repeat credentials and database in every URL: on failover kombu reads them from the next one.
+    urls = (f"sentinel://{_login(given)}{_host(host)}:{port}/{given.get('db', 0)}" for host, port in url.nodes)
+    options: dict[str, object] = {
+        "socket_timeout": _SENTINEL_TIMEOUT_S,
+        "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
+        # The driver's default of ten tries would spend eight seconds on a sentinel that is down.
+        "retry": Retry(NoBackoff(), 0),
+        **({"ssl": True, **tls} if isinstance(tls, dict) else {}),
+        **dict(url.credentials),
+    }
+    return Broker(";".join(urls), {**_OPTIONS, "master_name": url.service, "sentinel_kwargs": options}, tls)
+
+
+def _host(name: str) -> str:
+    return f"[{name}]" if ":" in name else quote(name)
+
+
+def _login(given: Mapping[str, str]) -> str:
+    if not given.get("username") and not given.get("password"):
+        return ""
+    return f"{quote(given.get('username') or '', safe='')}:{quote(given.get('password') or '', safe='')}@"
+
+
+def _tls(given: Mapping[str, object]) -> dict[str, object] | bool:
+    """Return the TLS options; certificates are verified by default, unlike in kombu."""
+    if "path" in given or "connection_class" not in given:
+        return False
+    return {"ssl_cert_reqs": "required", **{name: value for name, value in given.items() if name.startswith("ssl_")}}

@@ -1,0 +1,303 @@
+"""The ledger, the outbox and the dead letters, written in one step with the accounting.
+
+A verdict is once in the ledger and once in the outbox; an evaluation given up is one dead letter. All methods raise
+StoreError if Redis does not answer, and can be repeated.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.model import Spent
+from judges.core.verdict import Assessment, Score, Verdict
+from tracejudge import Trace
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import Batch, Evaluation, Item, fresh_id, made_at_ms
+from worker.core.queue.leases import READY_MS
+from worker.core.storage.client import Entry, Store
+
+RETRYABLE_REASONS: Final = frozenset(
+    {"judge_unavailable", "judge_rejected", "rate_limited", "timeout", "unknown_judge_version"}
+)
+"""Reasons whose cause may pass by itself; the cause of an `internal_error` is a fault of ours, which stays."""
+# Minimum delay of a dead letter before each automatic retry; after the last one there is none.
+AUTO_RETRY_DELAYS_S: Final = (60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+OUTBOX_VERSION: Final = b"1"
+_DAY_S: Final = 86_400
+_FIELD_BYTES: Final = 16
+_MAX_LOOKUPS: Final = 500
+_CHOSEN: Final = b"0"
+# Codes of scripts/ledger.lua.
+_ABSTAINED: Final = b"2"
+_decode_scores = msgspec.json.Decoder(Assessment).decode
+_decode_verdict = msgspec.json.Decoder(Verdict).decode
+# Final, since its scores will never exist, and neither the trace nor the endpoint is the cause.
+_NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before anybody wanted its scores kept")
+
+
+# Escapes of control characters in JSON, which the storage of many receivers refuses, U+0000 above all; an even number
+# of backslashes before one is text.
+_CONTROLS: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u00[01][0-9a-fA-F]")
+
+
+class OutboxEntry(NamedTuple):
+    """One entry of the outbox: a final verdict (``j``) or the verdict of a new dead letter (``d``)."""
+
+    entry_id: str
+    kind: Literal["j", "d"]
+    verdict: Verdict
+
+    @property
+    def written_s(self) -> float:
+        """When Redis wrote it, in seconds since the epoch."""
+        return int(self.entry_id.partition("-")[0]) / 1000
+
+
+def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
+    """Decode an entry; None when it was trimmed away, is of another version, or cannot be read."""
+    raw_id, fields = entry
+    if not fields or fields.get(b"v") != OUTBOX_VERSION:
+        return None
+    kind: Literal["j", "d"] = "j" if b"j" in fields else "d"
+    payload = fields.get(kind.encode(), b"")
+    if b"\\u00" in payload:
+        payload = _CONTROLS.sub(rb"\1", payload)
+    try:
+        return OutboxEntry(raw_id.decode(), kind, _decode_verdict(payload))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class Finished(NamedTuple):
+    """A final verdict with the arguments of the script `record`.
+
+    ``scores`` are kept to be combined with others. ``batch_id`` names the batch that held the evaluation: it shows
+    whether Redis has lost the choice. ``repeats`` are batches to judge it again.
+    """
+
+    evaluation_id: str
+    field: bytes
+    period: str
+    payload: bytes
+    outcome: str
+    reason: str
+    scores: bytes = b""
+    batch_id: str = ""
+    repeats: bytes = b""
+
+    @classmethod
+    def of(
+        cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "", repeats: Sequence[Batch] = ()
+    ) -> "Finished":
+        """Encode a verdict.
+
+        Args:
+            period: The period of its evaluation.
+            keep: Whether its scores are to be combined with others.
+            batch_id: The batch that held it.
+            repeats: Batches of one evaluation each that judge the same trace a second time.
+        """
+        name, scores = verdict.evaluation_id, b""
+        if keep:
+            kept = [Score(one.metric, one.value, one.raw, one.label, one.passed) for one in verdict.scores]
+            scores = msgspec.json.encode(Assessment(verdict.outcome, verdict.reason, tuple(kept)))
+        payload = msgspec.json.encode(verdict)
+        again = [
+            (one.id, field_of(one.id).hex(), one.period, batch.id, made_at_ms(batch.id), batch.judge_model, text)
+            for batch, text in ((batch, msgspec.json.encode(batch).decode()) for batch in repeats)
+            for item in batch.items
+            for one in item.evaluations
+        ]
+        packed = msgspec.msgpack.encode(again) if again else b""
+        reason = verdict.reason or ""
+        return cls(name, field_of(name), period, payload, verdict.outcome, reason, scores, batch_id, packed)
+
+
+class EvaluationState(NamedTuple):
+    """The stored state of an evaluation.
+
+    Attributes:
+        ended: Whether the ledger holds an outcome.
+        dead: Whether it is a dead letter.
+        retried: Whether it is a dead letter with a retry under way.
+        outcome: Its code in the ledger, empty for none.
+        scores: Its scores kept to be combined with others, or empty.
+    """
+
+    ended: bool
+    dead: bool
+    retried: bool
+    outcome: bytes
+    scores: bytes
+
+
+def field_of(evaluation_id: str) -> bytes:
+    """Return the ledger's field of an evaluation: its id in half as many bytes."""
+    try:
+        field = bytes.fromhex(evaluation_id)
+    except ValueError:
+        field = b""
+    return field if len(field) == _FIELD_BYTES else hashlib.blake2b(evaluation_id.encode(), digest_size=16).digest()
+
+
+def evaluation_states(store: Store, periods: Mapping[str, str]) -> dict[str, EvaluationState]:
+    """Look up evaluations, given as periods by evaluation id."""
+    keys, ids = store.keys, list(periods)
+    names = (keys.evaluations, keys.scores, keys.dead, keys.dead_retries)
+    found: dict[str, EvaluationState] = {}
+    for first in range(0, len(ids), _MAX_LOOKUPS):
+        some = ids[first : first + _MAX_LOOKUPS]
+        arguments = [part for name in some for part in (name, field_of(name), periods[name])]
+        flat = iter(store.run("outcomes", names, arguments))
+        for name, outcome, dead, scores in zip(some, flat, flat, flat, strict=True):
+            ended = outcome not in {b"", _CHOSEN}
+            found[name] = EvaluationState(ended, dead != b"", dead == b"retried", outcome, scores)
+    return found
+
+
+class _LetterFields(Struct, frozen=True):
+    """Fields of a dead letter with or without its trace.
+
+    Its version is that of batches that hold its evaluation; ``note`` is the verdict's. Scripts find the first `period`
+    and the last `reason`: after it there must be only numbers and texts.
+    """
+
+    v: int
+    evaluation: Evaluation
+    model: str
+    judge_model: str
+    reason: str
+    attempts: int
+    chosen_at: float
+    given_up_at: float
+    note: str = ""
+    spent: Spent = Spent()
+
+
+class DeadLetter(_LetterFields, frozen=True, kw_only=True):
+    """An evaluation that could not be made in time, with everything a retry needs."""
+
+    item: Item
+
+
+class TraceOwner(Struct, frozen=True, omit_defaults=True):
+    """The origin of a trace: all that a stored dead letter says of it."""
+
+    trace_id: str
+    service: str
+    user_id: str | None = None
+
+
+class StoredDeadLetter(_LetterFields, frozen=True, kw_only=True):
+    """A dead letter in Redis: its trace, which other letters may share, is stored separately under a name."""
+
+    trace: str
+    owner: TraceOwner
+
+    def whole(self, trace: Trace) -> DeadLetter:
+        """Join it with its trace."""
+        return DeadLetter(*_fields_of(self), item=Item(trace, (self.evaluation,)))
+
+
+def _fields_of(letter: _LetterFields) -> tuple[Any, ...]:
+    return tuple(getattr(letter, name) for name in _LetterFields.__struct_fields__)
+
+
+class Ledger:
+    """Writes verdicts and dead letters, and looks them up."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store = store
+        self._keys = store.keys
+        self._max_outbox = settings.max_outbox
+        self._ttl_s = settings.ledger_ttl_s
+        # Times of automatic retries are kept this long; by then a letter is pruned.
+        self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + _DAY_S)
+
+    def record(self, finished: Sequence[Finished]) -> list[bool]:
+        """Write verdicts and choose their repeats; True for each that was new.
+
+        A dead letter that is finished after all is removed.
+        """
+        keys = self._keys
+        names = (*self._written(), keys.evaluations, keys.scores, keys.batches, keys.leases, keys.waiting, keys.readies)
+        flat = [part for one in finished for part in one]
+        fresh = self.store.run("record", names, (self._max_outbox, self._ttl_s, READY_MS, *flat))
+        return [answer == 1 for answer in fresh]
+
+    def add_dead_letter(self, letters: Sequence[tuple[DeadLetter, Verdict]], batch_id: str = "") -> list[bool]:
+        """Write dead letters of a batch; True for each that was not finished or given up before.
+
+        A letter whose retry has failed is renewed: with its new reason, the calls of all rounds, and the current time.
+        """
+        delays = ",".join(str(int(delay_s * 1000)) for delay_s in AUTO_RETRY_DELAYS_S)
+        names: list[str] = []
+        traces: dict[str, bytes] = {}
+        flat: list[bytes | str] = []
+        for letter, verdict in letters:
+            evaluation, trace = letter.evaluation, letter.item.trace
+            payload = msgspec.json.encode(trace)
+            name = hashlib.blake2b(payload, digest_size=16).hexdigest()
+            traces[name] = payload
+            owner = TraceOwner(trace.trace_id, trace.service, trace.user_id)
+            stored = StoredDeadLetter(*_fields_of(letter), trace=name, owner=owner)
+            # A combined evaluation can be made as soon as its members are there, whatever its reason.
+            is_retryable = letter.reason in RETRYABLE_REASONS or bool(evaluation.members)
+            created = fresh_id(letter.judge_model, letter.chosen_at).split("-", 1)[0]
+            names.append(self._keys.dead_again(letter.judge_model))
+            flat += (evaluation.id, field_of(evaluation.id), evaluation.period, msgspec.json.encode(stored), name)
+            flat += (msgspec.json.encode(verdict), letter.reason, created, str(int(is_retryable)), batch_id)
+        named = (part for each in traces.items() for part in each)
+        arguments = (self._max_outbox, self._dead_ttl_s, delays, len(traces), *named, *flat)
+        written = (*self._written(), self._keys.evaluations, self._keys.batches)
+        return [answer == 1 for answer in self.store.run("dead_add", (*written, *names), arguments)]
+
+    def remove(
+        self, evaluation_ids: Sequence[str], *, given_up_until_ms: int | None = None, above_bytes: int = -1
+    ) -> list[bool]:
+        """Remove dead letters for good; True for each that was there. They count as removed, and stay finished.
+
+        Args:
+            given_up_until_ms: Only letters given up at this time or before; by default all.
+            above_bytes: Only while all letters with their traces take more than this; by default all.
+        """
+        if not evaluation_ids:
+            return []
+        _, *written = self._written()
+        until = "+inf" if given_up_until_ms is None else given_up_until_ms
+        flat = [part for name in evaluation_ids for part in (name, field_of(name))]
+        arguments = (self._ttl_s, until, above_bytes, *flat)
+        removed = self.store.run("dead_remove", (*written, self._keys.evaluations), arguments)
+        return [answer == 1 for answer in removed]
+
+    def already_finished(self, periods: Mapping[str, str]) -> set[str]:
+        """Return the evaluations, given as periods by id, that have ended or are dead without a retry under way."""
+        found = evaluation_states(self.store, periods)
+        return {name for name, state in found.items() if state.ended or (state.dead and not state.retried)}
+
+    def assessments(self, periods: Mapping[str, str]) -> dict[str, Assessment]:
+        """Read the kept scores of evaluations, given as periods by id.
+
+        Evaluations that have not ended are left out, and those whose scores only newer workers read. One that ended
+        without its scores being kept, or was removed from the dead letters, is unscored here.
+        """
+        kept: dict[str, Assessment] = {}
+        for name, state in evaluation_states(self.store, periods).items():
+            if not state.ended:
+                continue
+            if not state.scores:
+                kept[name] = Assessment("abstained") if state.outcome == _ABSTAINED else _NOT_KEPT
+                continue
+            with suppress(msgspec.DecodeError):
+                kept[name] = _decode_scores(state.scores)
+        return kept
+
+    def _written(self) -> tuple[str, ...]:
+        """Name the keys that all writing scripts share."""
+        keys = self._keys
+        return (keys.verdicts, keys.account_now(), keys.account_all, *keys.dead_letters)

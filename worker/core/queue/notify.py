@@ -1,0 +1,175 @@
+"""Notifications: the Celery messages that start judging, sent by a thread of their own.
+
+A broker that hangs takes ten seconds per message, and neither ingest nor judging has that time. A lost notification
+costs about a second: the sweeper sends another where batches are ready and the queue is empty.
+
+A queue holds about two messages per worker. Checking its length and sending are not one step: when N workers send at
+once, up to N - 1 messages more than 2 * workers may wait. A surplus message finds nothing ready, and ends at once.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+import structlog
+from celery import Celery
+from kombu import Exchange, Queue  # type: ignore[attr-defined]
+from kombu.transport.virtual import Channel as VirtualChannel
+
+from worker.core.config.graders import queue_label
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import mark, mark_of
+from worker.core.storage.client import Store, StoreError
+from worker.core.telemetry.heartbeat import live_workers
+from worker.core.telemetry.service import ServiceThread
+
+log = structlog.get_logger("tracejudge.notify")
+TASK: Final = "tracejudge.judge"
+MESSAGE_VERSION: Final = 2
+"""Of messages for the only Redis, which workers of the last release read too."""
+SHARD_VERSION: Final = 3
+"""Of messages that name one of several."""
+_LOOK_S: Final = 0.5
+# Pause after sending, to combine requests: a message costs sender and receiver a millisecond of CPU each.
+_GATHER_S: Final = 0.01
+_COUNT_WORKERS_S: Final = 2.0
+_MESSAGES_A_WORKER: Final = 2
+# Between two messages of a label if the broker cannot count messages.
+_BLIND_S: Final = 1.0
+# They have no types in kombu.
+_queue: Any = Queue
+_exchange: Any = Exchange
+
+
+class Broker:
+    """The broker as a sender of notifications uses it: one connection, made anew after each error."""
+
+    def __init__(self, app: Celery, settings: Settings, shard: int = 0) -> None:
+        self._app = app
+        self._settings = settings
+        # All shards share the queues.
+        self._shards = len(settings.redis_urls)
+        self._named = {"v": SHARD_VERSION, "shard": shard} if self._shards > 1 else {"v": MESSAGE_VERSION}
+        self._connection: Any = None
+        self._channel: Any = None
+        self._sent_at: dict[str, float] = {}
+
+    def send(self, label: str, at_most: int) -> None:
+        """Send a notification for a queue label unless its queue holds ``at_most`` messages for each shard.
+
+        Raises:
+            Exception: The broker is away; the type depends on its driver.
+        """
+        try:
+            if self._channel is None:
+                # Without heartbeats: nothing would send them between two notifications.
+                self._connection = self._app.connection_for_write(heartbeat=0)
+                self._channel = self._connection.channel()
+            queue = queue_of(self._settings, label)
+            # Declaring is idempotent, creates a missing queue, and returns the length.
+            waiting = queue.bind(self._channel).queue_declare().message_count
+            # A transport of kombu that does not count messages answers 0, from this default method.
+            if getattr(type(self._channel), "_size", None) is VirtualChannel._size:  # noqa: SLF001 - no other way
+                is_recent = time.monotonic() - self._sent_at.get(label, 0.0) < _BLIND_S
+                waiting = at_most * self._shards if is_recent else 0
+            if waiting < at_most * self._shards:
+                producer = self._app.amqp.Producer(self._channel, auto_declare=False)
+                body = {**self._named, "model": label}
+                self._app.send_task(TASK, kwargs=body, queue=queue, producer=producer, ignore_result=True, retry=False)
+                self._sent_at[label] = time.monotonic()
+        except Exception:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.collapse()
+
+
+def queue_of(settings: Settings, label: str) -> Any:
+    """Return the kombu queue of a label."""
+    name = settings.queue(label)
+    return _queue(name, _exchange(f"{settings.prefix}.judge", type="direct"), routing_key=name)
+
+
+class Notifier(ServiceThread):
+    """Accepts queue labels from any thread, and sends one message for each while its queue is short enough.
+
+    Attributes:
+        dropped: Notifications that were never sent.
+        workers: Workers that judge, as last counted; at least one.
+    """
+
+    role = "judge"
+
+    def __init__(self, store: Store, send: Callable[[str, int], None], judge_models: Collection[str]) -> None:
+        """Prepare the thread; ``send`` sends a notification for a label unless its queue holds so many messages."""
+        super().__init__("notify")
+        self.dropped = 0
+        self.workers = 1
+        self._labels = {mark(name): queue_label(name) for name in judge_models}
+        self._judge_models = tuple(judge_models)
+        self._store = store
+        self._send = send
+        self._lock = threading.Lock()
+        self._wanted: dict[str, int | None] = {}
+        self._asked = threading.Event()
+        self._is_away = False
+        self._counted_at = -_COUNT_WORKERS_S
+
+    def notify(self, label: str, at_most: int | None = None) -> None:
+        """Request a notification; returns at once. None is sent while the queue holds ``at_most`` messages.
+
+        ``at_most`` is by default two for each worker.
+        """
+        with self._lock:
+            before = self._wanted.get(label, at_most)
+            self._wanted[label] = None if before is None else at_most
+        self._asked.set()
+
+    def ready_labels(self) -> frozenset[str]:
+        """List labels with ready batches, for which a message was sent before; empty if Redis does not answer."""
+        names, keys = self._judge_models, self._store.keys
+        try:
+            found = self._store.pipeline(lambda pipe: [pipe.zcard(keys.ready(name)) for name in names])
+        except StoreError:
+            return frozenset()
+        return frozenset(queue_label(name) for name, ready in zip(names, found, strict=True) if ready)
+
+    def batches_made(self, batch_ids: Iterable[str], notified: Collection[str] = ()) -> None:
+        """Request notifications for new batches, except for labels that had ready batches before (``notified``)."""
+        for label in {self._labels[mark_of(batch_id)] for batch_id in batch_ids}.difference(notified):
+            self.notify(label)
+
+    def run_once(self) -> None:
+        """Send the requested notifications; wait for a request if there is none."""
+        if time.monotonic() - self._counted_at >= _COUNT_WORKERS_S:
+            self._counted_at = time.monotonic()
+            try:
+                self.workers = max(1, sum("judge" in each.roles for each in live_workers(self._store)))
+            except StoreError as error:
+                log.debug("workers not counted", error=str(error))
+        if not self._asked.wait(_LOOK_S):
+            return
+        self._asked.clear()
+        with self._lock:
+            wanted, self._wanted = self._wanted, {}
+        try:
+            while wanted:
+                label, at_most = wanted.popitem()
+                self._send(label, at_most or _MESSAGES_A_WORKER * self.workers)
+        except Exception as error:  # noqa: BLE001 - each transport has errors of its own; the text may hold an address
+            self.dropped += 1 + len(wanted)
+            if not self._is_away:
+                log.warning("notifications lost, judging waits for the broker", error=type(error).__name__)
+            self._is_away = True
+        else:
+            if self._is_away:
+                log.info("notifications resumed", dropped=self.dropped)
+            self._is_away = False
+        self.stopping.wait(_GATHER_S)

@@ -1,0 +1,1 @@
+"""The threads of one worker, and what it does once a minute."""

@@ -1,0 +1,179 @@
+"""Each second: trim the streams to their caps, update the gauges of the backlog, and report the heartbeat."""
+
+import contextlib
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from worker.base.accounting.accounting import forget_producers
+from worker.base.dead_letters.store import prune
+from worker.core.config.settings import Settings
+from worker.core.queue.leases import LEASE_MS
+from worker.core.storage.client import Store, StoreError, retire
+from worker.core.storage.keys import INGEST_GROUP
+from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
+from worker.core.telemetry.health import Readiness, flow_positions
+from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.service import ServiceThread
+
+_INTERVAL_S: Final = 1.0
+_PRUNE_INTERVAL_S: Final = 60.0
+# A clock that goes back by less was adjusted, and not set.
+_SET_BACK_MS: Final = 1_000
+# One of the workers measures the mean entry size each second: Redis reads all entries for it.
+_MEAN_AGE_MS: Final = 900
+
+
+class BacklogGauges:
+    """The gauges of the backlog, summed over the shards that this worker serves. Safe to share between threads.
+
+    The gauges of Redis' memory are those of the fullest server.
+
+    A shard that is away stands in the sums as it was last measured, and its gauge `shard_up` is 0.
+
+    Attributes:
+        lag: The backlog, for remote control.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._measured: dict[int, tuple[Backlog, Memory | None]] = {}
+        self._max_bytes = {
+            "traces": settings.max_stream_bytes,
+            "outbox": settings.max_outbox_bytes,
+            "batches": settings.max_waiting_bytes,
+            "dead_letters": settings.max_dead_bytes,
+            "sessions": settings.max_session_bytes,
+        }
+        self.lag: dict[str, Any] = {}
+
+    def down(self, shard: int) -> None:
+        """Report that a shard does not answer."""
+        self._metrics.shard_up.labels(str(shard)).set(0)
+
+    def show(self, shard: int, found: Backlog, memory: Memory | None) -> None:
+        """Set the gauges and counters from what was measured on a shard."""
+        metrics = self._metrics
+        metrics.shard_up.labels(str(shard)).set(1)
+        metrics.cut_off.inc(found.traces.newly_cut)
+        for exporter, position in found.outbox.items():
+            metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
+        with self._lock:
+            self._measured[shard] = found, memory
+            every = [backlog for backlog, _ in self._measured.values()]
+            memories = [known for _, known in self._measured.values() if known is not None]
+            outbox: Counter[str] = Counter()
+            stored: Counter[str] = Counter()
+            for one in every:
+                outbox.update({exporter: position.lag for exporter, position in one.outbox.items()})
+                stored.update(one.bytes)
+            parked = sum(one.parked for one in every)
+            waiting = sum(one.batches for one in every) - parked
+            lag = sum(one.traces.lag for one in every)
+            metrics.stream_lag.set(lag)
+            metrics.stream_oldest.set(max(one.traces.oldest_ms for one in every) / 1000)
+            metrics.stream_capacity.set(sum(one.capacity for one in every))
+            metrics.batches_waiting.set(waiting)
+            metrics.batches_parked.set(parked)
+            metrics.dead_letters.set(sum(one.dead for one in every))
+            for what, size in stored.items():
+                metrics.stored_bytes.labels(what).set(size)
+                metrics.stored_max_bytes.labels(what).set(len(every) * self._max_bytes[what])
+            for exporter, behind in outbox.items():
+                metrics.outbox_lag.labels(exporter).set(behind)
+            if memories:
+                # Of the fullest: a sum would hide that one of several is about to refuse writes.
+                fullest = max(memories, key=lambda one: (one.used_bytes / (one.max_bytes or math.inf), one.used_bytes))
+                metrics.redis_used_bytes.set(fullest.used_bytes)
+                metrics.redis_max_bytes.set(fullest.max_bytes)
+            self.lag = {"stream": lag, "batches": waiting, "parked": parked, "outbox": dict(outbox)}
+
+
+class Maintenance(ServiceThread):
+    """Keeps the streams of one Redis within their caps and the gauges up to date."""
+
+    role = "maintenance"
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        metrics: Metrics,
+        *,
+        groups: tuple[str, ...],
+        readiness: Readiness,
+        capacity: Callable[[], Mapping[str, bool]],
+        backpressure: Backpressure,
+        heartbeat: Heartbeat,
+        gauges: BacklogGauges | None = None,
+    ) -> None:
+        """Prepare the thread.
+
+        ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` are those of all
+        shards, where this worker serves several.
+        """
+        super().__init__("maintenance")
+        self._settings = settings
+        self._store = store
+        self._metrics = metrics
+        self._groups = groups
+        self._readiness = readiness
+        self._capacity = capacity
+        self._heartbeat = heartbeat
+        self._backpressure = backpressure
+        self._gauges = gauges or BacklogGauges(settings, metrics)
+        self._prune_at = 0.0
+
+    def run_once(self) -> None:
+        """Trim, measure and report, then wait."""
+        settings = self._settings
+        keys = self._store.keys
+        names = (keys.clock, keys.leases, keys.feedback, keys.sessions_due, keys.traces, keys.verdicts, *keys.locks)
+        # Redis' time made the ids: a local clock that runs ahead would trim the whole stream.
+        now_ms = int(self._store.run("clock", names, (LEASE_MS, _SET_BACK_MS)))
+        oldest = f"{now_ms - int(settings.retention * 1000)}-0"
+        caps = Caps(oldest, settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
+        with contextlib.suppress(StoreError):
+            # The SDK's script keeps to this cap. Each second, since Redis may come back without its data; a full Redis
+            # refuses the write, and still has the former value.
+            self._store.call(lambda client: client.hset(keys.caps, "max_stream", settings.max_stream))
+        dead = self._heartbeat.exchange_circuits()
+        found = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
+        self._backpressure.set_dead(dead)
+        self._backpressure.set_waiting(found.waiting)
+        self._gauges.show(self._store.shard, found, memory(self._store))
+        self._prune()
+        paused = ("ingest",) if self._backpressure.bounds.paused else ()
+        shard = self._store.shard
+        self._readiness.update(flow_positions(self._store, self._groups, self._capacity()), paused, shard)
+        self._heartbeat.beat({state.role: state.ready for state in self._readiness.roles(shard)})
+        self.stopping.wait(_INTERVAL_S)
+
+    def backoff(self, error: Exception) -> None:
+        """Report the shard as away, and wait."""
+        if isinstance(error, StoreError):
+            self._gauges.down(self._store.shard)
+        super().backoff(error)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and withdraw this worker's heartbeat."""
+        ended = super().stop(timeout_s)
+        with contextlib.suppress(StoreError):
+            self._heartbeat.withdraw()
+        return ended
+
+    def _prune(self) -> None:
+        """Once a minute: remove dead consumers and producers, and cut the dead letters to their caps."""
+        if time.monotonic() < self._prune_at:
+            return
+        self._prune_at = time.monotonic() + _PRUNE_INTERVAL_S
+        keys = self._store.keys
+        for stream, group in ((keys.traces, INGEST_GROUP), *((keys.verdicts, group) for group in self._groups)):
+            retire(self._store, stream, group)
+        forget_producers(self._store)
+        self._metrics.dead_cut_off.inc(prune(self._store, self._settings))

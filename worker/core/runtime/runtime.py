@@ -1,0 +1,226 @@
+"""Everything that one worker process runs besides Celery: built, started and stopped in order."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from prometheus_client import disable_created_metrics
+
+from judges.endpoints.client import LimitedModel, Retries
+from judges.endpoints.limiter import EndpointLimiter
+from judges.features.python.protocol import withhold
+from judges.models.registry import ModelSettingsError, build
+from judges.registry import configured
+from worker.base.monitor.sums import QualitySums, ShardSums
+from worker.core.config.graders import CODE, Graders, queue_label
+from worker.core.config.reading import named_variables, place_of, redis_fix
+from worker.core.config.serving import Listen
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.export.registry import enabled
+from worker.core.judging.consumer import Serves
+from worker.core.judging.evaluator import CODE_IN_HAND, close_all
+from worker.core.judging.fetching import Limits, NoEndpoint
+from worker.core.runtime.shard import Shard, Shared
+from worker.core.storage.client import LayoutError, StoreError, make_stores
+from worker.core.storage.keys import MONITOR_GROUP, Keys
+from worker.core.telemetry import logs
+from worker.core.telemetry.calls import CallMetrics, measure_python
+from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
+from worker.core.telemetry.http_server import HttpServer
+from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.service import OUTAGE, LoopEndedError, ServiceThread, stop_threads
+
+log = structlog.get_logger("tracejudge.worker")
+_CLOSE_S: Final = 2.0
+_SHARD_STOP_S: Final = 5.0
+"""How long a shard may take to stop beside the grace."""
+_PANELS_AT_ONCE: Final = 256
+"""Evaluations of one panel at a time: each only reads the verdicts of its members."""
+
+
+class _Pool:
+    """Celery's thread pool, as a thread that readiness watches."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @property
+    def pulse(self) -> Pulse:
+        """Dead once it accepts no more tasks."""
+        return Pulse(time.monotonic(), dead=self._pool.executor._shutdown)  # noqa: SLF001 - there is no other way
+
+
+class Runtime:
+    """The threads and the judging of one worker process."""
+
+    def __init__(
+        self, settings: Settings, *, send: Callable[[int, str, int], None], serves: Serves, config: str | None = None
+    ) -> None:
+        """Build what the configured roles need.
+
+        Args:
+            settings: The settings.
+            send: Sends a notification for batches of a shard unless its queue holds so many.
+            serves: Returns whether this worker consumes a queue now.
+            config: The configuration file, for errors.
+
+        Raises:
+            SettingsError: A model cannot be made from its settings.
+        """
+        self.settings = settings
+        self._config = config
+        self.stores = make_stores(settings.redis_urls, Keys(settings.prefix))
+        self.metrics = Metrics(settings)
+        logs.count_dropped(self.metrics.log_records_dropped.inc)
+        self._readiness = Readiness()
+        self._http_server = HttpServer.of(settings, os.environ, self.metrics.registry, self._readiness)
+        judges = configured(settings.judges)
+        withhold(*named_variables(settings))
+        measure_python(judges.values(), self.metrics)
+        self._graders = Graders(settings, judges)
+        for judge, judge_model in self._graders.outvoted:
+            self.metrics.panel_member.labels(judge, judge_model).set(1)
+        models = self._build_models()
+        limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
+        limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
+        if self._graders.code:
+            limits[CODE.judge_model] = NoEndpoint(CODE_IN_HAND)
+        exporters = enabled(settings)
+        self._shared = Shared(
+            settings,
+            self.metrics,
+            judges=judges,
+            models=models,
+            graders=self._graders,
+            limits=limits,
+            readiness=self._readiness,
+            exporters=exporters,
+            serves=serves,
+        )
+        self.shards = {
+            number: Shard(self._shared, self.stores[number], partial(send, number)) for number in settings.served
+        }
+        # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
+        self._monitors: list[ServiceThread] = []
+        if MONITOR_GROUP in exporters and self._shared.has("monitor"):
+            sums = QualitySums(settings, self.stores[0], self.metrics)
+            self._monitors = [sums, *(ShardSums(store, sums) for store in self.stores[1:])]
+            for thread, store in zip(self._monitors, self.stores, strict=True):
+                # Without the first shard nothing can be added, and another one that is away holds up nothing.
+                is_first = store is store.first
+                self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.shard)
+            if 0 in self.shards:
+                self._readiness.add_flow(monitor_flow())
+        self._readiness.publish(self.metrics.ready)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the queues of the judge models configured here."""
+        return list(dict.fromkeys(map(queue_label, self._shared.limits)))
+
+    def start(self) -> None:
+        """Serve metrics and start all threads.
+
+        Raises:
+            SettingsError: The metrics port is in use, or Redis holds keys of another version.
+        """
+        settings = self.settings
+        OUTAGE.fix = redis_fix(self._config, settings)
+        for store in self.stores:
+            try:
+                store.open()
+            except LayoutError as error:
+                key = "shards" if settings.shards else "redis_url"
+                raise SettingsError(f"{place_of(key, os.environ, self._config)}: {key}: {error}") from error
+            except StoreError as error:
+                OUTAGE.report(error)
+        # A creation time per series would double the page, and nothing of ours reads it.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        page = self._http_server.start(Listen.of(settings, "metrics_"))
+        if self._shared.has("judge"):
+            self._shared.loop.start()
+        for shard in self.shards.values():
+            shard.start()
+        for thread in self._monitors:
+            thread.start()
+        judge_models = {model.judge_model for model in settings.models.values()}
+        log.info(
+            "worker started",
+            roles=settings.roles,
+            redis=", ".join(shard.store.address for shard in self.shards.values()),
+            metrics=page,
+            judge_models=sorted(judge_models | ({CODE.judge_model} if self._graders.code else set())),
+            pid=os.getpid(),
+        )
+
+    def stop(self) -> None:
+        """Stop all shards at once, so that none uses up the grace of another, then what they share."""
+        began = time.monotonic()
+        self._readiness.begin_stop()
+        log.info("worker stopping", grace_s=self.settings.grace_s)
+        stops = [threading.Thread(target=shard.stop, daemon=True) for shard in self.shards.values()]
+        for thread in stops:
+            thread.start()
+        # One whose server hangs is left behind, so that what they share ends in order.
+        for thread in stops:
+            thread.join(max(0.0, began + self.settings.grace_s + _SHARD_STOP_S - time.monotonic()))
+        # After the verdicts of that time.
+        stop_threads(self._monitors)
+        loop = self._shared.loop
+        if loop.running:
+            with contextlib.suppress(TimeoutError, LoopEndedError):
+                loop.wait(close_all(self._shared.models, self._shared.judges), timeout_s=_CLOSE_S)
+            loop.stop()
+        for store in self.stores:
+            store.close()
+        self._http_server.stop()
+        log.info("worker stopped", seconds=round(time.monotonic() - began, 2))
+
+    def hurry(self) -> None:
+        """Cut the grace of a stop short: leases of evaluations in progress are released at once."""
+        for shard in self.shards.values():
+            shard.judging.hurry()
+
+    def pause_ingest(self, *, paused: bool) -> None:
+        """Pause or resume ingest; any thread may call it."""
+        for shard in self.shards.values():
+            shard.pause_ingest(paused=paused)
+
+    def state(self) -> dict[str, Any]:
+        """Return the shifts, roles and backlog for remote control, without asking Redis."""
+        roles = {each.role: {"state": each.state, "why": each.why} for each in self._readiness.roles()}
+        shifts: dict[str, list[dict[str, Any]]] = {}
+        for shard in self.shards.values():
+            for label, running in shard.judging.shifts().items():
+                shifts.setdefault(label, []).extend(running)
+        return {"shifts": shifts, "roles": roles, "lag": self._shared.gauges.lag}
+
+    def watch_pool(self, pool: Any) -> None:
+        """Watch Celery's pool: the worker is unhealthy once it has ended."""
+        self._readiness.watch("task-pool", None, _Pool(pool), None)
+
+    def _build_models(self) -> Mapping[str, LimitedModel]:
+        """Build the models by name; those of one judge model share its endpoint, and so its limiter and retries."""
+        models: dict[str, LimitedModel] = {}
+        shared: dict[str, tuple[EndpointLimiter, Retries]] = {}
+        observers: dict[str, CallMetrics] = {}
+        all_settings = self.settings.models.values()
+        for name, settings in self.settings.models.items():
+            judge_model = settings.judge_model
+            if judge_model not in shared:
+                most = min(model.max_in_flight for model in all_settings if model.judge_model == judge_model)
+                limiter = EndpointLimiter(judge_model, most)
+                shared[judge_model] = limiter, Retries()
+                observers[judge_model] = CallMetrics(self.metrics, judge_model, limiter)
+            try:
+                model = build(settings, os.environ, self.settings.proxy)
+            except ModelSettingsError as error:
+                place = place_of("models", os.environ, self._config)
+                raise SettingsError(f"{place}: models.{name}.{error}") from error
+            models[name] = LimitedModel(model, *shared[judge_model], observer=observers[judge_model])
+        return models

@@ -1,0 +1,183 @@
+"""What one worker process runs for one Redis server: store, threads and judging, built, started and stopped in order.
+
+A worker serves several servers, the shards, with one of these for each. None waits for another: a server that is away
+stops its own threads only.
+"""
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from judges.core.judge import Judge
+from judges.endpoints.client import LimitedModel
+from worker.base.dead_letters.retry import AutoRetry
+from worker.core.config.graders import CODE, Graders
+from worker.core.config.settings import Settings
+from worker.core.export.registry import Enabled
+from worker.core.ingest.consumer import IngestConsumer
+from worker.core.ingest.plan import Planner
+from worker.core.judging.consumer import JudgingConsumer, Serves, Sweeper
+from worker.core.judging.evaluator import BatchEvaluator, code_slots
+from worker.core.judging.fetching import Limits, Slots
+from worker.core.queue.ledger import Ledger
+from worker.core.queue.notify import Notifier
+from worker.core.runtime.maintenance import BacklogGauges, Maintenance
+from worker.core.selection.sampling import Sampler
+from worker.core.storage.client import Store
+from worker.core.telemetry.backlog import Backpressure
+from worker.core.telemetry.health import Readiness, flows
+from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.service import EventLoopThread, ServiceThread, stop_threads
+from worker.features.late_feedback.search import LateFeedbackPasses
+from worker.features.sessions.conversations import SessionPasses, SessionSelector
+
+log = structlog.get_logger("tracejudge.worker")
+
+
+class Shared:
+    """What all shards of one process share: judges and models with their limits, metrics, and the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        *,
+        judges: Mapping[str, Judge],
+        models: Mapping[str, LimitedModel],
+        graders: Graders,
+        limits: Mapping[str, Limits],
+        readiness: Readiness,
+        exporters: Mapping[str, Enabled],
+        serves: Serves,
+    ) -> None:
+        """Keep them; ``exporters`` are those of all workers, ``serves`` says whether a queue is consumed now."""
+        self.settings = settings
+        self.metrics = metrics
+        self.judges = judges
+        self.models = models
+        self.graders = graders
+        self.limits = limits
+        self.readiness = readiness
+        self.exporters = exporters
+        self.serves = serves
+        self.gauges = BacklogGauges(settings, metrics)
+        self.code_slots = code_slots(graders)
+        self.slots = {judge_model: Slots(len(settings.served)) for judge_model in limits}
+        self.loop = EventLoopThread("tracejudge-judging")
+
+    def has(self, role: str) -> bool:
+        """Return whether this worker has a role."""
+        return role in self.settings.roles
+
+
+class Shard:
+    """The threads and the judging for one Redis server.
+
+    Attributes:
+        store: The server.
+        judging: Judges the batches in it.
+    """
+
+    def __init__(self, shared: Shared, store: Store, send: Callable[[str, int], None]) -> None:
+        """Build what the configured roles need; ``send`` sends a notification unless its queue holds so many."""
+        settings, metrics, graders = shared.settings, shared.metrics, shared.graders
+        self._shared = shared
+        self.store = store
+        ledger = Ledger(store, settings)
+        # One for each: what it counts is exchanged by the thread that samples.
+        sampler = Sampler(settings, graders)
+        self._notifier = Notifier(store, send, shared.limits)
+        self.judging = JudgingConsumer(
+            settings,
+            store,
+            BatchEvaluator(
+                *(settings, shared.judges, shared.models, ledger),
+                graders=graders,
+                sampler=sampler,
+                refused=lambda budget: metrics.budget_refused.labels(budget).inc(),
+                slots=shared.code_slots,
+            ),
+            ledger,
+            limits=shared.limits,
+            notifier=self._notifier,
+            serves=shared.serves,
+            slots=shared.slots,
+            loop=shared.loop,
+        )
+        # Panels add no backlog of their own: their batches are small, and end with their members.
+        called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
+        self._backpressure = Backpressure(settings.max_waiting_bytes, called)
+        heartbeat = Heartbeat(store, self.judging.circuits if shared.has("judge") else dict)
+        self._maintenance = Maintenance(
+            settings,
+            store,
+            metrics,
+            groups=tuple(shared.exporters),
+            readiness=shared.readiness,
+            capacity=self.judging.capacity if shared.has("judge") else dict,
+            backpressure=self._backpressure,
+            heartbeat=heartbeat,
+            gauges=shared.gauges,
+        )
+        self._ingest: list[ServiceThread] = []
+        if shared.has("ingest"):
+            planner = Planner(settings, store.keys, sampler)
+            for kind in (IngestConsumer, LateFeedbackPasses):
+                parts = settings, store, metrics
+                self._ingest.append(kind(*parts, planner=planner, notifier=self._notifier, pressure=self._backpressure))
+            selector = SessionSelector(settings, store, shared.judges, graders)
+            self._ingest.append(
+                SessionPasses(*parts, selector=selector, notifier=self._notifier, pressure=self._backpressure)
+            )
+        self._notifiers = [self._notifier] if shared.has("ingest") or shared.has("judge") else []
+        self._sweepers: list[ServiceThread] = []
+        if shared.has("judge"):
+            auto_retry = AutoRetry(
+                *(settings, store),
+                healthy=self.judging.healthy_models,
+                probed=self.judging.models_to_probe,
+                sampler=sampler,
+            )
+            self._sweepers = [Sweeper(settings, store, self.judging, self._notifier, heartbeat), auto_retry]
+        made = [one for one in shared.exporters.values() if shared.has(one.role) and one.role != "monitor"]
+        self.exporters = [exporter.make(settings, store, metrics) for exporter in made]
+        readiness, number = shared.readiness, store.shard
+        for thread in (*self._ingest, *self._sweepers, *self.exporters):
+            readiness.watch(thread.name, thread.role, thread, number)
+        if shared.has("judge"):
+            readiness.watch("event-loop", "judge", self.judging, number)
+        for thread in (*self._notifiers, self._maintenance):
+            readiness.watch(thread.name, None, thread, number)
+        groups = {name: exporter.role for name, exporter in shared.exporters.items() if exporter.role != "monitor"}
+        for flow in flows(shared.settings.roles, groups, list(shared.limits), number):
+            readiness.add_flow(flow)
+
+    def start(self) -> None:
+        """Start all threads; a server that is away is waited for."""
+        if self._shared.has("judge"):
+            self.judging.start()
+        for thread in (self._maintenance, *self._notifiers, *self._ingest, *self._sweepers, *self.exporters):
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop in order.
+
+        First ingest, so that no new evaluation is chosen; then judging: no further call begins, those in flight have
+        their grace, and leases are released; exporters last, so that verdicts of that time still leave.
+        """
+        # In a hurry ingest is not waited for: it may be in the middle of a second's wait for entries.
+        stop_threads(self._ingest, unless=lambda: self.judging.hurried)
+        for thread in self._notifiers:
+            # It may hang on a broker, and nothing is lost with it: waited for when everything else is done.
+            thread.stopping.set()
+        stop_threads(self._sweepers)
+        if self._shared.has("judge"):
+            self.judging.stop(self._shared.settings.grace_s)
+        stop_threads(self.exporters)
+        late = self._ingest if self.judging.hurried else []
+        stop_threads([*late, *self._notifiers, self._maintenance])
+
+    def pause_ingest(self, *, paused: bool) -> None:
+        """Pause or resume ingest; any thread may call it."""
+        self._backpressure.hold(paused=paused)

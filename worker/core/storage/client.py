@@ -1,0 +1,489 @@
+"""Redis client and scripts; the only module that uses redis-py's errors.
+
+    StoreError          Redis did not answer or refused; the message names no address and no payload
+    └── LayoutError     another version of TraceJudge wrote the keys
+
+Every method of `Store`, and every function that is given a store, raises StoreError; callers keep their work and try
+again.
+All scripts can be repeated: what took effect once does not take effect twice.
+"""
+
+import heapq
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from operator import methodcaller
+from typing import Any, Final, NamedTuple
+
+import redis
+import structlog
+from redis.exceptions import AuthenticationError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as LostConnectionError
+
+from tracejudge.delivery.transport import make_pool
+from tracejudge.redis_url import mask_url
+from worker.core.storage.keys import Keys
+
+Entry = tuple[bytes, dict[bytes, bytes] | None]
+"""Id and fields of a stream entry; fields are None when the entry was trimmed away."""
+# Version of all keys under the prefix except those that services write.
+LAYOUT: Final = b"2"
+address: Final = mask_url
+"""Write where a Redis, broker or endpoint URL points, without user and password, for logs and errors."""
+_SOCKET_TIMEOUT_S: Final = 10.0
+_CONNECT_TIMEOUT_S: Final = 3.0
+_READ_BYTES: Final = 1 << 20
+_SCAN_COUNT: Final = 1_000
+_FIRST_CHUNK_COUNT: Final = 16
+_MERGED_COUNT: Final = 500
+# Prefix of the errors of scripts/guard.lua, which name only keys and commands.
+_REFUSED: Final = "REFUSED "
+_FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
+_MEANINGS: Final = {
+    "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
+    "NOPERM": _FORBIDDEN,
+    # Redis 6.2 puts it in these words when a script runs the command.
+    "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",
+    "can't run this command": _FORBIDDEN,
+    "has no permissions": _FORBIDDEN,
+}
+# Errors of a server that is not, no longer, or not yet, the master.
+_NO_MASTER: Final = ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING")
+_INCLUDE: Final = re.compile(r"^-- @include (.+)$", re.MULTILINE)
+_SECTION: Final = re.compile(r"^-- @script (\w+)$", re.MULTILINE)
+
+
+class StoreError(Exception):
+    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload.
+
+    Attributes:
+        address: Where Redis is, without user and password, for a log.
+    """
+
+    def __init__(self, text: str, address: str = "") -> None:
+        super().__init__(text)
+        self.address = address
+
+
+class StoreFullError(StoreError):
+    """Redis refused a write because its memory is full."""
+
+    def __init__(self, address: str = "") -> None:
+        super().__init__("Redis is full: raise its maxmemory, or lower our caps", address)
+
+
+class ScriptCall(NamedTuple):
+    """One call of a script by name."""
+
+    script: str
+    keys: Sequence[str]
+    arguments: Sequence[bytes | str | int | float]
+
+
+class LayoutError(StoreError):
+    """The keys under the prefix were written by another version."""
+
+
+def connect(url: str) -> "redis.Redis":
+    """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver.
+
+    Args:
+        url: A server (`redis://`, `rediss://`, `unix://`), or sentinels (`redis+sentinel://`), which each new
+            connection asks for the master.
+    """
+    pool = make_pool(
+        url,
+        reply_timeout_s=_SOCKET_TIMEOUT_S,
+        connect_timeout_s=_CONNECT_TIMEOUT_S,
+        # Each read of a socket releases the GIL; by default large replies are read in parts of 64 kB.
+        socket_read_size=_READ_BYTES,
+        health_check_interval=30,
+    )
+    return redis.Redis.from_pool(pool)
+
+
+@cache
+def script_sources() -> dict[str, str]:
+    """Read the scripts of `scripts/*.lua` by name.
+
+    A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
+    `-- @include FILE …` puts the shared text of other files before it, each once. Redis gets one text per script,
+    because scripts cannot call each other.
+    """
+    folder = files("worker.core.storage").joinpath("scripts")
+    parsed = {
+        path.name.removesuffix(".lua"): _SECTION.split(path.read_text(encoding="utf-8"))
+        for path in folder.iterdir()
+        if path.name.endswith(".lua")
+    }
+
+    def with_includes(text: str, seen: set[str]) -> str:
+        parts = []
+        for name in " ".join(_INCLUDE.findall(text)).split():
+            if name not in seen:
+                seen.add(name)
+                parts.append(with_includes(parsed[name][0], seen))
+        return "\n".join((*parts, text))
+
+    return {
+        name: with_includes(f"{shared}\n{text}", {file})
+        for file, (shared, *sections) in parsed.items()
+        for name, text in zip(sections[::2], sections[1::2], strict=True)
+    }
+
+
+class Store:
+    """Redis with our scripts. Safe to share between threads.
+
+    Attributes:
+        shard: Its number among the Redis servers of the installation, from 0.
+        address: Where it is, without user and password.
+        is_away: Whether it did not answer when it was last asked.
+        checks_place: Whether it must be the shard of this number; not for a command that reads one server alone.
+    """
+
+    def __init__(self, url: str, keys: Keys, shard: int = 0) -> None:
+        """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
+        self.keys = keys
+        self.shard = shard
+        self.address = address(url)
+        # None where it is the only one: in a cycle its connections would stay open until garbage is collected.
+        self._shards: tuple[Store, ...] | None = None
+        self.is_away = False
+        self.checks_place = True
+        self._redis = connect(url)
+        self._scripts = {name: self._redis.register_script(source) for name, source in script_sources().items()}
+        self._is_open = False
+
+    @property
+    def shards(self) -> "tuple[Store, ...]":
+        """All Redis servers of the installation in order, this one included."""
+        return (self,) if self._shards is None else self._shards
+
+    @shards.setter
+    def shards(self, stores: "tuple[Store, ...]") -> None:
+        self._shards = stores if len(stores) > 1 else None
+
+    @property
+    def first(self) -> "Store":
+        """The first Redis server, which keeps what belongs to no trace."""
+        return self.shards[0]
+
+    @property
+    def answering(self) -> "tuple[Store, ...]":
+        """All servers but those that did not answer when they were last asked; this one in any case."""
+        return tuple(one for one in self.shards if one is self or not one.is_away)
+
+    def open(self) -> None:
+        """Check the version of the keys and the number of the shard, and load all scripts into Redis.
+
+        Raises:
+            LayoutError: The keys under the prefix were written by another version, or as another shard.
+        """
+        wrong = self.call(
+            lambda client: (
+                foreign_layout(client, self.keys)
+                or (misplaced(client, self.keys, self.shard) if self.checks_place else None)
+            )
+        )
+        if wrong is not None:
+            raise LayoutError(wrong)
+        self._load()
+        self._is_open = True
+
+    def run(self, script: str, keys: Sequence[str], arguments: Iterable[bytes | str | int | float]) -> Any:
+        """Run a script by name.
+
+        Raises:
+            LayoutError: The keys under the prefix were written by another version.
+        """
+        if not self._is_open:
+            # Redis was away when the process began: nothing is written before the version of the keys is known.
+            self.open()
+        sha, given = self._scripts[script].sha, list(arguments)
+
+        def run(client: "redis.Redis") -> Any:
+            try:
+                return client.evalsha(sha, len(keys), *keys, *given)
+            except NoScriptError:
+                # Redis was restarted, or another server is the master now.
+                self._load()
+                return client.evalsha(sha, len(keys), *keys, *given)
+
+        return self.call(run)
+
+    def run_each(self, calls: "Sequence[ScriptCall]") -> list[Any]:
+        """Run scripts in one round trip; return their replies, or the ``StoreError`` of a script that failed.
+
+        Raises:
+            LayoutError: The keys under the prefix were written by another version.
+        """
+        if not self._is_open:
+            self.open()
+
+        def run(client: "redis.Redis", some: "Sequence[ScriptCall]") -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            for script, keys, arguments in some:
+                pipe.evalsha(self._scripts[script].sha, len(keys), *keys, *arguments)
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+            return replies
+
+        replies = self.call(lambda client: run(client, calls))
+        missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if missing:
+            self._load()
+            again = self.call(lambda client: run(client, [calls[number] for number in missing]))
+            for number, reply in zip(missing, again, strict=True):
+                replies[number] = reply
+        return [self._translated(reply) if isinstance(reply, RedisError) else reply for reply in replies]
+
+    def _load(self) -> None:
+        self.pipeline(lambda pipe: [pipe.script_load(script.script) for script in self._scripts.values()])
+
+    def pipeline(self, add: "Callable[[redis.client.Pipeline], object]") -> list[Any]:
+        """Run the commands that ``add`` puts into a pipeline, not as a transaction; return their replies."""
+
+        def run(client: "redis.Redis") -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            add(pipe)
+            return pipe.execute()
+
+        replies: list[Any] = self.call(run)
+        return replies
+
+    def hashes(self, names: Iterable[str]) -> list[dict[bytes, bytes]]:
+        """Read hashes at once; one that does not exist is empty."""
+        return self.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
+
+    def call(self, command: "Callable[[redis.Redis], Any]") -> Any:
+        """Run commands on the client, and translate the driver's errors."""
+        try:
+            reply = command(self._redis)
+        except RedisError as error:
+            self.is_away = isinstance(error, LostConnectionError | redis.TimeoutError)
+            raise self._translated(error) from error
+        self.is_away = False
+        return reply
+
+    def _translated(self, error: RedisError) -> "StoreError":
+        # In Redis 6.2 the code stands within the error of a script.
+        text = f"{error.status_code} {error}"
+        if any(code in text for code in _NO_MASTER):
+            # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
+            self._redis.connection_pool.disconnect(inuse_connections=False)
+        # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
+        is_full = isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error))
+        return StoreFullError(self.address) if is_full else StoreError(_describe(error), self.address)
+
+    def now_ms(self) -> int:
+        """Return the time by Redis' clock, in milliseconds since the epoch."""
+        now: int = self.call(redis_now_ms)
+        return now
+
+    def hold(self, lock: str, holder: str, length_ms: int) -> bool:
+        """Acquire or keep a lock that one worker holds at a time, or release it with 0; return whether it is held."""
+        return bool(self.run("hold", (lock,), (holder, length_ms)))
+
+    def make_group(self, stream: str, group: str) -> None:
+        """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""
+        keys = self.keys
+        names = (stream, keys.account_all, keys.groups, keys.layout, keys.shard)
+        name = f"{stream.removeprefix(keys.prefix)[1:]}:{group}"
+        self.run("open_group", names, (group, name, int(stream == keys.verdicts), LAYOUT, self.shard))
+
+    def read_group(self, stream: str, group: str, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
+        """Read new entries; waits up to ``block_ms`` for the first one."""
+        try:
+            reply = self.call(
+                lambda client: client.xreadgroup(group, consumer, {stream: ">"}, count=count, block=block_ms)
+            )
+        except StoreError as error:
+            if not isinstance(error.__cause__, ResponseError) or "NOGROUP" not in str(error.__cause__):
+                raise
+            # Redis came back without its data.
+            self.make_group(stream, group)
+            return []
+        return list(reply[0][1]) if reply else []
+
+    def claim_stale(
+        self, stream: str, group: str, consumer: str, *, idle_ms: int, count: int, max_bytes: int = 8 * 1024 * 1024
+    ) -> list[Entry]:
+        """Claim entries that were not acknowledged for ``idle_ms``; no further one after ``max_bytes``."""
+        reply = self.run("claim", (stream,), (group, consumer, count, max_bytes, idle_ms))
+        return [
+            (entry_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None)
+            for entry_id, fields in reply
+        ]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._redis.close()
+
+
+def make_stores(urls: Sequence[str], keys: Keys) -> tuple[Store, ...]:
+    """Make the stores of all Redis servers of an installation, in the order of the configuration."""
+    stores = tuple(Store(url, keys, number) for number, url in enumerate(urls))
+    for one in stores:
+        one.shards = stores
+    return stores
+
+
+def misplaced(client: "redis.Redis", keys: Keys, shard: int) -> str | None:
+    """Return an error text if this Redis has another number than the configuration gives it, else None."""
+    stored: Any = client.get(keys.shard)
+    if stored is None and client.exists(keys.layout):
+        # An earlier release wrote the keys of its only server, which hold the monitor's sums.
+        stored = b"0"
+    if stored is None or stored == str(shard).encode():
+        return None
+    return (
+        f"this Redis is shard {stored.decode(errors='replace')} by its key {keys.shard} and stands at place {shard} of "
+        "shards; restore the order, and add new servers at the end"
+    )
+
+
+def foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
+    """Return an error text if another version has written under the prefix, else None."""
+    how = "let that version finish its work, then delete its keys or flush this Redis; or set another prefix"
+    layout: Any = client.get(keys.layout)
+    if layout is not None:
+        return None if layout == LAYOUT else f"Redis holds {keys.prefix}:* of another version of TraceJudge; {how}"
+    # Scans only once per prefix, or after a flush. Version 0.1 had a key per evaluation, so the first reply holds one.
+    old = next(client.scan_iter(f"{keys.prefix}:[cl][he][od][sg]*", count=_SCAN_COUNT), None)
+    return None if old is None else f"Redis holds {keys.prefix}:* of TraceJudge 0.1; {how}"
+
+
+def redis_now_ms(client: "redis.Redis") -> int:
+    """Return the time of Redis, which dates entries, leases and dead letters, in milliseconds since the epoch."""
+    seconds, microseconds = client.time()
+    return int(seconds) * 1000 + microseconds // 1000
+
+
+def _describe(error: RedisError) -> str:
+    """Name a failure without the driver's text, which may hold an address or a command."""
+    text = str(error)
+    if isinstance(error, AuthenticationError):
+        return "Redis refuses the user or the password"
+    if text.startswith(_REFUSED):
+        return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
+    known = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
+    if known or isinstance(error, ResponseError):
+        return known or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"
+    return f"Redis does not answer ({type(error).__name__})"
+
+
+def addresses(urls: str) -> str:
+    """Write where several broker URLs point, without users and passwords; they are separated by `;`."""
+    return ";".join(map(address, each(urls)))
+
+
+def each(urls: str) -> list[str]:
+    """Split broker URLs. A `;` that no URL follows may be part of a password."""
+    return re.split(r";(?=[A-Za-z0-9+.-]+://)", urls)
+
+
+# About how much is read or written in one step: Redis serves no other client meanwhile.
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+# Far longer than a live consumer with something to read stays silent.
+IDLE_MS: Final = 15 * 60 * 1000
+_MAX_RETIRED: Final = 1_000
+log = structlog.get_logger("tracejudge.consumers")
+
+
+def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, least: int = 1) -> int:
+    """Double the size of the next chunk as long as that many entries of this size fit ``most_bytes``.
+
+    Entries take a few bytes or megabytes each, so the count is adapted while reading.
+
+    Of ``count`` entries asked for ``read`` were received, of ``size`` bytes together. The next count lies between
+    ``least`` and ``most``.
+    """
+    return max(least, min(2 * count, most_bytes * read // max(1, size), most))
+
+
+def scan_stream(
+    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
+) -> Iterator[list[Entry]]:
+    """Yield the entries of a range in chunks of bounded size; the newest entry of now ends it unless one is given.
+
+    Args:
+        first: Id of the oldest entry, or the milliseconds of its time.
+        last: Id of the newest entry, or the milliseconds of its time.
+        most: Entries of the largest chunk.
+    """
+    if last == "+":
+        newest = store.call(lambda client: client.xrevrange(stream, count=1))
+        if not newest:
+            return
+        last = newest[0][0].decode()
+    count = _FIRST_CHUNK_COUNT
+    while True:
+        entries: list[Entry] = store.call(
+            methodcaller("xrevrange", stream, last, first, count)
+            if newest_first
+            else methodcaller("xrange", stream, first, last, count)
+        )
+        if entries:
+            yield entries
+        if len(entries) < count:
+            return
+        after = f"({entries[-1][0].decode()}"
+        first, last = (first, after) if newest_first else (after, last)
+        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
+
+
+def scan_shards(
+    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
+) -> Iterator[list[Entry]]:
+    """Yield the entries of a range of all shards in the order of their times, as ``scan_stream`` does of one.
+
+    Entries of two shards may have the same id.
+    """
+    scans = [scan_stream(one, stream, first, last, newest_first=newest_first, most=most) for one in store.answering]
+    if len(scans) == 1:
+        yield from scans[0]
+        return
+    each = [(entry for chunk in chunks for entry in chunk) for chunks in scans]
+    entries = heapq.merge(*each, key=lambda entry: entry_position(entry[0]), reverse=newest_first)
+    while chunk := list(itertools.islice(entries, _MERGED_COUNT)):
+        yield chunk
+
+
+def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
+    """Read hashes of counts, each summed over all shards."""
+    wanted = list(names)
+    totals: list[Counter[str]] = [Counter() for _ in wanted]
+    for one in store.answering:
+        for total, fields in zip(totals, one.hashes(wanted), strict=True):
+            total.update({name.decode(): int(count) for name, count in fields.items()})
+    return totals
+
+
+def entry_position(entry_id: bytes | str) -> tuple[int, int]:
+    """Return the milliseconds and the number of an entry's id, by which entries are in order."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
+
+
+def groups_of(store: Store, stream: str) -> dict[str, int]:
+    """Return the consumer groups of a stream with the number of their pending entries; none without the stream."""
+    found = store.call(lambda client: client.xinfo_groups(stream) if client.exists(stream) else [])
+    return {group["name"].decode(): int(group["pending"]) for group in found}
+
+
+def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
+    """Remove consumers that have nothing pending and were silent for ``idle_ms``, except ``keep``; return how many."""
+    return int(store.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))
+
+
+def leave(store: Store, stream: str, group: str, consumer: str) -> None:
+    """Remove the caller's own consumer unless entries are pending there; if Redis is away, others retire it later."""
+    try:
+        store.run("leave", (stream,), (group, consumer))
+    except StoreError as error:
+        log.debug("consumer not removed from its group", group=group, error=str(error))

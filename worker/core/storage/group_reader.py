@@ -1,0 +1,146 @@
+"""Bounded reads of new stream entries for one consumer of a group."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import hiredis
+import redis
+
+from worker.core.storage.client import Entry, Store, StoreError, next_count
+
+READ_COUNT: Final = 128
+READ_BYTES: Final = 8 * 1024 * 1024
+"""Bounds of one read: all of it passes through one script call, and Redis serves nobody else meanwhile."""
+_FIRST_COUNT: Final = 2
+_MAX_COUNT: Final = 32
+"""Entries of one command. Redis holds its whole reply: when entries of 4 MiB follow small ones, 128 MiB."""
+_RECEIVE_BYTES: Final = 1 << 20
+
+
+class GroupReader:
+    """Reads entries that no consumer has read yet, at most `READ_COUNT` of them and `READ_BYTES` at once.
+
+    XREADGROUP bounds the number of entries, not their bytes, and entries that a script returns cost Redis five times
+    as much. So a reply is measured while it is received. One that exceeds the bytes is cut off with its connection;
+    its entries are pending for this consumer by then, and are read again one by one. Used by one thread.
+    """
+
+    def __init__(self, store: Store, stream: str, group: str, consumer: str) -> None:
+        self._store = store
+        self._stream, self._group = stream, group
+        self._command = ("XREADGROUP", "GROUP", group, consumer, "COUNT")
+        self._count = _FIRST_COUNT
+        self._asked = 0
+        self._is_drained = True
+        # The last of the consumer's own pending entries that was read again; None while there are none.
+        self._pending: bytes | None = None
+        self._held: list[Entry] = []
+        self._connection: Any = None
+        self._replies: Any = None
+        self._buffer = bytearray(_RECEIVE_BYTES)
+
+    def read(self, block_ms: int) -> Iterator[Entry]:
+        """Yield new entries; where the last read found the end of the stream, wait for the first.
+
+        Entries stay pending until they are acknowledged, also when an error ends the read. At most one command is sent
+        ahead: where the reader is closed before the next read, another consumer claims what it brought.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        total = size = 0
+        while total < READ_COUNT:
+            if not self._held and not self._asked:
+                self._ask(READ_COUNT, block_ms)
+            entries = self._held or self._receive()
+            if entries is None:
+                return
+            self._held = []
+            more = sum([sum(map(len, fields.values())) for _, fields in entries if fields])
+            if more > READ_BYTES and len(entries) > 1:
+                self._count, self._pending, self._is_drained = 1, b"0", False
+                return
+            if total and size + more > READ_BYTES:
+                self._held = entries
+                return
+            total, size = total + len(entries), size + more
+            if more:
+                self._count = next_count(self._count, len(entries), more, most=_MAX_COUNT, most_bytes=READ_BYTES // 2)
+            if self._is_drained:
+                yield from entries
+                return
+            # Redis executes the next command, also that of the next read, while the caller processes these entries.
+            self._ask(READ_COUNT - total or READ_COUNT, block_ms)
+            yield from entries
+
+    def close(self) -> None:
+        """Close the connection. What was asked for and not received is read again after the next connect."""
+        connection, self._connection = self._connection, None
+        self._asked, self._held, self._pending, self._is_drained = 0, [], b"0", False
+        if connection is not None:
+            connection.disconnect()
+            self._store.call(lambda client: client.connection_pool.release(connection))
+
+    def _ask(self, most: int, block_ms: int) -> None:
+        """Send the next command."""
+
+        def send(client: "redis.Redis") -> None:
+            if self._connection is None:
+                self._connection = client.connection_pool.get_connection()
+                self._replies = hiredis.Reader()
+            self._connection.send_command(*self._command, count, *wait, "STREAMS", self._stream, after)
+
+        # Pending entries may be large, so they are read one by one.
+        count, after = (min(self._count, most), ">") if self._pending is None else (1, self._pending)
+        wait = ("BLOCK", block_ms) if self._is_drained else ()
+        self._call(send)
+        self._asked = count
+
+    def _receive(self) -> list[Entry] | None:
+        """Receive the entries of one reply; None where they have to be asked for anew."""
+        reply = self._call(self._reply)
+        if reply is False:
+            self._count = 1
+            self.close()
+        if not isinstance(reply, list | None):
+            return None
+        found = reply[0][1] if reply else ()
+        if self._pending is not None:
+            self._pending = found[-1][0] if found else None
+        else:
+            self._is_drained = len(found) < self._asked
+        self._asked = 0
+        return [(one, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None) for one, fields in found]
+
+    def _call(self, command: "Callable[[redis.Redis], Any]") -> Any:
+        """Run a command on the connection; where Redis came back without its data, make the group again instead."""
+        try:
+            return self._store.call(command)
+        except StoreError as error:
+            self.close()
+            if not isinstance(error.__cause__, redis.ResponseError) or "NOGROUP" not in str(error.__cause__):
+                raise
+        return self._store.make_group(self._stream, self._group)
+
+    def _reply(self, _: object) -> Any:
+        """Receive one reply; False as soon as it exceeds the bytes, though not that of a single entry."""
+        # The driver's own method returns whole replies only, however large.
+        socket = self._connection._sock  # noqa: SLF001
+        received = 0
+        while (reply := self._replies.gets()) is False:
+            if received > READ_BYTES and self._asked > 1:
+                return False
+            try:
+                size = socket.recv_into(self._buffer)
+            except TimeoutError as error:
+                raise redis.TimeoutError(str(error)) from error
+            except (OSError, AttributeError) as error:
+                # The driver has no socket any more after another thread closed its connections.
+                raise redis.ConnectionError(str(error)) from error
+            if not size:
+                raise redis.ConnectionError("closed by Redis")
+            received += size
+            self._replies.feed(self._buffer, 0, size)
+        if isinstance(reply, Exception):
+            raise redis.ResponseError(str(reply))
+        return reply

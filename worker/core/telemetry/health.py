@@ -1,0 +1,224 @@
+"""Readiness of each role and liveness of each thread of a worker, as the probes report them.
+
+``Readiness`` reads the pulse of each thread, and once a second gets the position of each consumer; it never asks Redis.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal, NamedTuple, Protocol
+
+from prometheus_client import Gauge
+
+from worker.core.storage.client import Store
+from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
+
+State = Literal["ready", "paused", "starting", "stalled", "stopping"]
+# Unready within a minute: positions arrive every second, and a probe asks every ten.
+_STALLED_S: Final = 50.0
+# A known cause is reported sooner than a mere standstill.
+_TROUBLE_SHARE: Final = 1 / 5
+
+
+class Pulse(NamedTuple):
+    """The state of one thread; times are of the steady clock.
+
+    Attributes:
+        progressed_at: When it last completed a run.
+        begun: Whether it has completed one.
+        dead: Whether it ended without being asked to.
+        trouble: What blocks it, in words for a probe; None while its runs complete.
+        troubled_at: Since when.
+    """
+
+    progressed_at: float
+    begun: bool = True
+    dead: bool = False
+    trouble: str | None = None
+    troubled_at: float = 0.0
+
+
+class Watched(Protocol):
+    """A thread with a pulse."""
+
+    @property
+    def pulse(self) -> Pulse:
+        """Its state; read from any thread."""
+        ...
+
+
+class RoleState(NamedTuple):
+    """The state of one role, with the seconds since its last progress and the reason why it is not ready."""
+
+    role: str
+    ready: bool
+    state: State
+    seconds: float
+    why: str = ""
+
+
+class _Part(NamedTuple):
+    name: str
+    role: str | None
+    watched: Watched
+    shard: int | None
+
+
+class Flow(NamedTuple):
+    """Something that a role consumes in a Redis. ``stalled`` says what it means when it is not consumed."""
+
+    name: str
+    role: str
+    stalled: str
+    shard: int = 0
+
+
+class _FlowState:
+    """When a flow last moved: something was consumed, or nothing waited."""
+
+    def __init__(self, flow: Flow, now: float) -> None:
+        self.flow = flow
+        self.moved_at = self.updated_at = now
+        self._position: str | None = None
+
+    def update(self, position: str | None, now: float) -> None:
+        if position is None or position != self._position:
+            self.moved_at = now
+        self._position, self.updated_at = position, now
+
+
+class Readiness:
+    """The state of all roles of one worker. Safe to share between threads.
+
+    A role works on each Redis server, or shard, by itself: it is ready while it makes progress on one of them.
+    """
+
+    def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin without threads; a role is unready after ``stalled_s`` without progress, earlier with a known cause."""
+        self._stalled_s = stalled_s
+        self._troubled_s = stalled_s * _TROUBLE_SHARE
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._parts: list[_Part] = []
+        self._flows: dict[tuple[int, str], _FlowState] = {}
+        self._paused: dict[int, frozenset[str]] = {}
+        self._stopping = False
+
+    def watch(self, name: str, role: str | None, watched: Watched, shard: int | None = 0) -> None:
+        """Add a thread; one without a role counts for liveness only, one without a shard is needed for all of them."""
+        self._parts.append(_Part(name, role, watched, shard))
+
+    def add_flow(self, flow: Flow) -> None:
+        """Add a flow; its positions are expected from now on."""
+        self._flows[flow.shard, flow.name] = _FlowState(flow, self._clock())
+
+    def update(self, positions: Mapping[str, str | None], paused: Iterable[str] = (), shard: int = 0) -> None:
+        """Set the positions of a shard's flows, as ``flow_positions`` returns them, and the roles that pause there.
+
+        Unknown flows are ignored.
+        """
+        now = self._clock()
+        with self._lock:
+            self._paused[shard] = frozenset(paused)
+            for (of_shard, name), state in self._flows.items():
+                if of_shard == shard and name in positions:
+                    state.update(None if state.flow.role in self._paused[shard] else positions[name], now)
+
+    def begin_stop(self) -> None:
+        """Report every role as stopping from now on, and threads that end as not dead."""
+        self._stopping = True
+
+    def dead(self) -> list[str]:
+        """List the threads that ended without being asked to."""
+        return [] if self._stopping else [part.name for part in self._parts if part.watched.pulse.dead]
+
+    def publish(self, gauge: Gauge) -> None:
+        """Set a gauge with the label ``role`` at each scrape."""
+        for state in self.roles():
+            gauge.labels(state.role).set_function(partial(lambda role: float(self.role(role).ready), state.role))
+
+    def roles(self, shard: int | None = None) -> list[RoleState]:
+        """Return the state of each role, in the order in which threads were added; on one shard only if it is given."""
+        parts = [part for part in self._parts if shard is None or part.shard in {None, shard}]
+        names = dict.fromkeys(part.role for part in parts if part.role is not None)
+        return [self.role(name) if shard is None else self._on_shard(name, shard) for name in names]
+
+    def role(self, role: str) -> RoleState:
+        """Return the state of one role on the shard where it does best."""
+        shards = dict.fromkeys(part.shard for part in self._parts if part.role == role and part.shard is not None)
+        states = [self._on_shard(role, shard) for shard in shards or (0,)]
+        return max(states, key=lambda one: (one.ready, one.state == "ready", -one.seconds))
+
+    def _on_shard(self, role: str, shard: int) -> RoleState:
+        """Return the state of one role on one shard: that of the worst of its threads and flows."""
+        now = self._clock()
+        pulses = {
+            part.name: part.watched.pulse for part in self._parts if part.role == role and part.shard in {None, shard}
+        }
+        with self._lock:
+            flows = [
+                (state.flow.stalled, state.moved_at, state.updated_at)
+                for state in self._flows.values()
+                if state.flow.role == role and state.flow.shard == shard
+            ]
+            paused = role in self._paused.get(shard, ())
+        moved = [*(pulse.progressed_at for pulse in pulses.values()), *(moved_at for _, moved_at, _ in flows)]
+        seconds = max(0.0, now - min(moved))
+        if self._stopping:
+            return RoleState(role, ready=False, state="stopping", seconds=seconds)
+        why = self._trouble(pulses, flows, now)
+        if why:
+            return RoleState(role, ready=False, state="stalled", seconds=seconds, why=why)
+        if not all(pulse.begun for pulse in pulses.values()):
+            return RoleState(role, ready=False, state="starting", seconds=seconds)
+        return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
+
+    def _trouble(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
+        """Return what blocks a thread or a flow, in words for a probe; empty where nothing does."""
+        for name, pulse in pulses.items():
+            if pulse.dead:
+                return f"{name}: its thread has ended"
+            if pulse.trouble is not None and now - pulse.troubled_at > self._troubled_s:
+                return f"{name}: {pulse.trouble} for {now - pulse.troubled_at:.0f} s"
+            if now - pulse.progressed_at > self._stalled_s:
+                return f"{name}: {pulse.trouble or 'no run completed'} for {now - pulse.progressed_at:.0f} s"
+        for stalled, moved_at, updated_at in flows:
+            if now - updated_at > self._stalled_s:
+                # The maintenance thread lacks CPU or hangs: nothing is known of the flow itself.
+                return f"backlog not measured for {now - updated_at:.0f} s"
+            if now - moved_at > self._stalled_s:
+                return f"{stalled} for {now - moved_at:.0f} s"
+        return ""
+
+
+def flows(roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequence[str], shard: int = 0) -> list[Flow]:
+    """List the flows of a worker with these roles, exporters by name with their roles, and judge models."""
+    every = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read", shard)]
+    every += [
+        Flow(f"export:{group}", role, "verdicts wait in the outbox and none is read", shard)
+        for group, role in groups.items()
+    ]
+    stalled = "batches are ready, there is capacity, and none is leased"
+    every += [Flow(f"judge:{judge_model}", "judge", stalled, shard) for judge_model in judge_models]
+    return [flow for flow in every if flow.role in roles]
+
+
+def monitor_flow() -> Flow:
+    """Return the flow of the monitor, on the first shard."""
+    (flow,) = flows(("monitor",), {MONITOR_GROUP: "monitor"}, ())
+    return flow
+
+
+def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, bool]) -> dict[str, str | None]:
+    """Read the positions of all consumers.
+
+    ``capacity`` says by judge model whether more batches may be leased here; it is empty where this worker does not
+    judge. A position changes when something is consumed; it is None where nothing waits that could be.
+    """
+    keys = store.keys
+    ready = [keys.ready(judge_model) for judge_model in capacity]
+    found = store.run("flow_positions", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
+    names = [INGEST_GROUP, *(f"export:{group}" for group in groups), *(f"judge:{model}" for model in capacity)]
+    at = {name: raw.decode() or None for name, raw in zip(names, found, strict=True)}
+    return at | {f"judge:{model}": None for model, has_capacity in capacity.items() if not has_capacity}

@@ -1,0 +1,244 @@
+"""Background threads: a loop that survives errors and an unreachable Redis, and an asyncio event loop in a thread."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+from weakref import WeakSet
+
+import structlog
+
+from judges.core.backoff import backoff_s
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.health import Pulse
+from worker.core.telemetry.logs import where
+
+log = structlog.get_logger("tracejudge.service")
+_FIRST_BACKOFF_S: Final = 0.1
+_MAX_BACKOFF_S: Final = 5.0
+_REMIND_S: Final = 60.0
+
+
+class Outage:
+    """Logs outages of Redis: one line for each server, not one for each thread and retry.
+
+    Attributes:
+        fix: How to fix it, for the log.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.fix = "start Redis there, or correct redis_url"
+        self._clock = clock
+        self._lock = threading.Lock()
+        # By address and text: threads may find different ones, as when some of their commands are refused.
+        self._remind_at: dict[tuple[str, str], float] = {}
+        self._waiting: dict[str, WeakSet[object]] = {}
+
+    def report(self, error: StoreError, thread: object = None) -> None:
+        """Log an error unless another thread has; the same one is repeated each minute."""
+        with self._lock:
+            if thread is not None:
+                self._waiting.setdefault(error.address, WeakSet()).add(thread)
+            key, now = (error.address, str(error)), self._clock()
+            if now < self._remind_at.get(key, now):
+                return
+            self._remind_at[key] = now + _REMIND_S
+        where = error.address or "see the configuration"
+        log.warning("redis unavailable, retrying", error=str(error), redis=where, fix=self.fix)
+
+    def end(self, address: str, thread: object = None) -> None:
+        """Log once that the Redis at an address answers again, when no thread waits for it any more."""
+        with self._lock:
+            waiting = self._waiting.get(address, WeakSet())
+            if thread is not None:
+                waiting.discard(thread)
+            if waiting:
+                # A thread that had nothing to ask it succeeds during an outage too.
+                return
+            ended = [key for key in self._remind_at if key[0] == address]
+            for key in ended:
+                del self._remind_at[key]
+        if ended:
+            log.info("redis available again", redis=address or "see the configuration")
+
+
+OUTAGE: Final = Outage()
+"""That of this process."""
+_THREAD_STOP_S: Final = 3.0
+_LOOK_S: Final = 0.05
+
+
+class ServiceThread(ABC):
+    """A thread that calls ``run_once`` until it is stopped.
+
+    ``run_once`` must return within about a second: stopping waits for it, and ``progressed_at`` is updated after it.
+    """
+
+    role: str
+
+    def __init__(self, name: str) -> None:
+        self.stopping = threading.Event()
+        self.progressed_at = time.monotonic()
+        self.name = name
+        self._begun = False
+        self._away: dict[str, None] = {}
+        self._trouble: str | None = None
+        self._troubled_at = 0.0
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name=f"tracejudge-{name}", daemon=True)
+
+    @property
+    def pulse(self) -> Pulse:
+        """The health of the thread; any thread may ask."""
+        dead = self._thread.ident is not None and not self._thread.is_alive() and not self.stopping.is_set()
+        return Pulse(self.progressed_at, self._begun, dead, self._trouble, self._troubled_at)
+
+    def prepare(self) -> None:  # noqa: B027 - most threads have nothing to prepare
+        """Prepare ``run_once``: called before the first, and again after Redis was away, until it succeeds."""
+
+    @abstractmethod
+    def run_once(self) -> None:
+        """Do one piece of work."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the thread to end and wait for it; return whether it has ended."""
+        self.stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def report_blocked(self, trouble: str) -> None:
+        """Report what ``run_once`` waits for, in words that a probe may show; cleared when it returns."""
+        if self._trouble is None:
+            self._troubled_at = time.monotonic()
+        self._trouble = trouble
+
+    def record_progress(self) -> None:
+        """Record progress: after each ``run_once``, and within one that has many parts."""
+        self.progressed_at = time.monotonic()
+        self._trouble = None
+
+    def backoff(self, error: Exception) -> None:
+        """Report an error and wait, a little longer each time, with jitter."""
+        self.report_blocked(str(error))
+        pause_s = backoff_s(self._failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.5)
+        self._failures += 1
+        if isinstance(error, StoreError):
+            self._away[error.address] = None
+            OUTAGE.report(error, self)
+        else:
+            log.warning("service retrying", thread=self.name, error=str(error), seconds=round(pause_s, 2))
+        self.stopping.wait(pause_s)
+
+    def _run(self) -> None:
+        prepared = False
+        while not self.stopping.is_set():
+            try:
+                if not prepared:
+                    self.prepare()
+                    prepared = True
+                self.run_once()
+            except StoreError as error:
+                # Redis may come back without the prepared state.
+                prepared = False
+                self.backoff(error)
+            except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
+                # Only the type: the text of an unexpected error may quote a trace.
+                log.error("unexpected error", thread=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
+                self.backoff(RuntimeError(type(error).__name__))
+            else:
+                self.record_progress()
+                while self._away:
+                    OUTAGE.end(self._away.popitem()[0], self)
+                self._begun = True
+                self._failures = 0
+
+
+def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:
+    """Stop threads together, within one bound, unless a condition comes to hold."""
+    for thread in threads:
+        thread.stopping.set()
+    deadline = time.monotonic() + _THREAD_STOP_S
+    for thread in threads:
+        while not thread.stop(_LOOK_S) and not unless():
+            if time.monotonic() > deadline:
+                log.warning("thread not stopped in time", thread=thread.name)
+                break
+
+
+class LoopEndedError(Exception):
+    """The loop has ended or was never started; nothing was run."""
+
+
+class EventLoopThread:
+    """An event loop that runs until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._tasks: set[concurrent.futures.Future[Any]] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether its thread is alive."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Run the loop."""
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Start a coroutine whose result is not needed."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        # The loop itself keeps weak references to tasks only.
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+
+    def wait(self, coroutine: Coroutine[Any, Any, None], timeout_s: float) -> None:
+        """Run a coroutine in the loop, and wait for its end in the calling thread.
+
+        Raises:
+            TimeoutError: It has not ended in time.
+            LoopEndedError: The loop has ended.
+        """
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:
+            coroutine.close()
+            raise LoopEndedError from error
+        try:
+            future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise LoopEndedError from None
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop; does nothing where the loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """Cancel all tasks and end the loop, also one that was never started."""
+        if self._thread.ident is None:
+            self._loop.close()
+        elif self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        pending = asyncio.all_tasks(self._loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()

@@ -1,0 +1,92 @@
+"""Serves the board: HTTP server and threads, started and stopped in order."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, Self
+
+import structlog
+
+from worker.base.web_server import WebServer
+from worker.core.config.serving import Listen, Tls
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.storage.client import make_stores
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.health import Readiness
+from worker.core.telemetry.http_server import HttpServer
+from worker.core.telemetry.metrics import BoardMetrics
+from worker.features.board.access import Access
+from worker.features.board.index import VerdictIndex
+from worker.features.board.overview import OverviewThread
+from worker.features.board.pages import Board
+
+log = structlog.get_logger("tracejudge.board")
+_THREAD_STOP_S: Final = 5.0
+_GRACE_S: Final = 5
+_BACKLOG: Final = 128
+
+
+class BoardServer:
+    """One board; `run` serves until a signal, and as a context manager it serves in a thread.
+
+    Attributes:
+        url: The address of the board.
+    """
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
+        """Open the ports.
+
+        Raises:
+            SettingsError: The token, the address or the certificate cannot be used.
+        """
+        board = settings.board
+        access = Access(settings, environment)
+        self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
+        index = VerdictIndex(self._store)
+        overview = OverviewThread(self._store, index)
+        self._threads = (index, overview)
+        metrics = BoardMetrics(settings)
+        metrics.indexed.set_function(lambda: float(index.query("SELECT count(*) FROM verdicts")[0][0]))
+        self._readiness = Readiness()
+        for thread in self._threads:
+            self._readiness.watch(thread.name, thread.role, thread)
+        self._pages = HttpServer.of(settings, environment, metrics.registry, self._readiness)
+        tls, listen = Tls.of(board, "board.tls_"), Listen.of(board, "board.")
+        is_tls = tls.context() is not None
+        self._listener = listen.open(_BACKLOG)
+        self.url = listen.url(self._listener, is_tls=is_tls)
+        app = Board(self._store, settings, access, index, overview).app(metrics)
+        self._server = WebServer(app, self._readiness, tls.cert, tls.key, timeout_graceful_shutdown=_GRACE_S)
+        if board.metrics_port is not None:
+            try:
+                page = self._pages.start(Listen("board.metrics_", settings.metrics_host, board.metrics_port))
+            except SettingsError:
+                self._listener.close()
+                raise
+            log.info("board started", metrics=page)
+        self._thread = threading.Thread(target=self.run, name="tracejudge-board", daemon=True)
+
+    def run(self, started: Callable[[], object] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, or the end of the context.
+
+        Args:
+            started: Called once requests are answered and signals end the board.
+        """
+        self._server.started_hook = started
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._server.run(sockets=[self._listener])
+        finally:
+            for thread in self._threads:
+                thread.stop(_THREAD_STOP_S)
+            self._pages.stop()
+            for one in self._store.shards:
+                one.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(_GRACE_S + 2 * _THREAD_STOP_S)

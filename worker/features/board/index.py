@@ -1,0 +1,236 @@
+"""An index of the outbox in memory, so that pages can filter 200,000 verdicts at once.
+
+SQLite holds names, outcomes and figures, and no text of a trace: texts are read from Redis when a page shows them, so
+what is erased there is gone from the pages too.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from judges.core.prompt import neutralise
+from judges.core.verdict import Score, Verdict
+from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.selection.sampling import position
+from worker.core.storage.client import Entry, Store, StoreError, scan_stream
+from worker.core.telemetry.service import ServiceThread
+
+log = structlog.get_logger("tracejudge.board")
+_READ_COUNT: Final = 500
+_BLOCK_MS: Final = 500
+_COLUMNS: Final = (
+    *("entry", "shard", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "origin", "outcome"),
+    # Of the score that is labelled. `place` is from 0 to 1 by the hash of the evaluation: labels are drawn below a
+    # rate. `rated` is 2 for a live verdict that a label can be compared with, 1 for one of another origin, else 0.
+    *("reason", "cost", "metric", "passed", "probability", "place", "rated"),
+)
+_SCHEMA: Final = f"""
+CREATE TABLE verdicts ({", ".join(_COLUMNS)});
+CREATE UNIQUE INDEX by_entry ON verdicts (entry);
+CREATE INDEX by_time ON verdicts (at_ms);
+CREATE INDEX by_name ON verdicts (service, judge);
+CREATE INDEX by_outcome ON verdicts (outcome);
+CREATE INDEX by_rating ON verdicts (rated, service, judge);
+CREATE INDEX by_evaluation ON verdicts (evaluation_id);
+CREATE INDEX by_place ON verdicts (rated, place);
+CREATE INDEX by_trace ON verdicts (trace_id, judge, metric, passed);
+"""
+# Another one than that of sampling: a place must not depend on whether the trace was sampled.
+_PLACE_KEY: Final = "labels"
+_INSERT: Final = f"INSERT OR IGNORE INTO verdicts VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - no input
+# Repeats and the canary measure the judge against itself, and have no labels.
+_RATED: Final = {"live": 2, "repeat": 0, "canary": 0}
+_MAX_NAMES: Final = 500
+# Not in the order in which they were read: several outboxes are read one after the other.
+NEWEST_FIRST: Final = "at_ms DESC, rowid DESC"
+
+
+def leading_score(verdict: Verdict) -> tuple[str, Score | None]:
+    """Return the metric that is labelled, the first with a pass rule or else the first, with its score."""
+    rated = (score for score in verdict.scores if score.passed is not None)
+    score = next(rated, verdict.scores[0] if verdict.scores else None)
+    return score.metric if score is not None else verdict.metrics[0] if verdict.metrics else verdict.judge, score
+
+
+def is_drawn(verdict: Verdict, rate: float) -> bool:
+    """Return whether a random queue of this rate has a verdict."""
+    return _rated(verdict) == _RATED["live"] and position(verdict.evaluation_id, _PLACE_KEY) < rate
+
+
+def _rated(verdict: Verdict) -> int:
+    _, score = leading_score(verdict)
+    return 0 if score is None or score.passed is None else _RATED.get(verdict.origin, 1)
+
+
+def _row(entry: OutboxEntry, shard: int) -> tuple[object, ...]:
+    """Make the row of an entry; two shards may have entries of one id."""
+    verdict, (metric, score) = entry.verdict, leading_score(entry.verdict)
+    return (
+        f"{shard}@{entry.entry_id}",
+        shard,
+        _ms(entry.entry_id),
+        verdict.evaluation_id,
+        verdict.trace_id,
+        verdict.span_id or "",
+        verdict.service,
+        verdict.judge,
+        verdict.origin,
+        outcome_of(entry),
+        verdict.reason or "",
+        verdict.cost_usd,
+        metric,
+        None if score is None else score.passed,
+        None if score is None else score.probability,
+        position(verdict.evaluation_id, _PLACE_KEY),
+        _rated(verdict),
+    )
+
+
+def condition(wanted: VerdictFilter) -> tuple[str, list[object]]:
+    """Return a filter as a condition in SQL, and its values; whole ids and reasons are not compared."""
+    parts, values = ["1"], list[object]()
+    for column, patterns in (("service", wanted.services), ("judge", wanted.judges)):
+        if patterns:
+            # The index finds an equal name. SQLite negates by [^...].
+            signs = ("GLOB" if set("*?[") & set(one) else "=" for one in patterns)
+            parts.append(" OR ".join(f"{column} {sign} ?" for sign in signs))
+            values += [one.replace("[!", "[^") for one in patterns]
+    for column, names in (("outcome", wanted.outcomes), ("origin", (wanted.origin,) if wanted.origin else ())):
+        if names:
+            parts.append(f"{column} IN ({', '.join('?' * len(names))})")
+            values += names
+    if wanted.traces:
+        # A range of the index: LIKE with a parameter would read every row.
+        parts.append(" OR ".join(["trace_id >= ? AND trace_id < ?"] * len(wanted.traces)))
+        values += [end for one in wanted.traces for end in (one, f"{one}\U0010ffff")]
+    for sign, at_ms in ((">=", wanted.since_ms), ("<=", wanted.until_ms)):
+        if at_ms is not None:
+            parts.append(f"at_ms {sign} ?")
+            values.append(at_ms)
+    return " AND ".join(f"({part})" for part in parts), values
+
+
+class VerdictIndex(ServiceThread):
+    """Follows the outbox; any thread may query."""
+
+    role = "board"
+
+    def __init__(self, store: Store) -> None:
+        super().__init__("board-index")
+        self._store = store
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.executescript(_SCHEMA)
+        self._lock = threading.Lock()
+        self._positions: dict[int, str] = {}
+        self._names: dict[str, set[str]] = {"services": set(), "judges": set()}
+        self.is_complete = False
+
+    def run_once(self) -> None:
+        """Read the outboxes as they are, then what is new; remove what was trimmed."""
+        for one in self._store.shards:
+            try:
+                self.follow(one)
+            except StoreError as error:
+                if one is self._store:
+                    raise
+                # Its verdicts stay in the index; their texts cannot be shown.
+                log.debug("shard not followed", shard=one.shard, error=str(error))
+            if self.stopping.is_set():
+                return
+        self.is_complete = True
+
+    def follow(self, store: Store) -> None:
+        """Read one outbox."""
+        key, shard = store.keys.verdicts, store.shard
+        if shard not in self._positions:
+            for entries in scan_stream(store, key):
+                self._add(entries, shard)
+                if self.stopping.is_set():
+                    return
+            self._positions.setdefault(shard, "0")
+        position = self._positions[shard]
+        block_ms = _BLOCK_MS // len(store.shards) if self.is_complete else 1
+        streams: dict[Any, Any] = {key: position}
+        reply: Any = store.call(lambda client: client.xread(streams, count=_READ_COUNT, block=block_ms))
+        for _, arrived in reply or []:
+            self._add(arrived, shard)
+        first = store.call(lambda client: client.xrange(key, count=1))
+        oldest_ms = _ms(first[0][0].decode()) if first else 1 << 62
+        with self._lock:
+            self._database.execute("DELETE FROM verdicts WHERE at_ms < ? AND shard = ?", (oldest_ms, shard))
+        newest = store.call(lambda client: client.xrevrange(key, count=1))
+        if newest and _ms(newest[0][0].decode()) < _ms(self._positions[shard]):
+            # Redis came back without its last data: its new entries have ids that were read before.
+            with self._lock:
+                self._database.execute("DELETE FROM verdicts WHERE shard = ?", (shard,))
+            del self._positions[shard]
+
+    def select(self, wanted: VerdictFilter, *, limit: int, before: str = "") -> list[str]:
+        """Return the names of the newest selected entries, only those before an entry if one is named."""
+        where, values = condition(wanted)
+        if before:
+            where += " AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?)"
+            values.append(before)
+        text = f"SELECT entry FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT ?"  # noqa: S608 - constants
+        return [name for (name,) in self.query(text, (*values, limit))]
+
+    def find(self, evaluation_id: str) -> OutboxEntry | None:
+        """Read the newest verdict of an evaluation."""
+        text = f"SELECT entry FROM verdicts WHERE evaluation_id = ? ORDER BY {NEWEST_FIRST} LIMIT 1"  # noqa: S608 - a constant
+        found = self.read([name for (name,) in self.query(text, (evaluation_id,))])
+        return next(iter(found.values()), None)
+
+    def query(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a query of constants with values."""
+        with self._lock:
+            return self._database.execute(text, tuple(values)).fetchall()
+
+    def names(self) -> Mapping[str, list[str]]:
+        """List services and judges, for the choices of forms; without names that hold signs nobody sees."""
+        return {kind: sorted(names)[:_MAX_NAMES] for kind, names in self._names.items()}
+
+    def read(self, names: Sequence[str]) -> dict[str, OutboxEntry]:
+        """Read entries from Redis by their names; those that were erased there leave the index."""
+        by_shard: dict[int, list[str]] = {}
+        for name in names:
+            by_shard.setdefault(int(name.partition("@")[0]), []).append(name)
+        key, read = self._store.keys.verdicts, dict[str, OutboxEntry]()
+        for shard, some in by_shard.items():
+            ids = [name.partition("@")[2] for name in some]
+            try:
+                found = self._store.shards[shard].pipeline(lambda pipe: [pipe.xrange(key, one, one) for one in ids])  # noqa: B023
+            except StoreError:
+                if shard == self._store.shard:
+                    raise
+                continue
+            entries = {name: read_outbox_entry(one[0]) for name, one in zip(some, found, strict=True) if one}
+            read |= {name: entry for name, entry in entries.items() if entry is not None}
+            with self._lock:
+                gone = [(name,) for name in some if name not in entries]
+                self._database.executemany("DELETE FROM verdicts WHERE entry = ?", gone)
+        return {name: read[name] for name in names if name in read}
+
+    def _add(self, entries: Sequence[Entry], shard: int) -> None:
+        read = [entry for entry in map(read_outbox_entry, entries) if entry is not None]
+        with self._lock:
+            self._database.execute("BEGIN")
+            self._database.executemany(_INSERT, (_row(entry, shard) for entry in read))
+            self._database.execute("COMMIT")
+        verdicts = [entry.verdict for entry in read]
+        for kind, names in (
+            ("services", {one.service for one in verdicts}),
+            ("judges", {one.judge for one in verdicts}),
+        ):
+            if len(self._names[kind]) < _MAX_NAMES:
+                # Another set, since pages may be reading this one.
+                self._names[kind] = self._names[kind] | {name for name in names if neutralise(name) == name}
+        self._positions[shard] = entries[-1][0].decode()
+        self.record_progress()
+
+
+def _ms(entry_id: str) -> int:
+    return int(entry_id.partition("-")[0])

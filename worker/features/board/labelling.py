@@ -1,0 +1,137 @@
+"""The queue of verdicts to check: which one an annotator is asked about next."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, NamedTuple
+
+from worker.base.lookup.label_store import Drawn, label_id
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.storage.client import Store
+from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, leading_score
+from worker.features.labels.answers import Answer, lock, mark_drawn, of_label
+
+Kind = Literal["random", "failing", "uncertain", "disagreeing", "second"]
+KINDS: Final[Mapping[Kind, str]] = {
+    "random": "drawn at random",
+    "failing": "failing",
+    "uncertain": "uncertain",
+    "disagreeing": "judges disagree",
+    "second": "second opinion",
+}
+"""`second` are questions that another annotator has answered."""
+RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+_WANTED: Final = 400
+"""About how many verdicts the default rate draws: as many as ± 5 points need."""
+_MOST: Final = 2_000
+_SPLIT: Final = (
+    "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
+    "GROUP BY trace_id, judge, metric HAVING min(passed) < max(passed)"
+)
+# Of each queue, the condition and the order. Every verdict has a place of its own below 1, as a trace has in sampling:
+# those below the rate are drawn, in the order of their places, so that the answers so far are of a random part of them.
+_CANDIDATES: Final[Mapping[Kind, tuple[str, str]]] = {
+    "random": ("rated = 2 AND place < ?", "place"),
+    "failing": ("rated > 0 AND outcome = 'failed'", NEWEST_FIRST),
+    "uncertain": ("rated > 0 AND probability IS NOT NULL", "abs(probability - 0.5), rowid DESC"),
+    "disagreeing": (f"rated > 0 AND trace_id IN ({_SPLIT})", NEWEST_FIRST),
+}
+
+
+class Queue(NamedTuple):
+    """What an annotator wants to be asked about."""
+
+    kind: Kind = "random"
+    service: str = ""
+    judge: str = ""
+    rate: float = 0.0
+    """Share of the live verdicts that are drawn; 0 for one that suits their number."""
+
+    @property
+    def wanted(self) -> VerdictFilter:
+        """The filter of its verdicts."""
+        return VerdictFilter((self.service,) if self.service else (), (self.judge,) if self.judge else ())
+
+
+class Question(NamedTuple):
+    """One verdict to check, and how it was chosen."""
+
+    entry: OutboxEntry
+    drawn: Drawn
+
+    @property
+    def metric(self) -> str:
+        """The metric that is labelled."""
+        return leading_score(self.entry.verdict)[0]
+
+    @property
+    def label_id(self) -> str:
+        """The id of the label that an answer gives."""
+        verdict = self.entry.verdict
+        return label_id(verdict.trace_id, verdict.span_id or "", verdict.judge, self.metric)
+
+
+class LabelQueue:
+    """Chooses the next question. Answers and locks are in Redis, so several boards share one queue."""
+
+    def __init__(self, store: Store, index: VerdictIndex) -> None:
+        self._store = store
+        self._index = index
+
+    def rate(self, queue: Queue) -> float:
+        """Return the rate of a random queue, by default the one that draws about 400 of the verdicts there are."""
+        if queue.rate:
+            return min(RATES, key=lambda rate: abs(rate - queue.rate))
+        where, values = condition(queue.wanted)
+        ((count,),) = self._index.query(
+            f"SELECT count(*) FROM verdicts WHERE {where} AND rated = 2",  # noqa: S608 - constants
+            values,
+        )
+        return next((rate for rate in reversed(RATES) if count * rate >= _WANTED), 1.0)
+
+    def next(
+        self, queue: Queue, annotator: str, answers: Mapping[str, list[Answer]], skipped: frozenset[str]
+    ) -> Question | None:
+        """Return the next question that the annotator has not answered and nobody else has open, and lock it.
+
+        Args:
+            queue: What is wanted.
+            annotator: The hash of the annotator's name.
+            answers: All answers by label.
+            skipped: Labels that the annotator skipped.
+        """
+        # Once: it counts the verdicts of the index.
+        rate = self.rate(queue) if queue.kind == "random" else 0.0
+        for evaluation_id, name in self._candidates(queue, rate, answers):
+            given = answers.get(name, ())
+            is_second = queue.kind == "second"
+            by_others = [one for one in given if one.annotator != annotator]
+            if queue.kind == "random" and given and all(one.drawn == "queue" for one in given):
+                mark_drawn(self._store, given, rate)
+            if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
+                continue
+            entry = self._index.find(evaluation_id)
+            # Somebody may have answered between the reading of all answers and the lock.
+            if entry and lock(self._store, name, annotator) and (is_second or not of_label(self._store, name)):
+                drawn: Drawn = rate if queue.kind == "random" else "queue"
+                return Question(entry, by_others[0].drawn if by_others else drawn)
+        return None
+
+    def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[tuple[str, str]]:
+        """Return evaluations with the ids of their labels."""
+        if queue.kind == "second":
+            firsts = ((name, given[0]) for name, given in answers.items())
+            return (
+                (one.evaluation_id, name)
+                for name, one in firsts
+                if queue.service in {"", one.service} and queue.judge in {"", one.judge}
+            )
+        where, values = condition(queue.wanted)
+        extra, order = _CANDIDATES[queue.kind]
+        if queue.kind == "random":
+            values.insert(0, rate)
+        rows = self._index.query(
+            "SELECT evaluation_id, trace_id, span_id, judge, metric FROM verdicts "  # noqa: S608 - constants
+            f"WHERE {extra} AND {where} ORDER BY {order} LIMIT {_MOST}",
+            values,
+        )
+        return ((evaluation_id, label_id(*label)) for evaluation_id, *label in rows)

@@ -1,0 +1,283 @@
+"""What the overview and the funnel show, computed in the background: requests never wait for it."""
+
+import datetime as dt
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from worker.base.accounting.accounting import Account, read_account, summed
+from worker.base.monitor.detection import read_incidents
+from worker.base.monitor.incidents import Incident
+from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute
+from worker.core.storage.client import Store, groups_of
+from worker.core.telemetry.backlog import measure
+from worker.core.telemetry.service import ServiceThread
+from worker.features.board.index import VerdictIndex
+from worker.features.report.figures import (
+    Evidence,
+    Period,
+    Point,
+    Report,
+    Row,
+    Scope,
+    Sources,
+    make_report,
+    oldest_bucket,
+)
+from worker.features.report.html import Chart, chart
+from worker.features.report.sources import read_sums
+
+_EVERY_S: Final = 15.0
+_DAYS: Final = 7
+_BY: Final = ("service", "environment")
+_MOST_ROWS: Final = 200
+# A smaller change is no news, however certain.
+_FALL: Final = 0.02
+_SPLIT_GAIN: Final = math.log(15)
+
+
+class Panel(NamedTuple):
+    """One service and judge with its figures.
+
+    Attributes:
+        row: The figures of the report; the compared period is the week before.
+        chart: A small chart of the share with its interval; None without a point.
+        points: For the large chart: seconds, share, lower and upper limit.
+        reasons: Why verdicts have no score, with their number, of the outbox.
+        cost: USD of the verdicts of the outbox; None where no price is known.
+        falls: Whether the share is below that of the week before, beyond the interval of the difference.
+        since: When an open drop of the monitor began, as text; empty without one.
+    """
+
+    row: Row
+    chart: Chart | None
+    points: Sequence[tuple[float, float, float, float]]
+    reasons: Sequence[tuple[str, int]]
+    cost: float | None
+    falls: bool
+    since: str
+
+    @property
+    def title(self) -> str:
+        """Service, environment, judge and metric."""
+        return self.row.name
+
+
+class Overview(NamedTuple):
+    """Everything that the overview shows.
+
+    Attributes:
+        headline: What got worse, since when, and how sure.
+        is_bad: Whether something got worse.
+        panels: Sorted: what falls first.
+        at: When it was computed, in seconds since the epoch.
+    """
+
+    headline: str
+    is_bad: bool
+    panels: Sequence[Panel]
+    at: float
+
+
+class Stage(NamedTuple):
+    """One stage of the funnel: how many there are, and what did not come further by reason."""
+
+    name: str
+    total: int
+    meaning: str
+    losses: Sequence[tuple[str, int, str]] = ()
+
+
+class Funnel(NamedTuple):
+    """The stages from published to exported, in two units."""
+
+    traces: Sequence[Stage]
+    evaluations: Sequence[Stage]
+    exports: Sequence[tuple[str, int, int]]
+    """Consumer groups with their verdicts that were not read, and those that wait for an answer."""
+    unexplained: int
+
+
+class OverviewThread(ServiceThread):
+    """Computes the overview every few seconds."""
+
+    role = "board"
+
+    def __init__(self, store: Store, index: VerdictIndex) -> None:
+        super().__init__("board-overview")
+        self._store = store
+        self._index = index
+        self.overview: Overview | None = None
+        self.funnel: Funnel | None = None
+
+    def run_once(self) -> None:
+        """Compute, and wait."""
+        self.funnel = read_funnel(self._store)
+        self.overview = read_overview(self._store, self._index)
+        self.stopping.wait(_EVERY_S if self.overview.panels else 1.0)
+
+
+def read_overview(store: Store, index: VerdictIndex) -> Overview:
+    """Compute the shares of the last week against the week before, from the sums of the monitor."""
+    now = store.now_ms() / 1000
+    week = _DAYS * DAY_S
+    known = read_series(store)
+    series = [one for one in known.values() if not one.segment][:_MOST_ROWS]
+    scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, _BY, None, (), now)
+    evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
+    incidents = read_incidents(store, [one.id for one in series])
+    open_drops = {
+        (one.service, one.environment, one.judge, one.metric): (one, incidents[one.id])
+        for one in series
+        if one.id in incidents
+    }
+    reasons: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+    for service, judge, reason, count in index.query(
+        "SELECT service, judge, reason, count(*) FROM verdicts WHERE reason != '' GROUP BY 1, 2, 3 ORDER BY 4 DESC"
+    ):
+        reasons[service, judge].append((reason, count))
+    costs = {
+        (service, judge): cost
+        for service, judge, cost in index.query("SELECT service, judge, sum(cost) FROM verdicts GROUP BY 1, 2")
+    }
+    report = make_report(scope, evidence)
+    panels = [_panel(report, row, reasons, costs, open_drops) for row in report.rows[:_MOST_ROWS]]
+    panels.sort(key=lambda panel: (not panel.since, not panel.falls, panel.row.share is None, panel.title))
+    return Overview(*_headline(panels, open_drops), panels, time.time())
+
+
+def _panel(
+    report: Report,
+    row: Row,
+    reasons: Mapping[tuple[str, str], list[tuple[str, int]]],
+    costs: Mapping[tuple[str, str], float | None],
+    open_drops: Mapping[tuple[str, str, str, str], tuple[Series, Incident]],
+) -> Panel:
+    labels = row.labels
+    pair = labels["service"], labels["judge"]
+    drop = open_drops.get((*pair[:1], labels.get("environment", ""), pair[1], labels["metric"]))
+    return Panel(
+        row,
+        chart(report, row) if row.points else None,
+        [(one.begins_at.timestamp(), one.share.value, one.share.low, one.share.high) for one in row.points],
+        reasons.get(pair, []),
+        costs.get(pair),
+        row.difference is not None and row.difference.high < 0 and row.difference.value <= -_FALL,
+        "" if drop is None else utc_minute(drop[1].since * FIVE_MINUTES_S),
+    )
+
+
+def _headline(
+    panels: Sequence[Panel], open_drops: Mapping[tuple[str, str, str, str], tuple[Series, Incident]]
+) -> tuple[str, bool]:
+    """Say what got worse, since when, and how sure; return whether something did."""
+    if not panels:
+        return "No verdict has been counted yet: publish traces, and run a worker with the role monitor.", False
+    more = sum(panel.falls or bool(panel.since) for panel in panels) - 1
+    others = f" {more} more below." if more > 0 else ""
+    if open_drops:
+        (service, environment, judge, metric), (_, drop) = max(open_drops.items(), key=lambda one: one[1][1].size)
+        name = " ".join(filter(None, (judge if metric == judge else f"{judge} {metric}", "of", service, environment)))
+        low, high, since = (utc_minute(at * FIVE_MINUTES_S) for at in (drop.low, drop.high, drop.since))
+        fell = f"{name} got worse by about {100 * drop.size:.0f} points since {since} UTC"
+        part = f" The part that fell is {drop.segment}." if "=" in drop.segment else ""
+        sure = f"(with 90 % certainty between {low} and {high}); the monitor's alarm is open."
+        return f"{fell} {sure}{part}{others}", True
+    for panel in sorted(panels, key=lambda panel: panel.row.difference.value if panel.row.difference else 0.0):
+        found, share = panel.row.difference, panel.row.share
+        if panel.falls and found is not None and share is not None:
+            fewer = (
+                f"{100 * share.value:.0f} % pass this week, {-100 * found.value:.1f} points fewer than the week before"
+            )
+            sure = f"(95 % interval {-100 * found.high:.1f} to {-100 * found.low:.1f})"
+            begun = began(panel.row.points)
+            since = f", since about {begun:%d %B}" if begun else ""
+            return f"{panel.title} got worse{since}: {fewer} {sure}.{others}", True
+    compared = sum(panel.row.compared is not None for panel in panels)
+    if not compared:
+        return f"{len(panels)} judged qualities, and no verdicts of the week before to compare with.", False
+    return f"Nothing got worse beyond its 95 % interval: {compared} qualities compared with the week before.", False
+
+
+def began(points: Sequence[Point]) -> dt.datetime | None:
+    """Return the day or hour from which on points are lower: the split in two shares with the largest likelihood.
+
+    None without a split that explains them better than one share does (a likelihood ratio of 15, as for 95 %).
+    """
+
+    def likelihood(some: Sequence[Point]) -> float:
+        judged = sum(one.judgements for one in some)
+        passed = sum(one.share.value * one.judgements for one in some)
+        parts = ((passed, passed / judged), (judged - passed, 1 - passed / judged)) if judged else ()
+        return sum(count * math.log(share) for count, share in parts if share > 0)
+
+    best: tuple[float, dt.datetime | None] = (_SPLIT_GAIN, None)
+    whole = likelihood(points)
+    for place in range(1, len(points)):
+        before, after = points[:place], points[place:]
+        gain = likelihood(before) + likelihood(after) - whole
+        means = [sum(one.share.value for one in some) / len(some) for some in (before, after)]
+        if gain > best[0] and means[1] < means[0]:
+            best = gain, after[0].begins_at
+    return best[1]
+
+
+def read_funnel(store: Store) -> Funnel:
+    """Lay out the accounting as stages."""
+    account = summed([read_account(one) for one in store.answering])
+    arrived = account.published - account.dropped - account.unread - account.cut_off - account.lost_by_redis
+    traces = [
+        _stage("published", account.published, "by services", account, _UNREAD),
+        _stage("arrived", arrived, "read by a worker", account, _NOT_SAMPLED),
+        _stage("sampled", account.sampled, "chosen by rules", account, {}),
+    ]
+    judged = account.scored + account.abstained + account.unscored
+    evaluations = [
+        _stage("chosen", account.chosen, "of sampled traces, one for each judge and model", account, _NOT_JUDGED),
+        _stage("judged", judged, "with a verdict", account, _NOT_SCORED),
+        _stage("scored", account.scored, "with a score", account, {}),
+    ]
+    pending, behind = Counter[str](), Counter[str]()
+    for one in store.answering:
+        groups = groups_of(one, one.keys.verdicts)
+        pending.update(groups)
+        behind.update({name: found.lag for name, found in measure(one, groups=tuple(groups)).outbox.items()})
+    exports = [(name, behind[name], waiting) for name, waiting in sorted(pending.items()) if name in behind]
+    return Funnel(traces, evaluations, exports, account.lost)
+
+
+_UNREAD: Final = {
+    "dropped": "the SDK could not hand them over: tracejudge doctor says why",
+    "cut_off": "the caps of the stream removed them unread: raise max_stream, or add workers",
+    "lost_by_redis": "Redis lost them: set appendonly",
+    "unread": "wait to be read",
+}
+_NOT_SAMPLED: Final = {
+    "invalid": "are no traces: tracejudge invalid lists them",
+    "duplicate": "were published twice",
+    "no_rule": "match no rule",
+    "not_sampled": "were not drawn by the rates of the rules",
+    "shed": "were not judged because their judge model was away: tracejudge replay judges them",
+}
+_NOT_JUDGED: Final = {
+    "waiting": "wait in batches",
+    "dead": "were given up: tracejudge dead list shows them",
+    "removed": "were forgotten or dropped",
+}
+_NOT_SCORED: Final = {"abstained": "the judge gave no opinion", "unscored": "have no score"}
+
+
+def _stage(name: str, total: int, meaning: str, account: Account, losses: Mapping[str, str]) -> Stage:
+    """Make a stage, with what of it does not come to the next one, each with its reasons."""
+    found = []
+    for loss, why in losses.items():
+        if amount := getattr(account, loss):
+            reasons = (
+                f"{reason.partition(':')[2]} {count:,}"
+                for reason, count in account.reasons.items()
+                if reason.startswith(f"{loss}:")
+            )
+            found.append((loss, amount, "; ".join((why, *reasons))))
+    return Stage(name, total, meaning, found)

@@ -1,0 +1,391 @@
+"""The routes of the board. Pages are made on the server; without JavaScript all of them work."""
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+from urllib.parse import parse_qsl, urlencode
+
+import jinja2
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from judges.core.judge import JudgeFailedError
+from judges.core.prompt import neutralise
+from judges.core.verdict import Origin
+from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
+from worker.base.lookup.lookup import Dataset
+from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
+from worker.core.config.redaction import UserKeys, hashed_user
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.storage.client import Store, StoreError
+from worker.core.telemetry.metrics import BoardMetrics
+from worker.features.board.access import Access, Guard, form_token, is_form_token
+from worker.features.board.index import (
+    NEWEST_FIRST,
+    VerdictIndex,
+    condition,
+    is_drawn,
+    leading_score,
+)
+from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
+from worker.features.board.overview import OverviewThread
+from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
+from worker.features.labels.answers import Answer, Said, read_answers, submit, tally
+from worker.features.report.html import TEMPLATES
+
+_PAGE: Final = 50
+_MOST_SAVED: Final = 1_000
+_MAX_FORM_BYTES: Final = 64 * 1024
+_MAX_SKIPPED: Final = 1_000
+_SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
+_NOT_PASSED: Final = "not passed"
+_HERE: Final = Path(__file__).parent
+_SAID: Final = {"pass": "pass", "fail": "fail", "cannot_tell": "cannot tell"}
+
+
+class _PageError(Exception):
+    """A page cannot be shown; the status and a text for the reader."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Board:
+    """The pages, and what they need."""
+
+    def __init__(
+        self, store: Store, settings: Settings, access: Access, index: VerdictIndex, overview: OverviewThread
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._access = access
+        self._index = index
+        self._overview = overview
+        self._pages = VerdictPages(store, settings)
+        self._queue = LabelQueue(store, index)
+        self._user_keys = UserKeys(settings, store)
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader((_HERE / "templates", TEMPLATES)),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+        )
+        self._templates.filters.update(moment=moment, plain=neutralise, by_anchor=by_anchor)
+        self._templates.filters.update(outcome=outcome_of, leading=leading_score)
+        # Browsers keep these files for long: another content has another address.
+        names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
+        digest = hashlib.blake2b(b"".join(path.read_bytes() for path in names), digest_size=6).hexdigest()
+        self._templates.globals.update(static=f"/static/{digest}", links=bool(settings.board.links))
+        self._static = f"/static/{digest}"
+
+    def app(self, metrics: BoardMetrics) -> Guard:
+        """Return the application."""
+        routes = [
+            Route("/", self._guarded(self.overview_page)),
+            Route("/verdicts", self._guarded(self.verdicts_page)),
+            Route("/verdicts.jsonl", self._guarded(self.dataset)),
+            Route("/verdicts/{evaluation_id}", self._guarded(self.verdict_page)),
+            Route("/verdicts/{evaluation_id}/request", self._guarded(self.request_page)),
+            Route("/funnel", self._guarded(self.funnel_page)),
+            Route("/labels", self._guarded(self.labels_page)),
+            Route("/labels", self.answer, methods=["POST"]),
+            Route("/health", self.health),
+            Mount(self._static, StaticFiles(directory=_HERE / "static")),
+        ]
+        handlers = {404: self._not_found, 405: self._not_found}
+        app = Starlette(routes=routes, exception_handlers=cast("Any", handlers))
+        app.router.redirect_slashes = False  # a redirect goes to the host that the client names
+        return Guard(app, self._access, metrics)
+
+    # --- pages ---
+
+    def overview_page(self, request: Request) -> Response:
+        """Show what got worse, and all shares."""
+        return self._page(
+            request, "overview.html", overview=self._overview.overview, loading=not self._index.is_complete
+        )
+
+    def funnel_page(self, request: Request) -> Response:
+        """Show where traces and evaluations went."""
+        return self._page(request, "funnel.html", funnel=self._overview.funnel)
+
+    def verdicts_page(self, request: Request) -> Response:
+        """List verdicts, the newest first."""
+        wanted, form = _filter(request.query_params)
+        before = request.query_params.get("before", "")
+        names = self._index.select(wanted, limit=_PAGE + 1, before=before)
+        query = {name: value for name, value in request.query_params.items() if value and name != "before"}
+        older = f"/verdicts?{urlencode({**query, 'before': names[_PAGE - 1]})}" if len(names) > _PAGE else ""
+        return self._page(
+            request,
+            "verdicts.html",
+            listed=self._index.read(names[:_PAGE]).values(),
+            form=form,
+            spans=list(_SPANS),
+            older=older,
+            saved=f"/verdicts.jsonl?{urlencode(query)}",
+            outcomes=(_NOT_PASSED, *get_args(VerdictOutcome)),
+            origins=get_args(Origin),
+            names=self._index.names(),
+            loading=not self._index.is_complete,
+        )
+
+    def verdict_page(self, request: Request) -> Response:
+        """Show one verdict with the text of its trace."""
+        entry = self._entry(request)
+        found = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
+        siblings = self._index.read(self._index.select(VerdictFilter(traces=(entry.verdict.trace_id,)), limit=20))
+        return self._page(
+            request,
+            "verdict.html",
+            entry=entry,
+            verdict=entry.verdict,
+            figures=figures(entry),
+            details=further_details(entry.verdict.details),
+            trace=None if found is None else self._pages.page(entry.verdict, found),
+            elsewhere=self._pages.links(entry.verdict),
+            whole=bool(request.query_params.get("whole")),
+            siblings=[one for one in siblings.values() if one.verdict.evaluation_id != entry.verdict.evaluation_id],
+        )
+
+    def request_page(self, request: Request) -> Response:
+        """Show the request as the installed judge renders it."""
+        verdict = self._entry(request).verdict
+        found = self._pages.trace(verdict)
+        judge = self._pages.judge(verdict.judge, verdict.judge_model)
+        messages, why = list[tuple[str, str]](), "The text of the trace is gone from the stream."
+        if found is not None:
+            try:
+                messages, why = self._pages.request(verdict, found.trace), ""
+            except JudgeFailedError as error:
+                why = str(error)
+        return self._page(
+            request,
+            "request.html",
+            verdict=verdict,
+            messages=[(role, neutralise(text)) for role, text in messages],
+            why=why,
+            installed="" if judge is None else judge.version[:8],
+            version=verdict.judge_version[:8],
+        )
+
+    def dataset(self, request: Request) -> Response:
+        """Send the selected traces as JSON lines."""
+        wanted, _ = _filter(request.query_params)
+        where, values = condition(wanted)
+        newest = f"SELECT trace_id FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT {_MOST_SAVED}"  # noqa: S608 - constants
+        chosen = wanted._replace(trace_ids=frozenset(name for (name,) in self._index.query(newest, values)))
+        dataset = Dataset(self._store, self._settings, chosen, limit=_MOST_SAVED)
+
+        def lines() -> Iterator[bytes]:
+            for row in dataset.rows():
+                yield msgspec.json.encode(row) + b"\n"
+
+        name = f"tracejudge-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.jsonl"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
+
+    def labels_page(self, request: Request) -> Response:
+        """Ask the next question of the queue."""
+        params = request.query_params
+        user = self._annotator(request, params.get("as", ""))
+        queue = _queue(params)
+        answers = read_answers(self._store)
+        skipped = frozenset(params.get("skip", "").split(",")[-_MAX_SKIPPED:]) - {""}
+        question = self._chosen(params, queue) or self._queue.next(queue, self._hash(user), answers, skipped)
+        mine = [one for given in answers.values() for one in given if one.annotator == self._hash(user)]
+        last = max(mine, key=lambda one: one.answered_at, default=None)
+        context: dict[str, Any] = {"question": question, "texts": None, "previous": None, "gone": False}
+        if question is not None:
+            found = self._pages.trace(question.entry.verdict, whole=bool(params.get("whole")))
+            context["gone"] = found is None
+            if found is not None:
+                context["texts"] = self._pages.page(question.entry.verdict, found, explained=False)
+            known = answers.get(question.label_id, ())
+            context["previous"] = next((one for one in known if one.annotator == self._hash(user)), None)
+            context["asks"], context["passes"] = self._asked(question)
+        of_queue = {
+            name: given
+            for name, given in answers.items()
+            if queue.judge in {"", given[0].judge}
+            and queue.service in {"", given[0].service}
+            # Failures that somebody looked for say nothing of how often the judge is right.
+            and (queue.kind != "random" or any(isinstance(one.drawn, float) for one in given))
+        }
+        query = {"kind": queue.kind, "service": queue.service, "judge": queue.judge, "as": params.get("as", "")}
+        name = "" if question is None else question.label_id
+        of_question = {} if question is None else {"answer": question.entry.verdict.evaluation_id, "whole": "1"}
+        return self._page(
+            request,
+            "labels.html",
+            queue=queue,
+            rate=self._queue.rate(queue),
+            rates=RATES,
+            kinds=KINDS,
+            names=self._index.names(),
+            user=user,
+            asked_as=params.get("as", ""),
+            token=form_token(self._user_keys.current(), user),
+            tally=tally(of_queue),
+            skip=f"/labels?{urlencode({**query, 'rate': params.get('rate', ''), 'skip': ','.join([*skipped, name])})}",
+            search="" if params.get("whole") else f"/labels?{urlencode({**query, **of_question})}",
+            back=f"/labels?{urlencode({**query, 'answer': last.evaluation_id})}" if last else "",
+            last=last if params.get("done") else None,
+            said=_SAID,
+            loading=not self._index.is_complete,
+            **context,
+        )
+
+    async def answer(self, request: Request) -> Response:
+        """Store an answer; the reply comes after Redis has it."""
+        length = request.headers.get("content-length", "")
+        if not length.isdigit() or int(length) > _MAX_FORM_BYTES:
+            return self._error(request, 413, "The form is too large.")
+        form = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
+        return await run_in_threadpool(self._guarded(lambda one: self._stored(one, form)), request)
+
+    def _stored(self, request: Request, form: Mapping[str, str]) -> Response:
+        user = self._annotator(request, form.get("as", ""))
+        if not is_form_token(form.get("token", ""), self._user_keys.current(), user):
+            raise _PageError(
+                403, "This form is not of this board, or of another user. Go back, reload, and answer again."
+            )
+        said = form.get("said", "")
+        if said not in _SAID:
+            raise _PageError(400, "Choose pass, fail or cannot tell.")
+        entry = self._index.find(form.get("evaluation_id", ""))
+        metric, score = ("", None) if entry is None else leading_score(entry.verdict)
+        if entry is None or score is None or score.passed is None:
+            raise _PageError(404, "This verdict is no longer in the outbox, so the answer was not stored.")
+        verdict = entry.verdict
+        try:
+            drawn = float(form.get("drawn", ""))
+        except ValueError:
+            drawn = 0.0
+        answer = Answer(
+            trace_id=verdict.trace_id,
+            judge=verdict.judge,
+            metric=metric,
+            said=cast("Said", said),
+            # Not what the form says alone: an address can name any verdict.
+            drawn=drawn if drawn in RATES and is_drawn(verdict, drawn) else "queue",
+            annotator=self._hash(user),
+            answered_at=self._store.now_ms() / 1000,
+            evaluation_id=verdict.evaluation_id,
+            judge_version=verdict.judge_version,
+            judge_model=verdict.judge_model,
+            service=verdict.service,
+            judged=score.passed,
+            span_id=verdict.span_id or "",
+            note=form.get("note", "").strip()[:MAX_TEXT_CHARS],
+            excerpt=form.get("excerpt", "").strip()[:MAX_TEXT_CHARS],
+            session_id=verdict.session_id,
+            user_id=verdict.user_id,
+        )
+        found = self._pages.trace_anywhere(verdict)
+        if found is not None and self._settings.keep_labelled and found.source != "label":
+            # Before the label: one without a copy cannot be exported as a whole.
+            keep_trace(self._store, found.trace, self._settings.max_labelled_bytes)
+        submit(self._store, answer, verdict)
+        kept = {name: form.get(name, "") for name in ("kind", "service", "judge", "rate", "as", "skip")}
+        query = urlencode({**{name: value for name, value in kept.items() if value}, "done": answer.label_id})
+        return RedirectResponse(f"/labels?{query}", 303)
+
+    def health(self, _request: Request) -> Response:
+        """Say whether the whole outbox was read."""
+        return Response("ready\n" if self._index.is_complete else "loading\n", media_type="text/plain")
+
+    # --- parts ---
+
+    def _entry(self, request: Request) -> OutboxEntry:
+        entry = self._index.find(request.path_params["evaluation_id"])
+        if entry is None:
+            raise _PageError(404, "This verdict is not in the outbox: it was trimmed, forgotten, or never written.")
+        return entry
+
+    def _chosen(self, params: QueryParams, queue: Queue) -> Question | None:
+        """Return the question of an evaluation that a link names."""
+        entry = self._index.find(params["answer"]) if params.get("answer") else None
+        score = None if entry is None else leading_score(entry.verdict)[1]
+        if entry is None or score is None or score.passed is None:
+            return None
+        return Question(entry, self._queue.rate(queue) if queue.kind == "random" else "queue")
+
+    def _asked(self, question: Question) -> tuple[str, str]:
+        """Return the judge's question, and the rule by which its metric passes; empty where they are not known."""
+        judge = self._pages.judge(question.entry.verdict.judge, question.entry.verdict.judge_model)
+        known = () if judge is None else judge.metrics
+        rule = next((metric.passes for metric in known if metric.name == question.metric), "")
+        return "" if judge is None else judge.asks, rule
+
+    def _annotator(self, request: Request, given: str) -> str:
+        """Return the name of the user, or the name that the form gives where nobody has to sign in."""
+        user: str = request.state.user
+        return user or given.strip()[:100] or "anonymous"
+
+    def _hash(self, user: str) -> str:
+        return hashed_user(user, self._user_keys.current()) or ""
+
+    def _page(self, request: Request, name: str, **context: Any) -> Response:
+        """Render a page, with an ETag by which polling costs no transfer."""
+        text = self._templates.get_template(name).render(
+            path=request.url.path, user=context.pop("user", request.state.user), **context
+        )
+        body = text.encode("utf-8", "replace")
+        tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"ETag": tag})
+        return Response(body, media_type="text/html; charset=utf-8", headers={"ETag": tag})
+
+    def _error(self, request: Request, status: int, text: str) -> Response:
+        page = self._templates.get_template("error.html").render(
+            path=request.url.path, user=getattr(request.state, "user", ""), status=status, text=text
+        )
+        return Response(page, status, media_type="text/html; charset=utf-8")
+
+    def _not_found(self, request: Request, _error: Exception) -> Response:
+        return self._error(request, 404, "There is no such page.")
+
+    def _guarded(self, make: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """Show an error as a page, in words."""
+
+        def answer(request: Request) -> Response:
+            try:
+                return make(request)
+            except _PageError as error:
+                return self._error(request, error.status, str(error))
+            except StoreError as error:
+                return self._error(request, 503, f"Redis does not answer ({error}). Nothing was stored.")
+
+        return answer
+
+
+def _filter(params: QueryParams) -> tuple[VerdictFilter, Mapping[str, str]]:
+    """Read the filter of a page, and the values of its form; an unknown span accepts all."""
+    names = ("service", "judge", "trace_id", "outcome", "origin", "since")
+    form = {name: params.get(name, "").strip()[:200] for name in names}
+    outcomes: Collection[str]
+    services, judges, traces, outcomes = ((form[name],) if form[name] else () for name in names[:4])
+    if form["outcome"] == _NOT_PASSED:
+        outcomes = FAILED
+    since_ms = int((time.time() - _SPANS[form["since"]]) * 1000) if form["since"] in _SPANS else None
+    return VerdictFilter(services, judges, form["origin"] or None, outcomes, traces=traces, since_ms=since_ms), form
+
+
+def _queue(params: QueryParams) -> Queue:
+    kind = params.get("kind", "random")
+    rate = 0.0
+    with contextlib.suppress(ValueError):
+        rate = float(params.get("rate", ""))
+    kind = kind if kind in KINDS else "random"
+    return Queue(cast("Kind", kind), params.get("service", "")[:200], params.get("judge", "")[:200], rate)

@@ -1,0 +1,305 @@
+"""What the page of a verdict shows: its texts divided into marked parts, its figures, and the request of its judge."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from judges.core.judge import Judge, JudgeFailedError
+from judges.core.prompt import neutralise, render
+from judges.core.verdict import Verdict
+from judges.registry import configured
+from tracejudge import Trace
+from worker.base.lookup.explanation import OUTCOMES, Explanation, Place, explain
+from worker.base.lookup.lookup import FoundTrace, TraceLookup
+from worker.base.lookup.verdict_filter import outcome_of
+from worker.core.config.graders import Graders
+from worker.core.config.redaction import Redaction
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.storage.client import Store
+
+_SEARCHED: Final = 4_000
+MAX_TEXT_CHARS: Final = 200_000
+_MAX_DOCUMENTS: Final = 200
+_MAX_REQUEST_CHARS: Final = 500_000
+
+
+class Part(NamedTuple):
+    """A part of a text.
+
+    Attributes:
+        text: Its text; signs that are not visible are written as such.
+        kinds: Classes of the style sheet: `S`, `U`, `C`, `N` of a sentence, `relevant`, `used`, `evidence`.
+        mark: Letters shown before it, so that colour is not needed.
+        id: The anchor of its evidence, empty without one.
+        target: Where a click leads: the anchor of its first evidence.
+        note: What the mark means.
+    """
+
+    text: str
+    kinds: str = ""
+    mark: str = ""
+    id: str = ""
+    target: str = ""
+    note: str = ""
+
+
+class Proof(NamedTuple):
+    """An evidence of a sentence: its text, whether it was found, and links to its places with their names."""
+
+    text: str
+    found: bool
+    links: Sequence[tuple[str, str]]
+    looked_up: bool
+
+
+class SentenceLine(NamedTuple):
+    """A sentence with its outcome and evidence."""
+
+    letter: str
+    outcome: str
+    text: str
+    note: str
+    proofs: Sequence[Proof]
+
+
+class ShownDocument(NamedTuple):
+    """A document with its marked parts, and its own result where the judge has one."""
+
+    rank: int
+    name: str
+    parts: Sequence[Part]
+    result: str
+
+
+class TracePage(NamedTuple):
+    """The texts of a trace as one verdict explains them."""
+
+    trace: Trace
+    source: str
+    answer: Sequence[Part]
+    sentences: Sequence[SentenceLine]
+    documents: Sequence[ShownDocument]
+    more_documents: int
+    same_version: bool
+
+
+class VerdictPages:
+    """Makes the pages of verdicts; texts are redacted by `[redact]`."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._redaction = Redaction.of(settings.redact)
+        self._graders = Graders(settings, configured(settings.judges))
+
+    def judge(self, name: str, judge_model: str) -> Judge | None:
+        """Return the installed judge as a judge model is asked."""
+        return self._graders.judge(name, judge_model)
+
+    def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
+        """Find the redacted trace of a verdict; None where its text is gone.
+
+        Args:
+            verdict: The verdict.
+            whole: Whether the whole stream is searched, which takes seconds, not only near the times of the verdict.
+        """
+        lookup = TraceLookup(self._store, self._settings)
+        if whole:
+            published = lookup.find({verdict.trace_id}).get(verdict.trace_id, [])
+            found = next((one for one in published if one.trace.span_id == verdict.span_id), None)
+        else:
+            found = lookup.near(verdict, _SEARCHED)
+        if found is not None and self._redaction is not None:
+            found = found._replace(trace=self._redaction.trace(found.trace))
+        return found
+
+    def trace_anywhere(self, verdict: Verdict) -> FoundTrace | None:
+        """Find the redacted trace of a verdict, if need be in the whole stream."""
+        return self.trace(verdict) or self.trace(verdict, whole=True)
+
+    def page(self, verdict: Verdict, found: FoundTrace, *, explained: bool = True) -> TracePage:
+        """Lay out the texts of a trace.
+
+        Args:
+            verdict: The verdict.
+            found: Its trace.
+            explained: Whether what the verdict says is shown; without it only the texts are.
+        """
+        explanation, judge = Explanation(), self.judge(verdict.judge, verdict.judge_model)
+        if explained and "session" not in verdict.details:
+            try:
+                explanation = explain(verdict, found.trace, judge)
+            except JudgeFailedError:
+                explanation = Explanation()
+        trace = found.trace
+        context = [one if isinstance(one, str) else one.text for one in trace.context or ()]
+        anchors, spans = _anchors(explanation, len(context))
+        results = {one.rank: one for one in explanation.documents}
+        shown = []
+        for rank, document in enumerate((trace.context or ())[:_MAX_DOCUMENTS], 1):
+            result = results.get(rank)
+            said = "" if result is None else {True: "relevant", False: "not relevant", None: "unknown"}[result.passed]
+            name = "" if isinstance(document, str) else document.id or document.source or ""
+            why = f"{said}: {result.rationale}" if result is not None and result.rationale else said
+            shown.append(ShownDocument(rank, name, divide(context[rank - 1], spans[rank - 1]), why))
+        lines = []
+        for one in explanation.sentences:
+            proofs = []
+            for each in one.evidence:
+                links = dict.fromkeys((anchors[at], f"document {at.document + 1}") for at in each.places)
+                proofs.append(Proof(each.text, each.found, list(links), each.looked_up))
+            lines.append(SentenceLine(one.letter, OUTCOMES[one.letter], one.text, one.note, proofs))
+        return TracePage(
+            trace,
+            found.source,
+            divide(trace.output, _of_answer(explanation, anchors)),
+            lines,
+            shown,
+            max(0, len(context) - _MAX_DOCUMENTS),
+            judge is not None and judge.version == verdict.judge_version,
+        )
+
+    def request(self, verdict: Verdict, trace: Trace) -> list[tuple[str, str]]:
+        """Return the messages of the first request as the installed judge renders them now, by role.
+
+        Raises:
+            JudgeFailedError: The judge cannot render this trace.
+        """
+        judge = self.judge(verdict.judge, verdict.judge_model)
+        if judge is None:
+            raise JudgeFailedError(f"no judge {verdict.judge} is installed here")
+        if judge.run is not None:
+            raise JudgeFailedError(f"{judge.name} judges in Python and asks no model")
+        prompts = judge.prompts(judge.prepare(trace))
+        found = [(one.role, one.content[:_MAX_REQUEST_CHARS]) for one in render(prompts[0])] if prompts else []
+        questions = [("question", one.instructions) for one in prompts[0].questions] if prompts else []
+        if len(prompts) > 1:
+            questions.append(("note", f"{len(prompts) - 1} further requests differ in their material only."))
+        return [*found, *questions]
+
+    def links(self, verdict: Verdict) -> list[tuple[str, str]]:
+        """Return links to the trace elsewhere, by name."""
+        values = {
+            "trace_id": verdict.trace_id,
+            "span_id": verdict.span_id or "",
+            "session_id": verdict.session_id or "",
+            "service": verdict.service,
+        }
+        quoted = {name: quote(value, safe="") for name, value in values.items()}
+        return [(name, template.format(**quoted)) for name, template in self._settings.board.links.items()]
+
+
+class Span(NamedTuple):
+    """A part of a text to mark."""
+
+    start: int
+    end: int
+    part: Part
+
+
+def divide(text: str, spans: Iterable[Span]) -> list[Part]:
+    """Divide a text at the ends of spans; where some overlap, the part has the kinds and marks of all of them."""
+    ordered = sorted(spans)
+    text, is_cut = text[:MAX_TEXT_CHARS], len(text) > MAX_TEXT_CHARS
+    cuts = sorted({0, len(text), *(at for span in ordered for at in (span.start, span.end) if at < len(text))})
+    parts, open_spans, position = list[Part](), list[Span](), 0
+    for start, end in pairwise(cuts):
+        open_spans = [span for span in open_spans if span.end > start]
+        begun = []
+        while position < len(ordered) and ordered[position].start <= start:
+            begun.append(ordered[position])
+            position += 1
+        open_spans += [span for span in begun if span.end > start]
+        kinds = " ".join(dict.fromkeys(span.part.kinds for span in open_spans if span.part.kinds))
+        parts.append(
+            Part(
+                neutralise(text[start:end]),
+                kinds,
+                "".join(dict.fromkeys(span.part.mark for span in begun)),
+                next((span.part.id for span in open_spans if span.part.id), ""),
+                next((span.part.target for span in open_spans if span.part.target), ""),
+                ", ".join(dict.fromkeys(span.part.note for span in open_spans if span.part.note)),
+            )
+        )
+    if is_cut:
+        parts.append(Part(f" […cut after {MAX_TEXT_CHARS:,} characters]"))
+    return parts
+
+
+def by_anchor(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
+    """Group parts that belong to one anchor, so that a click lights all of them."""
+    return [(anchor, list(group)) for anchor, group in groupby(parts, key=lambda part: part.id)]
+
+
+def figures(entry: OutboxEntry) -> list[tuple[str, str]]:
+    """Return the figures of a verdict with their names, as text."""
+    verdict = entry.verdict
+    cost = "unknown" if verdict.cost_usd is None else f"{verdict.cost_usd:.6g} USD"
+    found = [
+        ("outcome", outcome_of(entry)),
+        ("judge", f"{verdict.judge}, version {verdict.judge_version[:8]}"),
+        ("judge model", verdict.judge_model),
+        ("service", " ".join(filter(None, (verdict.service, verdict.environment, verdict.release, verdict.name)))),
+        ("model", verdict.model or ""),
+        ("judged", f"{moment(verdict.started_at)} UTC in {verdict.duration_s:.2f} s"),
+        ("sampled", f"{verdict.origin}, probability {verdict.probability:g}, weight {verdict.weight:g}"),
+        ("cost", f"{cost}, {verdict.input_tokens:,} + {verdict.output_tokens:,} tokens"),
+        ("attempts", str(verdict.attempts)),
+        ("trace", verdict.trace_id),
+        ("span", verdict.span_id or ""),
+        ("session", verdict.session_id or ""),
+        ("evaluation", verdict.evaluation_id),
+    ]
+    return [(name, neutralise(value)) for name, value in found if value]
+
+
+def further_details(details: Mapping[str, object]) -> str:
+    """Return what a verdict's details hold besides sentences and documents, as JSON."""
+    hidden = {"sentences", "sentence_support", "documents", "spans", "relevant", "utilized"}
+    rest = {name: value for name, value in details.items() if name not in hidden}
+    return neutralise(msgspec.json.format(msgspec.json.encode(rest), indent=2).decode()) if rest else ""
+
+
+def moment(at: float) -> str:
+    """Write a time in seconds since the epoch, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
+def _anchors(explanation: Explanation, documents: int) -> tuple[dict[Place, str], list[list[Span]]]:
+    """Name the places of the evidence, of which those that overlap are one, and list the spans of each document."""
+    spans: list[list[Span]] = [[] for _ in range(documents)]
+    anchors: dict[Place, str] = {}
+    places = sorted({at for one in explanation.sentences for each in one.evidence for at in each.places})
+    number, merged = 0, list[Place]()
+    for at in places:
+        if merged and merged[-1].document == at.document and at.start < merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, at.end))
+        else:
+            number += 1
+            merged.append(at)
+        anchors[at] = f"evidence-{number}"
+    for name, at in enumerate(merged, 1):
+        spans[at.document].append(Span(at.start, at.end, Part("", "evidence", id=f"evidence-{name}", note="evidence")))
+    for one in explanation.document_sentences:
+        if one.place is not None:
+            kinds = " ".join(word for word, is_so in (("relevant", one.relevant), ("used", one.used)) if is_so)
+            mark = "R" * one.relevant + "U" * one.used
+            note = ": ".join(filter(None, (kinds.replace(" ", " and "), one.note)))
+            part = Part("", kinds, mark, note=note)
+            spans[one.place.document].append(Span(one.place.start, one.place.end, part))
+    return anchors, spans
+
+
+def _of_answer(explanation: Explanation, anchors: Mapping[Place, str]) -> list[Span]:
+    found = []
+    for one in explanation.sentences:
+        if one.place is not None:
+            first = next((anchors[at] for each in one.evidence for at in each.places), "")
+            part = Part("", one.letter, one.letter, target=first, note=OUTCOMES[one.letter])
+            found.append(Span(one.place.start, one.place.end, part))
+    return found

@@ -1,0 +1,1 @@
+"""Budgets of judge calls: rates that follow them, and reservations."""

@@ -1,0 +1,318 @@
+"""Keeps budgets: the rates of rules are reduced, from past costs alone, so that each budget lasts until its end.
+
+The demand is the cost at full rates. It is expected to follow the forecast, which is made of former days, times the
+ratio of the last hour to its forecast. A rate is halved as often as necessary. A trace never decides about its own
+rate, so verdicts that are weighted by 1/probability stay unbiased.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import msgspec
+
+from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.series import DAY_S, HOUR_S
+from worker.core.config.rule_checks import models_of_judge
+from worker.core.config.settings import NANO, Budget, Rule, Settings
+from worker.core.storage.client import Store
+from worker.core.telemetry.metrics import Metrics
+from worker.features.budgets.rates import Rates, read_segments
+
+BIN_S: Final = 300
+BINS: Final = 288
+UNITS: Final = ("usd", "tokens")
+MIN_FACTOR: Final = 2.0**-12
+"""A rate is never 0: without verdicts nothing would show that money is left."""
+NOT_REDUCED: Final = 10
+"""The priority of costs that no rate changes, above those of all rules."""
+_FORECAST_TTL_S: Final = 7 * DAY_S
+# The rest is kept for calls in flight whose cost is above their reservation.
+_USABLE: Final = 0.99
+_KEPT: Final = 0.7
+_SMOOTHED_BINS: Final = 3
+_LEAST_RATIO: Final = 0.2
+_MOST_RATIO: Final = 5.0
+# A shorter history says too little about a rate.
+_LEAST_HISTORY_S: Final = BIN_S
+_SEGMENT_HOURS: Final = 3
+_MOST_REDUCED: Final = 8.0
+_HALVINGS: Final = 40
+_UNTIL: Final = (DAY_S, HOUR_S)
+
+Demand = Mapping[int, Sequence[float]]
+"""The cost at full rates of each five minutes of yesterday and today, by priority."""
+
+
+class BudgetState(NamedTuple):
+    """What a budget has settled and reserved, in the order of script `budget_state`; USD in 10^-9, ``since`` in ms."""
+
+    usd_day: int = 0
+    usd_hour: int = 0
+    tokens_day: int = 0
+    tokens_hour: int = 0
+    usd_open: int = 0
+    tokens_open: int = 0
+    refused: int = 0
+    since: int = 0
+
+    def by_limit(self, budget: Budget) -> Iterator[tuple[str, int, int]]:
+        """Yield each limit that is set: its key, what is spent of it, and the limit, USD in 10^-9."""
+        keys = ("usd_per_day", "usd_per_hour", "tokens_per_day", "tokens_per_hour")
+        for key, spent, most in zip(keys, self, budget.limits, strict=False):
+            if most is not None:
+                yield key, spent, most
+
+
+def read_states(store: Store, names: Iterable[str]) -> tuple[dict[str, BudgetState], float]:
+    """Read what budgets have spent in the current periods, and the time in seconds since the epoch."""
+    known = list(names)
+    *states, stamp = store.run("budget_state", [key for name in known for key in store.keys.budget(name)], ())
+    found = {name: BudgetState(*(int(value or 0) for value in raw)) for name, raw in zip(known, states, strict=True)}
+    return found, int(stamp) / 1000
+
+
+class Forecasts(msgspec.Struct, array_like=True):
+    """The expected demand of each five minutes of a day, by unit, from the days before ``day``.
+
+    ``fixed`` is the part that no rate changes. It is expected separately: the other part is known the less precisely
+    the lower the rates are.
+    """
+
+    day: int = 0
+    reducible: dict[str, list[float]] = {}
+    fixed: dict[str, list[float]] = {}
+
+
+def next_forecast(former: Sequence[float], yesterday: Sequence[float]) -> list[float]:
+    """Return the forecast after one more day."""
+    if not former:
+        return list(yesterday)
+    return [_KEPT * old + (1 - _KEPT) * new for old, new in zip(former, yesterday, strict=True)]
+
+
+def next_forecasts(day: int, former: Forecasts, demand: Mapping[str, Demand]) -> Forecasts:
+    """Return the forecasts of a day, from those of the day before and its demand."""
+    made = Forecasts(day, {}, {})
+    for unit, of_unit in demand.items():
+        for forecasts, before, part in zip(
+            (made.reducible, made.fixed), (former.reducible, former.fixed), divided(of_unit), strict=True
+        ):
+            forecasts[unit] = next_forecast(before.get(unit, []), total_of(part)[:BINS])
+    return made
+
+
+def smoothed(forecast: Sequence[float]) -> list[float]:
+    """Average a forecast over fifteen minutes before and after; the day is a circle."""
+    width = 2 * _SMOOTHED_BINS + 1
+    circle = [*forecast[-_SMOOTHED_BINS:], *forecast, *forecast[:_SMOOTHED_BINS]]
+    sums = list(accumulate(circle, initial=0.0))
+    return [(after - before) / width for before, after in zip(sums, sums[width:], strict=False)]
+
+
+def expected(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:
+    """Return the expected demand from now to the end.
+
+    Args:
+        demand: Of each five minutes of yesterday and today, in all priorities.
+        forecast: Smoothed; empty on the first day.
+        now: Seconds since midnight.
+        end: At most the next midnight.
+        history_s: How long costs are known.
+    """
+    last_hour = _sum(demand, DAY_S + now - HOUR_S, DAY_S + now)
+    if forecast:
+        twice = [*forecast, *forecast]
+        of_last_hour = _sum(twice, DAY_S + now - HOUR_S, DAY_S + now)
+        if of_last_hour > 0:
+            ratio = min(_MOST_RATIO, max(_LEAST_RATIO, last_hour / of_last_hour))
+            return ratio * _sum(forecast, now, end)
+    known_s = min(HOUR_S, max(_LEAST_HISTORY_S, history_s))
+    return last_hour / known_s * (end - now)
+
+
+def factors(left: float, demand: Mapping[int, float]) -> dict[int, float]:
+    """Distribute what is left over priorities, the highest first; each factor is a power of two, at most 1."""
+    found = {}
+    for priority in sorted(demand, reverse=True):
+        wanted = demand[priority]
+        found[priority] = power_of_two(left / wanted if wanted > 0 else float(left >= 0))
+        left = max(0.0, left - wanted * found[priority])
+    return found
+
+
+def power_of_two(share: float) -> float:
+    """Return the largest power of two that is not above a share, within the bounds of a factor."""
+    if share <= MIN_FACTOR:
+        return MIN_FACTOR
+    return min(1.0, 2.0 ** math.floor(math.log2(share)))
+
+
+def budget_factors(
+    budget: Budget, state: BudgetState, demand: Mapping[str, Demand], forecasts: Forecasts, now_s: float
+) -> dict[int, float]:
+    """Return the factor of each priority: the smallest that any limit of the budget demands.
+
+    Args:
+        budget: The limits.
+        state: What is spent and reserved.
+        demand: By unit.
+        forecasts: Of former days.
+        now_s: Seconds since the epoch.
+    """
+    now, found = now_s % DAY_S, dict[int, float]()
+    settled = (state.usd_day, state.usd_hour, state.tokens_day, state.tokens_hour)
+    for number, (limit, spent) in enumerate(zip(budget.limits, settled, strict=True)):
+        if limit is None:
+            continue
+        unit, length = UNITS[number // 2], _UNTIL[number % 2]
+        reserved = (state.usd_open, state.tokens_open)[number // 2]
+        end, history_s = (now // length + 1) * length, now_s - state.since / 1000
+        reducible, fixed = divided(demand[unit])
+        wanted = expected(total_of(reducible), smoothed(forecasts.reducible.get(unit, [])), now, end, history_s)
+        apart = expected(total_of(fixed), smoothed(forecasts.fixed.get(unit, [])), now, end, history_s)
+        left = _USABLE * limit - spent - reserved - apart
+        for priority, factor in factors(left, by_priority(reducible, now, wanted)).items():
+            found[priority] = min(factor, found.get(priority, 1.0))
+    return found
+
+
+def divided(demand: Demand) -> tuple[Demand, Demand]:
+    """Divide a demand into the part that rates reduce, and the part that they do not."""
+    reducible = {priority: bins for priority, bins in demand.items() if priority != NOT_REDUCED}
+    return reducible, {priority: bins for priority, bins in demand.items() if priority == NOT_REDUCED}
+
+
+def total_of(demand: Demand) -> list[float]:
+    """Add up a demand over its priorities."""
+    return [sum(bins) for bins in zip(*demand.values(), strict=True)] or [0.0] * (2 * BINS)
+
+
+def by_priority(demand: Demand, now: float, wanted: float) -> dict[int, float]:
+    """Divide an expected demand among priorities as the last hour was, or the last day where that had none."""
+    for length in (HOUR_S, DAY_S):
+        recent = {priority: _sum(bins, DAY_S + now - length, DAY_S + now) for priority, bins in demand.items()}
+        if (whole := sum(recent.values())) > 0:
+            return {priority: wanted * one / whole for priority, one in recent.items()}
+    return dict.fromkeys(demand, 0.0)
+
+
+def _sum(bins: Sequence[float], begin: float, end: float) -> float:
+    """Add up bins between two times in seconds; the parts of the first and last one count in proportion."""
+    total, place = 0.0, int(begin // BIN_S)
+    while place * BIN_S < end and place < len(bins):
+        covered = min(end, (place + 1) * BIN_S) - max(begin, place * BIN_S)
+        total += bins[place] * covered / BIN_S
+        place += 1
+    return total
+
+
+def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
+    """Divide a rate over segments so that each has the same number of verdicts, as far as the bounds allow.
+
+    The mean rate remains. No segment has more than all its traces, or less than an eighth of the mean rate.
+
+    Args:
+        rate: The mean rate.
+        traces: How many traces each segment had.
+    """
+    if not 0 < rate < 1:
+        return {}
+    lowest, highest = rate / _MOST_REDUCED, 1.0
+    least, most = 0.0, float(sum(traces.values()))
+    # Half the interval each time: the mean rate rises with the verdicts of each segment.
+    for _ in range(_HALVINGS):
+        verdicts = (least + most) / 2
+        rates = {one: min(highest, max(lowest, verdicts / count)) for one, count in traces.items()}
+        if sum(rates[one] * count for one, count in traces.items()) > rate * sum(traces.values()):
+            most = verdicts
+        else:
+            least = verdicts
+    # Rounded, so that a rate does not change each minute.
+    return {one: float(f"{of_segment / rate:.2g}") for one, of_segment in rates.items()}
+
+
+def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[float]]]:
+    """Read the demand that a budget had the day before and has had this day, by unit and priority."""
+    prefix = store.keys.budget(name)[2]
+    stored = store.hashes(f"{prefix}:{one}" for one in (day - 1, day))
+    found: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
+    for number, fields in enumerate(stored):
+        for field, amount in fields.items():
+            unit, place, priority = field.decode().split(":")
+            found[unit][int(priority)][number * BINS + int(place)] += float(amount)
+    return found
+
+
+class BudgetController(Watch):
+    """Writes the factors of all rates to Redis, once a minute; ingest reads them there."""
+
+    def __init__(
+        self, settings: Settings, store: Store, metrics: Metrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(store, clock)
+        self._settings = settings
+        self._gauges = metrics.budget_spent, metrics.budget_limit, metrics.budget_factor
+        self._ratio = metrics.budget_spent_ratio
+
+    def run(self, now: float) -> None:  # noqa: ARG002 - budgets end by the clock of Redis
+        """Adjust the rates; without Redis they stay as they are for an hour."""
+        if self._settings.changes_rates:
+            self.adjust()
+
+    def adjust(self) -> Rates:
+        """Compute and write the factors of rules that are below 1, and those of segments; show the gauges."""
+        states, now_s = read_states(self._store, self._settings.budgets)
+        of_budget, samples = {}, list[Sample]()
+        for name, state in states.items():
+            budget = self._settings.budgets[name]
+            day = int(now_s // DAY_S)
+            demand = read_demand(self._store, name, day)
+            found = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
+            of_budget[name] = found
+            for key, spent_of, most in state.by_limit(budget):
+                samples.append((self._ratio, (name, key), spent_of / most if most else 1.0))
+            usd_day, usd_hour, *_ = budget.limits
+            spent, limit = (state.usd_hour, usd_hour) if usd_day is None and usd_hour else (state.usd_day, usd_day)
+            values = spent / NANO, limit / NANO if limit else math.inf, min(found.values(), default=1.0)
+            samples += [(gauge, (name,), value) for gauge, value in zip(self._gauges, values, strict=True)]
+        self.show(samples)
+        factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
+        dividing = [rule for rule in self._settings.rules if rule.stratify]
+        counts = read_segments(self._store, now_s, _SEGMENT_HOURS) if dividing else {}
+        segments = {rule.name: segment_factors(rule.rate, counts.get(rule.name, {})) for rule in dividing}
+        rates = Rates(factors, segments)
+        rates.write(self._store)
+        return rates
+
+    def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
+        models = self._settings.models
+        found = [1.0]
+        for name, budget in self._settings.budgets_of(rule).items():
+            paid = {models[one].judge_model for one in budget.models or models}
+            judges = {judge for judge in rule.judges if judge not in budget.exempt}
+            asked = {
+                models[one].judge_model
+                for judge in judges.intersection(budget.judges or judges)
+                for one in models_of_judge(self._settings, rule, judge)
+            }
+            if paid & asked:
+                # A priority without costs of its own shares its evaluations with higher ones, or has none yet.
+                at_least = (factor for one, factor in sorted(of_budget[name].items()) if one >= rule.priority)
+                found.append(next(at_least, 1.0))
+        return min(found)
+
+    def _forecasts(self, name: str, day: int, demand: Mapping[str, Demand], state: BudgetState) -> Forecasts:
+        """Read the forecasts, and add yesterday to them once."""
+        key = self._store.keys.budget_forecast(name)
+        stored = self._store.call(lambda client: client.get(key))
+        former = msgspec.msgpack.decode(stored, type=Forecasts) if stored else Forecasts()
+        # A day that the budget has not seen from its begin is no model of a day.
+        if former.day == day or state.since == 0 or state.since / 1000 > (day - 1) * DAY_S:
+            return former
+        made = next_forecasts(day, former, demand)
+        self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=_FORECAST_TTL_S))
+        return made

@@ -1,0 +1,273 @@
+"""Budgets of judge calls: each call reserves its cost in all budgets that pay for it, or is refused.
+
+A reservation is replaced by the true cost when the call has ended. It expires, and counts as spent, some time after the
+call's time limit: the worker has ended, or the call was cut off, which the endpoint may charge all the same. So all
+workers together exceed a limit by no more than what calls in flight cost beyond their reservations.
+"""
+
+import asyncio
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import structlog
+from msgspec import structs
+
+from judges.agent.conversation import size_bytes
+from judges.core.model import (
+    ChatModel,
+    ChatRequest,
+    ChatResponse,
+    ModelSettings,
+    ModelUnavailableError,
+    OverBudgetError,
+)
+from judges.core.prompt import Message
+from judges.requests.request import BYTES_PER_TOKEN
+from tracejudge import Trace
+from worker.core.config.settings import NANO, Budget, Rule, Settings
+from worker.core.queue.batch import Evaluation
+from worker.core.selection.sampling import Sampler, is_always
+from worker.core.storage.client import ScriptCall, Store, StoreError
+from worker.features.budgets.control import NOT_REDUCED
+
+log = structlog.get_logger("tracejudge.budgets")
+_MAX_GROUP: Final = 128
+_DEFAULT_OUTPUT_TOKENS: Final = 1024
+_SAMPLED: Final = frozenset({"live", "session_update"})
+# Beyond the call's own time limit.
+_EXPIRES_AFTER_S: Final = 30.0
+
+
+class _Concern(NamedTuple):
+    """A budget that pays for an evaluation."""
+
+    name: str
+    budget: Budget
+    is_exempt: bool
+
+    @property
+    def limits(self) -> list[int]:
+        """The limits as the script reads them; -1 for none."""
+        return [-1 if limit is None or self.is_exempt else limit for limit in self.budget.limits]
+
+
+class _ScriptGroups:
+    """Runs scripts for the coroutines of one event loop; those that come during one round trip share the next one.
+
+    Thousands of calls a second would otherwise each pay for two round trips, which costs more CPU than judging.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[tuple[ScriptCall, asyncio.Future[Any]]] = []
+        self._running: asyncio.Task[None] | None = None
+        # A thread of our own, so that the event loop never blocks on Redis.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-budgets")
+
+    def run(self, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> "asyncio.Future[Any]":
+        """Return the future reply of a script, or its ``StoreError``."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ScriptCall(script, keys, arguments), reply))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return reply
+
+    async def aclose(self) -> None:
+        """Run what waits, and end the thread."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+        self._thread.shutdown(wait=False)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
+                calls = [call for call, _ in group]
+                try:
+                    results = await loop.run_in_executor(self._thread, self._store.run_each, calls)
+                except Exception as error:  # noqa: BLE001 - the waiting coroutines handle it, else they wait for ever
+                    results = [error] * len(group)
+                for (_, reply), result in zip(group, results, strict=True):
+                    if isinstance(result, Exception):
+                        reply.set_exception(result)
+                    else:
+                        reply.set_result(result)
+        finally:
+            self._running = None
+
+
+class Budgets:
+    """Reserves and settles the cost of calls, for the event loop of one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        sampler: Sampler,
+        refused: Callable[[str], object] = lambda _budget: None,
+    ) -> None:
+        """Keep the budgets; ``refused`` is called with the name of a budget that refuses a call."""
+        self._settings = settings
+        self._store = store
+        self._sampler = sampler
+        self._refused = refused
+        self._concerned: dict[tuple[str, str, tuple[str, ...]], tuple[_Concern, ...]] = {}
+        self._scripts = _ScriptGroups(store)
+
+    def model(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
+        """Return a model whose calls for one evaluation are paid by its budgets; the same model where there are none.
+
+        ``trace`` is the trace as it was published, which the rules match.
+        """
+        judge, judge_model = evaluation.judge, model.settings.judge_model
+        # The built-in model costs nothing.
+        if model.settings.provider == "lexical":
+            return model
+        # A repeat or a replay may ask a model that no rule names for the judge; the rules of the judge pay.
+        rules = self._sampler.asking(trace, judge, judge_model) or self._sampler.asking(trace, judge, None)
+        key = judge, judge_model, tuple([rule.name for rule in rules])
+        concerned = self._concerned.get(key)
+        if concerned is None:
+            concerned = self._concerned[key] = tuple(
+                _Concern(name, budget, judge in budget.exempt)
+                for name, budget in self._settings.budgets.items()
+                if self.pays(name, budget, rules, judge, judge_model)
+            )
+        if not concerned:
+            return model
+        weight, priority = demand_terms(evaluation, rules, trace)
+        # An exempt judge costs the same whatever the rates are.
+        terms = [f"1 {NOT_REDUCED}" if one.is_exempt else f"{weight:.6g} {priority}" for one in concerned]
+        return _PaidModel(model, self, concerned, terms)
+
+    def pays(self, name: str, budget: Budget, rules: Sequence[Rule], judge: str, judge_model: str) -> bool:
+        """Return whether a budget pays for the calls of a judge to a judge model, for these rules."""
+        if budget.judges and judge not in budget.judges:
+            return False
+        models = self._settings.models
+        if budget.models and judge_model not in {models[one].judge_model for one in budget.models}:
+            return False
+        # Without a rule, as in a replay by judge, only budgets for all rules pay.
+        return any(name in self._settings.budgets_of(rule) for rule in rules) or not (
+            rules or budget.rules or self._settings.is_own_budget(name)
+        )
+
+    async def reserve(self, concerned: Sequence[_Concern], reservations: Sequence[str], lifetime_s: float) -> None:
+        """Reserve the cost of one call in all of these budgets.
+
+        Raises:
+            OverBudgetError: A budget does not suffice; nothing is reserved.
+            ModelUnavailableError: Redis does not answer; the evaluation is tried again later.
+        """
+        arguments: list[str | int] = [int(lifetime_s * 1000)]
+        for one, reservation in zip(concerned, reservations, strict=True):
+            arguments += [reservation, *one.limits]
+        running = self._scripts.run("budget_reserve", self._keys(concerned), arguments)
+        try:
+            refusing = int(await asyncio.shield(running))
+        except asyncio.CancelledError:
+            # Nothing is sent: what is reserved meanwhile must not count as spent.
+            running.add_done_callback(lambda _: self.settle(concerned, reservations, 0, 0))
+            raise
+        except StoreError as error:
+            unavailable = ModelUnavailableError(f"the budget is unknown: {error}")
+            unavailable.was_asked = False
+            raise unavailable from error
+        if refusing:
+            name = concerned[refusing - 1].name
+            self._refused(name)
+            raise OverBudgetError(f"the budget {name!r} is exhausted")
+
+    def settle(self, concerned: Sequence[_Concern], reservations: Sequence[str], usd: int, tokens: int) -> None:
+        """Replace the reservations of a call by its true cost, in the background; without Redis they expire later."""
+
+        def report(done: "asyncio.Future[Any]") -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                log.warning("cost not settled, the reservation will expire", error=str(error))
+
+        self._scripts.run("budget_settle", self._keys(concerned), (usd, tokens, *reservations)).add_done_callback(
+            report
+        )
+
+    async def aclose(self) -> None:
+        """Write the costs that are not settled yet, and end the thread."""
+        await self._scripts.aclose()
+
+    def _keys(self, concerned: Sequence[_Concern]) -> list[str]:
+        return [key for one in concerned for key in self._store.keys.budget(one.name)]
+
+
+class _PaidModel:
+    """A chat model for one evaluation, whose calls are paid by budgets."""
+
+    def __init__(
+        self, model: ChatModel, budgets: Budgets, concerned: tuple[_Concern, ...], terms: Sequence[str]
+    ) -> None:
+        self.settings = model.settings
+        self._model = model
+        self._budgets = budgets
+        self._concerned = concerned
+        self._terms = terms
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        """Answer one request, each attempt of which is paid."""
+        return await self._model.complete(structs.replace(request, admit=self._admit))
+
+    async def aclose(self) -> None:
+        """Do nothing: other evaluations use the same model."""
+
+    async def _admit(self, request: ChatRequest) -> Callable[[ChatResponse], object]:
+        most = most_tokens(request, self.settings)
+        usd, tokens = _cost(self.settings, ChatResponse("", input_tokens=most[0], output_tokens=most[1]))
+        reserved = f"{secrets.token_hex(8)} {usd} {tokens}"
+        reservations = [f"{reserved} {terms}" for terms in self._terms]
+        await self._budgets.reserve(self._concerned, reservations, self.settings.timeout_s + _EXPIRES_AFTER_S)
+
+        def settle(answer: ChatResponse) -> None:
+            self._budgets.settle(self._concerned, reservations, *_cost(self.settings, answer))
+
+        return settle
+
+
+def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int]:
+    """Estimate the tokens of a request, and the most that its answer may have.
+
+    Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
+    """
+    # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
+    pairs = settings.provider == "classifier"
+    asked = [
+        Message("user", "".join(one.pair or () if pairs else (one.instructions, *chain.from_iterable(one.options))))
+        for one in request.questions
+    ]
+    size = size_bytes(asked if pairs else (*request.messages, *asked)) + sum(len(str(tool)) for tool in request.tools)
+    answer = request.max_output_tokens or _DEFAULT_OUTPUT_TOKENS
+    output = settings.max_output_tokens or answer + (settings.thinking_tokens or 0)
+    return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor
+
+
+def _cost(settings: ModelSettings, answer: ChatResponse) -> tuple[int, int]:
+    """Return the cost of a call in 10^-9 USD, and in tokens."""
+    usd = 0.0 if settings.price is None else settings.price.cost_of(answer)
+    return round(usd * NANO), answer.input_tokens + answer.output_tokens
+
+
+def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) -> tuple[float, int]:
+    """Return how many evaluations at full rates this one stands for, and the priority of its cost.
+
+    The weight is more than 1 where rates are reduced. What is judged whatever the rates are has the weight 1 and the
+    priority ``NOT_REDUCED``.
+    """
+    # The share of a cascade's second judgings does not depend on the rates.
+    probability = evaluation.probability / (1.0 if evaluation.cascade is None else evaluation.cascade.rate)
+    depends = evaluation.origin in _SAMPLED and rules and not any(is_always(rule, trace) for rule in rules)
+    rate = max((rule.rate for rule in rules), default=0.0)
+    if not depends or (probability >= 1 > rate and not any(rule.stratify for rule in rules)):
+        return 1.0, NOT_REDUCED
+    weight = 1.0 if probability >= 1 else rate / probability
+    return weight, max(rule.priority for rule in rules)

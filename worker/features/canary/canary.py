@@ -1,0 +1,246 @@
+"""The canary at work: the active monitor has its traces judged, counts which verdicts agree, and watches for drift.
+
+The verdicts have the origin `canary` and go the way of all others: they are in the accounting and in the costs, and in
+no series of quality.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+from msgspec import structs
+
+from judges.core.verdict import Verdict
+from worker.base.monitor.counts import Increment, read_counts
+from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
+from worker.core.config.graders import Grader, Graders
+from worker.core.config.settings import Settings
+from worker.core.selection.batch_writer import BatchWriter
+from worker.core.selection.sampling import Choice, EvaluationFactory, Sampler
+from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.client import Store
+from worker.core.telemetry.heartbeat import live_circuits
+from worker.core.telemetry.metrics import Metrics
+from worker.features.canary.canary_file import Canary
+from worker.features.canary.drift import (
+    CLOSES_AT,
+    OPENS_AT,
+    RECENT,
+    Shift,
+    Verdicts,
+    agreement,
+    shift,
+)
+
+log = structlog.get_logger("tracejudge.monitor")
+_DAYS: Final = "canary"
+_HOURS: Final = "canary_hours"
+_HOURS_KEPT_DAYS: Final = 4
+# Of whole days, one day before the recent verdicts or before the begin of an open drift.
+_REFERENCE_DAYS: Final = 7
+_LAG_DAYS: Final = 1
+# Then the new level is the reference.
+_LONGEST_DRIFT_S: Final = 30 * DAY_S
+_EXAMPLES: Final = 3
+
+OfTraces = Mapping[str, Verdicts]
+
+
+class Series(NamedTuple):
+    """A judge of one version with one judge model."""
+
+    judge: str
+    version: str
+    judge_model: str
+
+
+class _Drift(msgspec.Struct, array_like=True):
+    """An open drift: when it was found, in seconds since the epoch, and the names of some traces that fell."""
+
+    since: int
+    examples: str
+
+
+def graders_of(settings: Settings, canary: Canary) -> list[tuple[str, Grader]]:
+    """List the judges with labelled traces that rules name, each with the models that judge; panels are no models."""
+    graders = Graders(settings, canary.judges)
+    named = ((judge, name) for rule in settings.rules for judge in rule.judges for name in graders.of(rule, judge))
+    found = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.of_judge)
+    # Two names of one judge model would give each evaluation twice.
+    models = {(judge, grader.judge_model): (judge, grader) for judge, grader in found if not grader.members}
+    return list(models.values())
+
+
+class CanaryCounter:
+    """Makes the counts of a verdict on the canary."""
+
+    def __init__(self, canary: Canary) -> None:
+        self._canary = canary
+
+    def __call__(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        """Yield the increments, by day and by hour; the time is that of the judging, else that of the entry."""
+        if verdict.origin != "canary" or (agrees := self._canary.agrees(verdict)) is None:
+            return
+        began = verdict.trace_ended_at or at
+        series = Series(verdict.judge, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
+        labels = (*series, verdict.trace_id, str(int(agrees)))
+        yield Increment(_DAYS, began, labels)
+        yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
+
+
+class CanaryWatch(Watch):
+    """Has the canary judged when it is due, and shows the agreement of each judge and model."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        metrics: Metrics,
+        canary: Canary,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(store, clock)
+        self._settings = settings
+        self._canary = canary
+        self._judged_every_s = settings.monitor.canary_every_s
+        self.every_s = min(self.every_s, self._judged_every_s)
+        self._asked = graders_of(settings, canary)
+        graders = Graders(settings, canary.judges)
+        self._sampler = Sampler(settings, graders)
+        self._graders = graders
+        self._factory = EvaluationFactory(graders)
+        agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
+        self._of_series = (*agreed, metrics.judge_canary_drift)
+        self._info = metrics.judge_canary_drift_info
+
+    def run(self, now: float) -> None:  # noqa: ARG002 - evaluations are due by the clock of Redis
+        """Choose the evaluations that are due, and compute the gauges."""
+        if self._judged_every_s:
+            now_ms = self._store.now_ms()
+            self.choose(now_ms)
+            self._show_agreement(now_ms / 1000)
+
+    def choose(self, now_ms: int) -> int:
+        """Choose the evaluations of one judging if it is due; return how many were chosen."""
+        key, every_ms = self._store.keys.canary, int(self._judged_every_s * 1000)
+        stored = self._store.call(lambda client: client.hget(key, "due"))
+        due_ms = int(stored or 0)
+        # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
+        if stored is None or due_ms > now_ms + every_ms:
+            self._store.call(lambda client: client.hset(key, "due", now_ms + every_ms))
+            evaluations = sum(len(self._canary.of_judge[judge]) for judge, _ in self._asked)
+            log.info("canary scheduled", evaluations=evaluations, every_s=self._judged_every_s)
+            return 0
+        if due_ms > now_ms:
+            return 0
+        writer = BatchWriter.choosing(self._settings, self._store.keys, key)
+        missed = (now_ms - due_ms) // every_ms
+        plan = {
+            "due": str(due_ms),
+            "next": str(due_ms + (missed + 1) * every_ms),
+            "traces": list(self._planned(writer, now_ms)),
+        }
+        chosen = int(self._store.run("choose_canary", *writer.finish(plan)))
+        if chosen > 0:
+            log.info("canary chosen", evaluations=chosen, judges=sorted({judge for judge, _ in self._asked}))
+        return max(0, chosen)
+
+    def _planned(self, writer: BatchWriter, now_ms: int) -> Iterator[dict[str, object]]:
+        # Behind an open circuit evaluations would only wait, and one judging after the other become dead letters.
+        circuits = [circuit for known in live_circuits(self._store) for circuit in known.items()]
+        away = {model for model, open_s in circuits if open_s} - {model for model, open_s in circuits if open_s == 0}
+        for one in self._canary.traces.values():
+            # The time makes the ids of the evaluations, so that each judging has its own.
+            trace = structs.replace(one.trace, id=f"{now_ms:016x}", ended_at=now_ms / 1000)
+            choices = [
+                Choice(judge, grader.name, 1.0)
+                for judge, grader in self._asked
+                if one.trace.trace_id in self._canary.of_judge[judge]
+                and grader.judge_model not in away
+                and self._sampler.allows(trace, grader.judge_model)
+            ]
+            if choices:
+                chosen = self._factory.evaluations(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")
+                yield {"payload": writer.trace(trace), "evaluations": writer.evaluations(chosen, trace)}
+
+    def _show_agreement(self, now: float) -> None:
+        """Set the gauges of the judges and models of the rules that the canary was judged by."""
+        asked = {
+            Series(judge, self._graders.version(judge, grader.judge_model)[:VERSION_DIGITS], grader.judge_model)
+            for judge, grader in self._asked
+        }
+        day, recent = self._hours(now)
+        stored = self._store.call(lambda client: client.hgetall(self._store.keys.canary))
+        drifts = {
+            Series(*name.decode().split("\n")): msgspec.json.decode(value, type=_Drift)
+            for name, value in stored.items()
+            if name != b"due"
+        }
+        # Of a judge that no rule names any more, or of an earlier version.
+        if stale := [one for one, drift in drifts.items() if now - drift.since > 2 * _LONGEST_DRIFT_S]:
+            self._store.call(lambda client: client.hdel(self._store.keys.canary, *map("\n".join, stale)))
+        # Most often one reading serves all: only a series in drift has a reference of its own.
+        references: dict[int, Mapping[Series, OfTraces]] = {}
+        samples: list[Sample] = []
+        for series in sorted(asked):
+            if (interval := agreement(day.get(series, {}))) is None:
+                continue
+            drift = drifts.get(series)
+            until = (int(now) if drift is None else drift.since) // DAY_S - _LAG_DAYS
+            if until not in references:
+                days = ((until - _REFERENCE_DAYS) * DAY_S, (until - 1) * DAY_S)
+                references[until] = _by_series(read_counts(self._store, _DAYS, *days).items())
+            drift = self._decide(series, shift(recent.get(series, {}), references[until].get(series, {})), drift, now)
+            values = (*interval, float(drift is not None))
+            samples += [(gauge, series, value) for gauge, value in zip(self._of_series, values, strict=True)]
+            if drift is not None:
+                samples.append((self._info, (*series, utc_minute(drift.since), drift.examples), 1.0))
+        self.show(samples)
+
+    def _decide(self, series: Series, found: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
+        """Return the open drift of a series, and store it when it begins or ends."""
+        key, field = self._store.keys.canary, "\n".join(series)
+        if drift is None:
+            if found is None or found.probability > OPENS_AT:
+                return None
+            fallen = [self._canary.traces[name].title for name in found.fallen if name in self._canary.traces]
+            drift = _Drift(int(now), " ".join(fallen[:_EXAMPLES]))
+            stored = msgspec.json.encode(drift)
+            self._store.call(lambda client: client.hset(key, field, stored))
+            shares = {"agreement": round(found.now, 3), "before": round(found.before, 3)}
+            log.warning("judge drift", **series._asdict(), **shares, traces=fallen)
+            return drift
+        # Without verdicts to compare nothing is known to be better.
+        is_over = found is not None and found.probability >= CLOSES_AT
+        if is_over or now - drift.since > _LONGEST_DRIFT_S:
+            self._store.call(lambda client: client.hdel(key, field))
+            log.info("judge drift ended", **series._asdict())
+            return None
+        return drift
+
+    def _hours(self, now: float) -> tuple[Mapping[Series, OfTraces], Mapping[Series, OfTraces]]:
+        """Read the verdicts of the last day, and those of the last judgings."""
+        hour, length = int(now // HOUR_S), math.ceil(RECENT * max(self._judged_every_s / HOUR_S, 1.0))
+        hours = max(24, length)
+        of_day: list[tuple[tuple[str, ...], int]] = []
+        latest: list[tuple[tuple[str, ...], int]] = []
+        for (of_hour, *labels), count in read_counts(self._store, _HOURS, now - hours * HOUR_S, now).items():
+            if hour - hours < int(of_hour) <= hour:
+                of_day.append((tuple(labels), count))
+            if hour - length < int(of_hour) <= hour:
+                latest.append((tuple(labels), count))
+        return _by_series(of_day), _by_series(latest)
+
+
+def _by_series(counts: Iterable[tuple[tuple[str, ...], int]]) -> Mapping[Series, OfTraces]:
+    """Add counts up by series and trace; their labels are those of `CanaryCounter`."""
+    found: dict[Series, dict[str, Verdicts]] = defaultdict(dict)
+    for (*series, trace, agrees), count in counts:
+        of_series = found[Series(*series)]
+        of_series[trace] = of_series.get(trace, Verdicts()).plus(Verdicts(count, count * int(agrees)))
+    return found

@@ -1,0 +1,175 @@
+"""The canary: labelled traces that the active monitor has judged again and again, to see whether a judge changes.
+
+Twenty traces come with this module in canary.jsonl; the setting ``canary_file`` names others. Each line is a trace with
+``labels``, the verdicts that a judge in words or in Python is expected to give.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from judges.core.faults import Fault, fault_of
+from judges.core.judge import Judge
+from judges.core.verdict import Verdict
+from judges.custom.definition import nearest, read_text
+from judges.registry import configured
+from tracejudge import Trace
+from worker.core.config.errors import Faults, caught, first_raised, placed
+from worker.core.config.settings import Settings, SettingsError
+
+CANARY_SERVICE: Final = "tracejudge-canary"
+"""The service of a canary trace that names none."""
+MAX_CANARY_TRACES: Final = 200
+_FIELDS: Final = frozenset((*Trace.__struct_fields__, "labels"))
+_ID_START: Final = "canary-"
+_PASSES: Final = {"pass": True, "fail": False}
+_ADVICE: Final = "name a file of traces with labels, or take canary_file out for the built-in traces"
+# Reasons that say nothing of the judge: the trace or the budget is the cause.
+_NOT_OF_THE_JUDGE: Final = frozenset({"missing_input", "input_too_long", "over_budget", "bad_request"})
+
+
+class CanaryTrace(Struct, frozen=True):
+    """One trace with its labels by judge or metric, and the line it stands in.
+
+    Its trace id is made from its content and labels: a changed trace is another one, with no history.
+    """
+
+    trace: Trace
+    labels: Mapping[str, bool]
+    line: int
+
+    @property
+    def title(self) -> str:
+        """The name of the trace, or its line, for logs."""
+        return self.trace.name or f"line-{self.line}"
+
+
+class Canary:
+    """The traces of the canary by trace id, and the verdicts that they expect of the configured judges."""
+
+    def __init__(self, traces: Sequence[CanaryTrace], judges: Mapping[str, Judge]) -> None:
+        self.traces = {one.trace.trace_id: one for one in traces}
+        self.judges = judges
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Canary":
+        """Read the canary of a configuration, or the built-in one.
+
+        Raises:
+            SettingsError: The file cannot be read, or a line is not a labelled trace.
+        """
+        return first_raised(read_canary(settings))
+
+    @cached_property
+    def of_judge(self) -> Mapping[str, frozenset[str]]:
+        """The ids of the traces that are labelled for each judge; judges without any are left out."""
+        found = {
+            name: frozenset(
+                trace_id for trace_id, one in self.traces.items() if expected(judge, one.labels, self.judges)
+            )
+            for name, judge in self.judges.items()
+        }
+        return {name: trace_ids for name, trace_ids in found.items() if trace_ids}
+
+    def agrees(self, verdict: Verdict) -> bool | None:
+        """Return whether a verdict is as the labels expect, None where it says nothing of the judge.
+
+        All labelled metrics must be as expected. A judge that abstains or gives no usable answer does not agree.
+        """
+        found, judge = self.traces.get(verdict.trace_id), self.judges.get(verdict.judge)
+        if found is None or judge is None or verdict.reason in _NOT_OF_THE_JUDGE:
+            return None
+        wanted = expected(judge, found.labels, self.judges)
+        passed = {score.metric: score.passed for score in verdict.scores}
+        return all(passed.get(metric) is passes for metric, passes in wanted.items()) if wanted else None
+
+
+def read_canary(settings: Settings) -> Faults[Canary]:
+    """Read the canary of a configuration, or the built-in one."""
+    judges = configured(settings.judges)
+    if settings.canary_file is None:
+        text = files("worker.features.canary").joinpath("canary.jsonl").read_text(encoding="utf-8")
+        return Canary((yield from placed("canary.jsonl", _read(text, judges))), judges)
+    path = Path(settings.canary_file)
+    content = yield from caught(partial(read_text, path, _ADVICE, "canary_file"))
+    return Canary([] if content is None else (yield from placed(f"{path}", _read(content, judges))), judges)
+
+
+def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) -> dict[str, bool]:
+    """Return the expected verdicts of a judge by metric; a judge of conversations has none.
+
+    A label with the judge's name is of its first metric with a pass rule; one with the name of a metric is of that
+    metric, unless another judge has the same name.
+    """
+    rated = _rated(judge)
+    found = {name: labels[name] for name in rated if name in labels and (name == judge.name or name not in judges)}
+    if judge.name in labels and rated and judge.name not in rated:
+        found.setdefault(rated[0], labels[judge.name])
+    return found
+
+
+def _read(text: str, judges: Mapping[str, Judge]) -> Faults[list[CanaryTrace]]:
+    traces: dict[str, CanaryTrace] = {}
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    for number, line in lines:
+        trace = yield from caught(partial(_trace_of, line, number, f"line {number}", judges))
+        if trace is not None and (same := traces.setdefault(trace.trace.trace_id, trace)) is not trace:
+            yield Fault("", f"line {number}: is the same as line {same.line}", "take one of them out")
+    if not lines:
+        yield fault_of("", f"holds no trace; {_ADVICE}")
+    if len(traces) > MAX_CANARY_TRACES:
+        fix = f"keep the {MAX_CANARY_TRACES} that differ most"
+        yield Fault("", f"holds {len(traces)} traces, more than {MAX_CANARY_TRACES}", fix)
+    return list(traces.values())
+
+
+def _trace_of(line: str, number: int, place: str, judges: Mapping[str, Judge]) -> CanaryTrace:
+    try:
+        row: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SettingsError(f"{place}: is not a JSON object; write one trace a line") from error
+    for name in row:
+        if name not in _FIELDS:
+            raise SettingsError(f"{place}: {name}: no trace has this field{nearest(name, _FIELDS)}")
+    labels = _labels(row.pop("labels", None), f"{place}: labels", judges)
+    digest = hashlib.blake2b(msgspec.json.encode([row, labels], order="deterministic"), digest_size=8)
+    # The id of a published trace would join the canary's verdicts with those of that trace.
+    row |= {"trace_id": f"{_ID_START}{digest.hexdigest()}"}
+    for name in ("id", "span_id", "session_id", "user_id", "response_id", "started_at", "ended_at"):
+        row.pop(name, None)
+    try:
+        trace = msgspec.convert({"service": CANARY_SERVICE, **row}, Trace)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{place}: {error}; see docs/publishing.md for the fields") from error
+    one = CanaryTrace(trace, labels, number)
+    for judge in judges.values():
+        missing = judge.missing(judge.prepare(trace)) if expected(judge, labels, judges) else None
+        if missing is not None:
+            fix = "add that field, or take the label out"
+            raise SettingsError(f"{place}: labels: the judge {judge.name} cannot judge this trace: {missing}; {fix}")
+    return one
+
+
+def _labels(given: object, place: str, judges: Mapping[str, Judge]) -> dict[str, bool]:
+    if not isinstance(given, dict) or not given:
+        raise SettingsError(f'{place}: must name at least one judge or metric, as {{"groundedness": "pass"}}')
+    rated = {name: metrics for name, judge in judges.items() if (metrics := _rated(judge))}
+    known = {*rated, *(metric for metrics in rated.values() for metric in metrics)}
+    for name, value in given.items():
+        if name not in known:
+            what = "is no judge of single traces, or metric, that passes or fails"
+            raise SettingsError(f"{place}: {name}: {what}{nearest(name, known)}")
+        if not isinstance(value, str) or value not in _PASSES:
+            raise SettingsError(f'{place}: {name}: must be "pass" or "fail"')
+    return {name: _PASSES[value] for name, value in given.items()}
+
+
+def _rated(judge: Judge) -> list[str]:
+    """Name the metrics of a judge of single traces that pass or fail."""
+    return [metric.name for metric in judge.metrics if metric.pass_rule is not None and judge.unit == "trace"]

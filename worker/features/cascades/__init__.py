@@ -1,0 +1,1 @@
+"""A second judge model for verdicts that the first is unsure of."""

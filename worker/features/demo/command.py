@@ -1,0 +1,377 @@
+"""`tracejudge demo`: sample traffic through an embedded Redis and a real worker, with a planted quality drop.
+
+`sample_traffic` lays out and publishes the traffic, `final_report` adds up the verdicts. This module starts and stops
+the parts, runs the traffic, and checks the accounting at the end.
+"""
+
+import contextlib
+import importlib.util
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Final, NamedTuple, NoReturn, Self
+
+import click
+import msgspec
+
+import tracejudge
+from worker.base.accounting.accounting import Account, read_account
+from worker.base.commands.options import JSON, note, print_json
+from worker.base.embedded import EmbeddedRedis, start_watcher
+from worker.core.config.settings import Board, Has, Rule, Settings, Where
+from worker.core.export.registry import enabled
+from worker.core.storage.client import Store, scan_shards
+from worker.core.storage.keys import Keys
+from worker.core.telemetry import logs
+from worker.core.telemetry.backlog import measure
+from worker.features.demo.final_report import Results, percent, services, summary
+from worker.features.demo.sample_traffic import DROP, JUDGES, Traffic, load_samples, make_plan
+
+_MAX_SECONDS: Final = 3600
+# In a shorter run too few traces come before and after the drop to tell it from chance.
+_MIN_SECONDS: Final = 4
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STATUS_OF_SIGNALS: Final = 128
+_VARIABLES: Final = "TRACEJUDGE_"
+_ENVIRONMENT: Final = "demo"
+_START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 8.0
+_SDK_TIMEOUT_S: Final = 1.0
+_LAST_LINES: Final = 8
+_STEP_S: Final = 0.1
+_FIRST_LINE_S: Final = 1.0
+_LINE_EVERY_S: Final = 5.0
+_FLUSH_TIMEOUT_S: Final = 30.0
+_SETTLE_TIMEOUT_S: Final = 30.0
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why, with the end of the worker's log where that helps."""
+
+
+@click.command("demo")
+@click.option(
+    "--seconds",
+    type=click.IntRange(min=_MIN_SECONDS, max=_MAX_SECONDS),
+    default=25,
+    show_default=True,
+    metavar="N",
+    help="How long traffic runs; the drop comes half-way.",
+)
+@click.option("--keep", is_flag=True, help="Leave Redis and worker running until Ctrl-C, for further commands.")
+@JSON
+def command(seconds: int, *, keep: bool, as_json: bool) -> None:
+    """Watch the quality of three services, one of which gets worse half-way.
+
+    Nothing has to be prepared and nothing is left behind: the demo starts a Redis and a worker of its own. Scores come
+    from the built-in lexical heuristic. Exit code 1 when a trace or a verdict is lost, or something is not finished in
+    time.
+    """
+    # Warnings of libraries would hide the lines; real failures end in an error of ours.
+    logs.configure("error")
+    if not as_json:
+        print(introduction(seconds))
+    note("Starting an embedded Redis and a worker.")
+    try:
+        with _ending_on_signals(), open_session() as session:
+            if not as_json:
+                print(session.addresses, flush=True)
+            outcome = run(session, seconds)
+            fault = outcome.fault
+            if as_json:
+                print_json(json_document(outcome, seconds))
+            else:
+                print("\n".join(summary(outcome.results, seconds, _ENVIRONMENT)))
+                account = outcome.account
+                print(
+                    f"\n{account.published:,} traces published, {_judged(account):,} evaluations finished, "
+                    f"{account.lost:,} lost.",
+                    flush=True,
+                )
+                if not keep:
+                    print("`tracejudge demo --keep` leaves Redis, worker and board running.")
+            if keep and fault is None:
+                board = f", board ({session.board_url})" if session.board_url else ""
+                note(f"Redis ({session.redis_url}){board} and worker keep running until Ctrl-C. For example run")
+                note(f"  tracejudge report --redis-url {session.redis_url} --since 1h")
+                with contextlib.suppress(SystemExit):  # a signal is the way to end it
+                    while True:
+                        session.worker.check()
+                        time.sleep(_STEP_S)
+    except DemoError as error:
+        fault = str(error)
+    if fault is not None:
+        print(f"tracejudge: {fault}", file=sys.stderr)
+        sys.exit(1)
+
+
+def introduction(seconds: float) -> str:
+    """Say what happens, and where the scores come from."""
+    before, after = percent(DROP.before.share), percent(DROP.after.share)
+    return (
+        f"TraceJudge demo\n"
+        f"Three sample services answer questions for {seconds:g} s, and a worker judges every answer.\n"
+        f"At {seconds / 2:g} s {DROP.service} begins to invent answers: its documents support {before} of them before\n"
+        f"and {after} after, so its pass share of {DROP.judge} has to fall.\n"
+        f"Scores come from the built-in lexical heuristic, which counts shared words; hard samples are left out."
+    )
+
+
+@contextlib.contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """End the block on a signal, with the exit code of shells: 130 for Ctrl-C."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        _ignore_signals()
+        # Not KeyboardInterrupt, which click turns into "Aborted!" and exit code 1.
+        raise SystemExit(_STATUS_OF_SIGNALS + number)
+
+    former = [(number, signal.signal(number, end)) for number in _SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in former:
+            signal.signal(number, handler)
+
+
+def _ignore_signals() -> None:
+    # The cleanup takes a few seconds and must not stop half-way.
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+class Session(NamedTuple):
+    """The running parts of a demo."""
+
+    store: Store
+    worker: "WorkerProcess"
+    redis_version: str
+    redis_url: str
+    board_url: str = ""
+    """Empty without a board."""
+
+    @property
+    def addresses(self) -> str:
+        """The addresses of the parts, on one line."""
+        board = f"Board: {self.board_url} | " if self.board_url else ""
+        return f"{board}Metrics: {self.worker.metrics_url} | Redis {self.redis_version}: {self.redis_url}"
+
+
+@contextlib.contextmanager
+def open_session() -> Iterator[Session]:
+    """Start Redis and a worker, point the SDK at them, and stop all in order."""
+    with EmbeddedRedis() as redis, WorkerProcess(redis.url) as worker, _board(redis.url) as board_url:
+        store = Store(redis.url, Keys())
+        # Everything that the user's environment could set is given: this SDK must agree with this worker only.
+        tracejudge.init(
+            service="tracejudge-demo",
+            redis_url=redis.url,
+            environment=_ENVIRONMENT,
+            release="demo",
+            prefix=store.keys.prefix,
+            disabled=False,
+        )
+        try:
+            yield Session(store, worker, redis.version, redis.url, board_url)
+        finally:
+            _ignore_signals()
+            tracejudge.shutdown(_SDK_TIMEOUT_S)
+            store.close()
+
+
+@contextlib.contextmanager
+def _board(redis_url: str) -> Iterator[str]:
+    """Serve the board in a thread; yield its address, empty where its packages are not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")):
+        yield ""
+        return
+    from worker.features.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
+
+    with BoardServer(Settings(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
+        yield board.url
+
+
+def rules() -> tuple[Rule, ...]:
+    """Return a rule for each service, and correctness for traces with an expected response or facts."""
+
+    def correctness(field: Has) -> Rule:
+        return Rule(name=f"demo, with {field}", judges=("correctness",), where=Where(has=(field,)))
+
+    own = (
+        Rule(name=f"demo, {service}", judges=judges, where=Where(service=service)) for service, judges in JUDGES.items()
+    )
+    # Two rules: a rule needs all fields in `has`, and a trace has either a response or facts.
+    return (*own, correctness("expected_response"), correctness("expected_facts"))
+
+
+class _Started(msgspec.Struct):
+    """The log line of the worker with the address of its metrics."""
+
+    event: str
+    metrics: str = ""
+
+
+class WorkerProcess:
+    """A worker in a process, folder and session of its own, for the duration of the `with` block."""
+
+    def __init__(self, redis_url: str) -> None:
+        self.metrics_url = ""
+        self._redis_url = redis_url
+        self._folder = Path()
+        self._start_by_s = math.inf
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        # Without variables that would configure another TraceJudge.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES)}
+        own = {"REDIS_URL": self._redis_url, "LOG_LEVEL": "info", "RULES": msgspec.json.encode(rules()).decode()}
+        environment |= {f"{_VARIABLES}{name}": value for name, value in own.items()}
+        # An empty working folder: a tracejudge.toml of the user must not configure the demo.
+        self._folder = Path(tempfile.mkdtemp(prefix="tracejudge-demo-"))
+        try:
+            with self._log.open("wb") as log:
+                # A session of its own: Ctrl-C goes to the demo, which stops the worker before its Redis.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "worker.cli", "worker", "--metrics-port", "0"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self._folder,
+                    env=environment,
+                    start_new_session=True,
+                )
+            self._watcher = start_watcher(self._process.pid, self._folder)
+            self._start_by_s = time.monotonic() + _START_TIMEOUT_S
+            while not self.metrics_url:
+                self.check()
+                time.sleep(0.05)
+                for line in self._log.read_bytes().splitlines():
+                    with contextlib.suppress(msgspec.MsgspecError):
+                        started = msgspec.json.decode(line, type=_Started)
+                        if started.event == "worker started":
+                            self.metrics_url = started.metrics
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raise `DemoError` with the end of the log if it has ended or has not started in time."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise DemoError(f"the worker ended early, with status {code}; its log ends:\n{self._last_lines()}")
+        if not self.metrics_url and time.monotonic() > self._start_by_s:
+            raise DemoError(f"the worker did not start within {_START_TIMEOUT_S:g} s:\n{self._last_lines()}")
+
+    def stop(self) -> None:
+        """Terminate it, kill it after a timeout, and remove its folder."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_TIMEOUT_S)
+            self._process.kill()
+            self._process.wait()
+        if self._watcher is not None:
+            self._watcher.communicate(b"\n")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "worker.log"
+
+    def _last_lines(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+
+
+class Outcome(NamedTuple):
+    """The state when the demo ends; ``delivered`` says whether Redis confirmed every trace."""
+
+    account: Account
+    delivered: bool
+    outbox_lag: int
+    results: Results
+
+    @property
+    def fault(self) -> str | None:
+        """The reason why the demo failed, in one line; None when it did not."""
+        account, seen = self.account, self.results.verdicts
+        if not self.delivered:
+            return f"Redis did not confirm every trace within {_FLUSH_TIMEOUT_S:g} s"
+        if account.lost:
+            return f"the accounting does not balance: {account.lost:,} lost (a negative figure means counted twice)"
+        if not account.settled or self.outbox_lag:
+            return (
+                f"not finished within {_SETTLE_TIMEOUT_S:g} s: {account.unread:,} traces unread, "
+                f"{account.waiting:,} evaluations waiting, {self.outbox_lag:,} verdicts not exported"
+            )
+        if seen != (judged := _judged(account)):
+            return f"the outbox holds {seen:,} verdicts, the accounting {judged:,}"
+        return None
+
+
+def _judged(account: Account) -> int:
+    return account.scored + account.abstained + account.unscored + account.dead
+
+
+def run(session: Session, seconds: float) -> Outcome:
+    """Publish the traffic, print progress lines, and wait until all of it is judged.
+
+    One thread does everything, so there is nothing to stop when it is interrupted.
+    """
+    plan = make_plan(load_samples(), seconds)
+    began_s, began_at = time.monotonic(), time.time()
+    traffic = Traffic(plan, began_at)
+    next_line_s = _FIRST_LINE_S
+    while (elapsed_s := time.monotonic() - began_s) < seconds:
+        traffic.publish_due(elapsed_s)
+        session.worker.check()
+        if elapsed_s >= next_line_s:
+            next_line_s += _LINE_EVERY_S
+            judged = _judged(read_account(session.store))
+            note(f"{elapsed_s:3.0f} s  {traffic.published:,} traces published, {judged:,} evaluations finished")
+        time.sleep(traffic.pause_s(elapsed_s, _STEP_S))
+    traffic.publish_due(seconds)  # the last step may have overslept the end of the plan
+    delivered = tracejudge.flush(_FLUSH_TIMEOUT_S)
+    # The worker judges behind the traffic, and the accounting balances only when its last verdicts are exported.
+    deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+    store, exporters = session.store, tuple(enabled(Settings()))
+    while True:
+        session.worker.check()
+        account = read_account(store)
+        lag = sum(position.lag for position in measure(store, groups=exporters).outbox.values())
+        entries = (entry for chunk in scan_shards(store, store.keys.verdicts) for entry in chunk)
+        outcome = Outcome(account, delivered, lag, Results(entries, began_at + seconds / 2))
+        if outcome.fault is None or not delivered or time.monotonic() > deadline:
+            return outcome
+        time.sleep(_STEP_S)
+
+
+def json_document(outcome: Outcome, seconds: float) -> dict[str, object]:
+    """Lay out the accounting as `tracejudge account --json` does, and the verdicts by service and judge."""
+    planted = outcome.results.planted
+    account: dict[str, object] = msgspec.to_builtins(outcome.account)
+    return account | {
+        "services": services(outcome.results),
+        "planted": {
+            "service": DROP.service,
+            "judge": DROP.judge,
+            "at_s": seconds / 2,
+            "labelled_before": DROP.before.share,
+            "labelled_after": DROP.after.share,
+            "judged_before": planted.before.share,
+            "judged_after": planted.after.share,
+        },
+        "seconds": seconds,
+        "model": "lexical",
+    }

@@ -1,0 +1,202 @@
+"""The results of the demo: verdicts before and after the drop, as rows of `report`, as an alert, and as JSON."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from judges.agreement.intervals import Interval, wilson
+from worker.base.monitor.baseline import flat
+from worker.base.monitor.detector import Moments, State, limits_of, step
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.storage.client import Entry
+from worker.features.demo.sample_traffic import DROP
+from worker.features.report.archive import Tally
+from worker.features.report.figures import Evidence, Period, Scope, Sources, difference, make_report
+from worker.features.report.text import aligned, label_titles, table
+
+ALERT: Final = "TraceJudgeQualityDrop"
+SEVERITY: Final = "page"
+_WEEK_S: Final = 7 * 86_400
+# Of ten series chance then marks one in some thirty runs; with 95 % it would in every second or third.
+_Z: Final = 3.0
+# Two periods in place of times: the halves of a run are shorter than the buckets that a report counts in.
+_BEFORE, _AFTER = Period(0, 1), Period(1, 2)
+_SCOPE: Final = Scope(_AFTER, _BEFORE, ("service", "judge"), step=1)
+# The same in all rows of a demo, and too wide for a terminal.
+_LEFT_OUT: Final = frozenset({"of traffic", "abstained", "USD per 1,000"})
+
+
+class Half(NamedTuple):
+    """Verdicts of one series that passed and failed; those without a pass or fail are in neither."""
+
+    passed: int = 0
+    failed: int = 0
+
+    @property
+    def rated(self) -> int:
+        """Number of verdicts that passed or failed."""
+        return self.passed + self.failed
+
+    @property
+    def share(self) -> float | None:
+        """Share that passed, 0..1; None without a verdict."""
+        return self.passed / self.rated if self.rated else None
+
+
+class Series(NamedTuple):
+    """The verdicts of one judge on one service, before and after the drop."""
+
+    service: str
+    judge: str
+    before: Half
+    after: Half
+    abstained: int
+    unscored: Counter[str]
+
+    @property
+    def change(self) -> Interval | None:
+        """Difference of the pass shares after and before the drop, with its 99.7 % interval."""
+        if self.before.share is None or self.after.share is None:
+            return None
+        now = wilson(self.after.share, self.after.rated, _Z)
+        return difference(now, wilson(self.before.share, self.before.rated, _Z))
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the interval of the change holds no 0: chance hardly explains it."""
+        return self.change is not None and not self.change.low <= 0 <= self.change.high
+
+
+class Results:
+    """The verdicts of a run, divided by the time when the call ended, so that a lag of the worker moves none."""
+
+    def __init__(self, entries: Iterable[Entry], drop_at: float) -> None:
+        """Count the entries of the outbox; the drop is at ``drop_at`` seconds since the epoch."""
+        self.verdicts = 0
+        self._tally = Tally(_SCOPE)
+        self._reasons: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for entry in entries:
+            outbox = read_outbox_entry(entry)
+            if outbox is None:
+                continue
+            self.verdicts += 1
+            verdict = outbox.verdict
+            if verdict.outcome == "unscored":
+                self._reasons[verdict.service, verdict.judge][verdict.reason or "unknown"] += 1
+            if outbox.kind == "j":
+                is_before = (verdict.trace_ended_at or verdict.started_at) < drop_at
+                self._tally.add(verdict, (_BEFORE if is_before else _AFTER).since)
+
+    @property
+    def series(self) -> list[Series]:
+        """All series by service and judge."""
+        halves = {names: [Half(), Half()] for names in self._reasons}
+        abstained: Counter[tuple[str, str]] = Counter()
+        for part in self._tally.parts:
+            labels = dict(part.labels)
+            names = labels["service"], labels["judge"]
+            for bucket in part.buckets:
+                total, passed = bucket.sums.total, round(bucket.sums.total.passed)
+                place = bucket.begins_at in _AFTER
+                halves.setdefault(names, [Half(), Half()])[place] = Half(passed, total.judgements - passed)
+                abstained[names] += bucket.abstained.verdicts
+        return [
+            Series(*names, before, after, abstained[names], self._reasons.get(names, Counter()))
+            for names, (before, after) in sorted(halves.items())
+        ]
+
+    @property
+    def planted(self) -> Series:
+        """The series that gets worse."""
+        same = (series for series in self.series if (series.service, series.judge) == (DROP.service, DROP.judge))
+        return next(same, Series(DROP.service, DROP.judge, Half(), Half(), 0, Counter()))
+
+    def rows(self) -> Iterator[str]:
+        """Yield the rows of `tracejudge report` before the drop, and after it compared with before."""
+        evidence = Evidence(self._tally.parts, self._tally.costs, None, Sources("", "", ""), ())
+        scopes = {"Before the drop": _SCOPE._replace(period=_BEFORE, compared=None), "After the drop": _SCOPE}
+        for title, scope in scopes.items():
+            report = make_report(scope, evidence)
+            titles, rows = table(report)
+            kept = [place for place, name in enumerate(titles) if name not in _LEFT_OUT]
+            cells = [[row[place] for place in kept] for row in (titles, *rows)]
+            yield from (f"\n{title}", *aligned(cells, left=len(label_titles(report))))
+
+
+class Alert(NamedTuple):
+    """An alert of `deploy/prometheus/rules` as it would read."""
+
+    name: str
+    severity: str
+    summary: str
+    reason: str
+
+
+def planted_alert(results: Results, seconds: float, environment: str) -> Alert | None:
+    """Compare the second half with the first by the monitor's own detector; None when it finds no drop.
+
+    The first half stands in for the baseline, which the monitor learns in seven days, with the traffic of the demo.
+    """
+    series = results.planted
+    before, after = series.before, series.after
+    if before.share is None or after.share is None:
+        return None
+    # Laplace's rule of succession: a share of exactly 0 or 1 has no likelihood ratio.
+    expected = (before.passed + 1) / (before.rated + 2)
+    norm = flat(expected, per_week=before.rated / (seconds / 2) * _WEEK_S)
+    limits = limits_of(norm, Moments(), series=len(results.series))
+    if step(State(), 0, after.passed, after.failed, expected=expected, limits=limits) is None:
+        return None
+    # As the rule's own text; Prometheus writes percentages with four digits and no space.
+    now, was = (f"{100 * round(share, 3):.4g}%" for share in (after.share, before.share))
+    interval = wilson(after.share, after.rated)
+    return Alert(
+        ALERT,
+        SEVERITY,
+        f"{DROP.judge}/{DROP.judge} of {DROP.service} in {environment} dropped: {now} passed, {was} expected",
+        f"{after.passed:,} of {after.rated:,} judgements since the drop passed "
+        f"(95 % interval {percent(interval.low)} to {percent(interval.high)}).",
+    )
+
+
+def percent(share: float | None) -> str:
+    """Write a share, 0..1; no data is not zero."""
+    return "-" if share is None else f"{share:.0%}".replace("%", " %")
+
+
+def summary(results: Results, seconds: float, environment: str) -> Iterator[str]:
+    """Yield the lines that remain in the terminal: the drop, the rows of the report, and the alert."""
+    planted = results.planted
+    shares = f"{percent(planted.before.share)} → {percent(planted.after.share)}"
+    yield f"\n{DROP.service} {DROP.judge}: {shares} after the planted drop at {seconds / 2:g} s"
+    yield from results.rows()
+    alert = planted_alert(results, seconds, environment)
+    if alert is None:
+        yield "\nNo alert would fire"
+        yield "  Too few judgements came after the drop to exclude chance at one false alarm a week: try more seconds."
+    else:
+        yield "\nThe alert that would fire"
+        yield f"  {alert.name} ({alert.severity}): {alert.summary}"
+        yield f"  {alert.reason}"
+        yield "  Here the time before the drop is the baseline. In production the monitor learns it in 7 days."
+
+
+def services(results: Results) -> dict[str, dict[str, object]]:
+    """Lay out the verdicts by service and judge, for JSON."""
+    document: dict[str, dict[str, object]] = {}
+    for series in results.series:
+        whole = Half(series.before.passed + series.after.passed, series.before.failed + series.after.failed)
+        document.setdefault(series.service, {})[series.judge] = {
+            **_counts(whole),
+            "abstained": series.abstained,
+            "unscored": series.unscored.total(),
+            "unscored_reasons": dict(series.unscored),
+            "first_half": _counts(series.before),
+            "second_half": _counts(series.after),
+            "changed": series.has_changed,
+        }
+    return document
+
+
+def _counts(half: Half) -> dict[str, object]:
+    return {"pass": half.passed, "fail": half.failed, "share": half.share}

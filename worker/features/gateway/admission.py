@@ -1,0 +1,389 @@
+"""What a request must have: a token, a known encoding, and a body within bounds; and replies to those that have not.
+
+RefusedError is the only error of a request: its status, a reason for the metrics, and a text for the client that quotes
+nothing of the request. Refused requests and dropped items are counted, logged once a minute, and listed for
+`tracejudge invalid list`; log and list hold names, ids and counts, never a text of a request and never a token.
+"""
+
+import asyncio
+import contextlib
+import math
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+import structlog
+from msgspec import Struct
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnusableInput
+from worker.core.config.serving import LEAST_TOKEN_CHARS, Listen, Secret
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.selection.lenient import shown_id, shown_names
+from worker.core.telemetry.http_server import Credential
+from worker.core.telemetry.metrics import GatewayMetrics
+
+log = structlog.get_logger("tracejudge.gateway")
+_BODY_S: Final = 30.0
+_MAX_HELD_BYTES: Final = 80 * 1024 * 1024
+"""Bodies that one process holds at a time: parsed, they take up to twice as much again."""
+_GZIP: Final = 31  # zlib's window size of gzip
+_MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and costs as much as thousands
+_RETRY_S: Final = 1.0
+_TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
+# Codes of google.rpc.Status, in which OTLP reports errors.
+_RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
+_RPC_INTERNAL: Final = 13
+_VARINT_BASE: Final = 128
+
+
+class RefusedError(Exception):
+    """A request is refused as a whole."""
+
+    def __init__(self, status: HTTPStatus, reason: str, message: str, retry_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_s = retry_s
+
+
+def full(message: str, retry_s: float = _RETRY_S) -> RefusedError:
+    """Make the error of a request that finds no room; the client sends it again later."""
+    return RefusedError(_TOO_MANY, "full", message, retry_s)
+
+
+def too_many_values() -> RefusedError:
+    """Make the error of a body whose values, decoded, would take many times its size."""
+    return RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", "too many values; send fewer items at once")
+
+
+def check_values(body: bytes, most: int) -> None:
+    """Check the number of values of a JSON body before it is decoded: a megabyte of `{}` becomes fifty.
+
+    Each value but the first follows a comma or a bracket. Those within texts count too, which costs less than to
+    tell them apart.
+
+    Raises:
+        RefusedError: There are more.
+    """
+    if sum(map(body.count, (b",", b"{", b"["))) > most:
+        raise too_many_values()
+
+
+class Form(Enum):
+    """The encoding of a request and its reply."""
+
+    PROTOBUF = "application/x-protobuf"
+    JSON = "application/json"
+    LINES = "application/x-ndjson"
+
+
+_FORMS: Final = {form.value: form for form in Form} | {
+    "application/protobuf": Form.PROTOBUF,
+    "application/jsonl": Form.LINES,
+    "application/jsonlines": Form.LINES,
+}
+
+
+def form_of(request: Request, accepted: Sequence[Form]) -> Form:
+    """Return the encoding of a request.
+
+    Raises:
+        RefusedError: It is none of those accepted, or the content is compressed by another method than gzip.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    form = _FORMS.get(media)
+    if form not in accepted or form is None:
+        wanted = " or ".join(one.value for one in accepted)
+        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", f"Content-Type must be {wanted}")
+    if request.headers.get("content-encoding", "identity").strip().lower() not in {"identity", "gzip", ""}:
+        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "encoding", "Content-Encoding must be gzip or identity")
+    return form
+
+
+class Bodies:
+    """Reads bodies, all of one process within a bound."""
+
+    def __init__(self, max_body_bytes: int, *, timeout_s: float = _BODY_S) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._max_held_bytes = max(_MAX_HELD_BYTES, max_body_bytes)
+        self._timeout_s = timeout_s
+        self._inflating = asyncio.Lock()
+        self.held_bytes = 0
+        """Bytes of all bodies that are being read or used."""
+
+    async def read(self, request: Request) -> "Body":
+        """Read and decompress a body; the caller releases it.
+
+        Raises:
+            RefusedError: It is too large, too slow, no gzip, or one body too many.
+        """
+        body = Body(self)
+        try:
+            declared = request.headers.get("content-length", "0")
+            self.check(int(declared) if declared.isdecimal() else 0)
+            async with asyncio.timeout(self._timeout_s):
+                async for part in self._decompressed(request):
+                    self.check(body.size_bytes + len(part))
+                    if self.held_bytes + len(part) > self._max_held_bytes:
+                        raise full("too many requests at once; send this one again")  # noqa: TRY301 - with the others
+                    body.append(part)
+        except TimeoutError:
+            body.release()
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "slow", "the body did not arrive in time") from None
+        except ClientDisconnect:
+            body.release()
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "slow", "the connection was closed") from None
+        except BaseException:
+            body.release()
+            raise
+        return body
+
+    def check(self, size_bytes: int) -> None:
+        """Check the size of one body.
+
+        Raises:
+            RefusedError: It is too large.
+        """
+        if size_bytes > self._max_body_bytes:
+            message = f"the body is over {self._max_body_bytes:,} bytes, decompressed; send fewer items at once"
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
+
+    async def _decompressed(self, request: Request) -> AsyncIterator[bytes]:
+        if request.headers.get("content-encoding", "").strip().lower() != "gzip":
+            async for part in request.stream():
+                yield part
+            return
+        broken = RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid gzip")
+        one = zlib.decompressobj(_GZIP)
+        received_bytes = members = 0
+        async for part in request.stream():
+            # Blocks of a stream may be empty, without end.
+            received_bytes += len(part)
+            self.check(received_bytes)
+            while part:
+                if one.eof:
+                    # A gzip file may consist of several members.
+                    one, members = zlib.decompressobj(_GZIP), members + 1
+                    if members >= _MAX_MEMBERS:
+                        raise too_many_values()
+                try:
+                    # Most parts end with 64 KiB. A kilobyte may become a megabyte, and others must not wait for that.
+                    yield one.decompress(part, 1 << 16)
+                    async with self._inflating if one.unconsumed_tail else contextlib.nullcontext():
+                        while one.unconsumed_tail:
+                            yield await asyncio.to_thread(one.decompress, one.unconsumed_tail, 1 << 20)
+                except zlib.error:
+                    raise broken from None
+                part = one.unused_data  # noqa: PLW2901 - the next member
+        if received_bytes and not one.eof:
+            raise broken
+
+
+class Body:
+    """The content of one request."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._parts: list[bytes] = []
+        self.size_bytes = 0
+
+    def append(self, part: bytes) -> None:
+        """Add a part."""
+        self._parts.append(part)
+        self.size_bytes += len(part)
+        self._bodies.held_bytes += len(part)
+
+    def take(self) -> bytes:
+        """Return the content, and keep no copy of it."""
+        content, self._parts = b"".join(self._parts), []
+        return content
+
+    def release(self) -> None:
+        """Free the room that the content took."""
+        self._bodies.held_bytes -= self.size_bytes
+        self._parts, self.size_bytes = [], 0
+
+
+def refusal(error: RefusedError, form: Form) -> Response:
+    """Build the reply to a refused request."""
+    return status_reply(error.status, str(error), form, error.retry_s)
+
+
+def status_reply(status: HTTPStatus, message: str, form: Form, retry_s: float | None = None) -> Response:
+    """Build an error reply as OTLP wants it: google.rpc.Status in the encoding of the request."""
+    headers = {} if retry_s is None else {"Retry-After": str(max(1, math.ceil(retry_s)))}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="tracejudge"'
+    code = _RPC_CODES.get(status, _RPC_INTERNAL)
+    if form is Form.PROTOBUF:
+        text = message.encode()
+        # Field 1 is the code; field 2 the message, after its length in two digits.
+        digits = len(text) % _VARINT_BASE + _VARINT_BASE, len(text) // _VARINT_BASE
+        content = bytes((8, code, 18, *digits)) + text
+        return Response(content, status, headers, media_type=form.value)
+    content = msgspec.json.encode({"code": code, "message": message})
+    return Response(content, status, headers, media_type=Form.JSON.value)
+
+
+class Client:
+    """The holder of one token; without tokens everybody on this machine."""
+
+    def __init__(
+        self, name: str, service: str | None, rate: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self.service = service
+        self._rate = rate
+        self._clock = clock
+        self._level = rate or 0.0
+        self._at_s = clock()
+
+    def wait_s(self, items: int) -> float:
+        """Count items against the rate; return 0, or after how many seconds they would be admitted.
+
+        A request is admitted as a whole as long as the allowance is above zero, and a larger one than the rate leaves
+        a debt. Otherwise it could never be sent.
+        """
+        if self._rate is None:
+            return 0.0
+        now = self._clock()
+        self._level = min(self._rate, self._level + (now - self._at_s) * self._rate)
+        self._at_s = now
+        if self._level <= 0:
+            return (1 - self._level) / self._rate
+        self._level -= items
+        return 0.0
+
+
+class Access:
+    """The tokens of one configuration. Its repr shows none."""
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        """Set the clients by token; an empty mapping admits everybody."""
+        self._clients = tuple(clients.items())
+        self._anonymous = None if clients else Client("anonymous", None, None)
+
+    @classmethod
+    def of(cls, settings: Settings, environment: Mapping[str, str]) -> "Access":
+        """Read all tokens.
+
+        Raises:
+            SettingsError: A token is absent or unusable, or there is none and other machines may connect.
+        """
+        clients: dict[str, Client] = {}
+        for name, token in settings.gateway.tokens.items():
+            key = f"gateway.tokens.{name}.token_"
+            secret = Secret.of(token, key).token(environment, LEAST_TOKEN_CHARS) or ""
+            if secret in clients:
+                raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
+            clients[secret] = Client(name, token.service, token.rate)
+        if not clients and not Listen.of(settings.gateway, "gateway.").is_local:
+            fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
+            raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
+        return cls(clients)
+
+    def client(self, authorization: str | None) -> Client | None:
+        """Return the client of a header, None without a valid token; the time does not depend on the comparison."""
+        if self._anonymous is not None:
+            return self._anonymous
+        shown = Credential(authorization)
+        # No early end: the time must not tell which token is similar.
+        found = [client for token, client in self._clients if shown.shows(token)]
+        return found[0] if found and shown.scheme == "bearer" else None
+
+
+_LOG_EVERY_S: Final = 60.0
+_NO_CALL: Final = "no_model_call"
+EXPLAINED: Final = {
+    "no_service": "the resource has no service.name",
+    "no_ids": "no trace id of 16 bytes or no span id of 8 bytes",
+    "trace_too_large": "the trace is over max_trace_bytes",
+    "expired": "no gateway joined the trace within a day",
+    "redaction": "a redaction rule failed",
+    "unreadable": "not readable as OTLP",
+    _NO_CALL: "no span is a call of a model",
+}
+
+
+class Loss(Struct, frozen=True):
+    """Items that reach no published trace: why, how many, and the names and trace id of the first one."""
+
+    reason: str
+    count: int = 1
+    detail: str = ""
+    names: tuple[str, ...] = ()
+    trace_id: str | None = None
+
+    def with_more(self, count: int) -> "Loss":
+        """Return the loss of further items for the same reason."""
+        return msgspec.structs.replace(self, count=self.count + count)
+
+
+class Losses:
+    """Counts, lists and logs what one process refuses and drops. Safe to share between threads."""
+
+    def __init__(
+        self, unusable: UnusableInput, metrics: GatewayMetrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._unusable = unusable
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._next_s: dict[tuple[str, str, str], float] = {}
+
+    def refuse(self, error: RefusedError, path: str) -> None:
+        """Record a request that is refused as a whole."""
+        self._metrics.rejected.labels(error.reason).inc()
+        self._log(("requests refused", error.reason, path), 1)
+
+    def drop(self, losses: Iterable[Loss], client: str | None = None) -> None:
+        """Record dropped items; ``client`` is the name of their token."""
+        for one in losses:
+            if not one.count:
+                continue
+            self._metrics.dropped.labels(one.reason).inc(one.count)
+            is_logged = self._log(("items dropped", one.reason, ""), one.count)
+            # Services send many spans that call no model: listed each time, they would displace all others.
+            if one.reason != _NO_CALL or is_logged:
+                detail = one.detail or EXPLAINED.get(one.reason, "")
+                told = (one.reason, f"{detail} ({one.count:,} items)" if one.count > 1 else detail)
+                names, trace_id = shown_names(one.names), shown_id(one.trace_id)
+                self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
+
+    def leave_out(self, field: str, service: str, trace_id: str) -> None:
+        """Record a text that was left out of a trace."""
+        self._metrics.left_out.labels(field).inc()
+        self._unusable.add_left_out(LeftOutRecord(field, "string", service, shown_id(trace_id), time.time()))
+
+    def write(self, *, at_end: bool = False) -> None:
+        """Write the list, and log the counts of minutes that have ended."""
+        now = self._clock()
+        with self._lock:
+            due = [subject for subject in self._counts if at_end or now >= self._next_s[subject]]
+        for subject in due:
+            self._log(subject, 0, at_end=at_end)
+        self._unusable.write(at_end=at_end)
+
+    def _log(self, subject: tuple[str, str, str], count: int, *, at_end: bool = False) -> bool:
+        """Count, and log the count unless the last line about the subject is less than a minute old."""
+        now = self._clock()
+        with self._lock:
+            total = self._counts.pop(subject, 0) + count
+            if not total:
+                return False
+            if now < self._next_s.get(subject, now) and not at_end:
+                self._counts[subject] = total
+                return False
+            self._next_s[subject] = now + _LOG_EVERY_S
+        event, reason, path = subject
+        write = log.info if reason == _NO_CALL else log.warning
+        write(event, reason=reason, count=total, **({"path": path} if path else {}))
+        return True

@@ -1,0 +1,37 @@
+"""`tracejudge gateway`: OTLP and plain JSON over HTTP into the stream."""
+
+import importlib.util
+import os
+
+import click
+import msgspec
+
+from worker.base.commands.options import REDIS, note_unknown_variables
+from worker.core.config.reading import config_path, load_without_judges, redis_fix
+from worker.core.config.settings import SettingsError
+from worker.core.telemetry import logs
+from worker.core.telemetry.service import OUTAGE
+
+_NEEDED = ("starlette", "uvicorn")
+
+
+@click.command("gateway")
+@REDIS
+@click.option("--host", help="Address to listen on; other machines can send only with tokens.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 chooses a free one.")
+def command(config: str | None, redis_url: str | None, host: str | None, port: int | None) -> None:
+    """Accept traces until SIGTERM or Ctrl-C; logs go to standard error as JSON.
+
+    OTLP/HTTP at /v1/traces and /v1/logs, JSON at /v1/tracejudge. A reply of 200 means that Redis has the data.
+    """
+    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+        raise SettingsError("the gateway needs further packages: pip install 'tracejudge-worker[gateway]'")
+    settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, **given))
+    OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
+    note_unknown_variables(settings)
+    logs.configure(settings.log_level)
+    from worker.features.gateway.server import GatewayServer  # noqa: PLC0415 - after the check that its packages are there
+
+    GatewayServer(settings, os.environ).run()

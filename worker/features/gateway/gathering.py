@@ -1,0 +1,330 @@
+"""Gathering the spans of a trace in Redis until it is complete, and joining them into published traces.
+
+A request is answered once Redis has its spans. Any gateway process joins a trace that is due, under a lease: after a
+crash another one joins it again, with the same ids, so that it is sampled once.
+"""
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from tracejudge.delivery.buffer import Entry, Kind
+from tracejudge.dialects import RawEvent, RawSpan, names
+from tracejudge.dialects.values import decoded
+from tracejudge.otel.joining import SpanGroup, join
+from tracejudge.sharding import shard_of
+from worker.core.config.settings import Gateway
+from worker.core.storage.client import Store, StoreError
+from worker.core.telemetry.logs import where
+from worker.core.telemetry.service import ServiceThread
+from worker.features.gateway.admission import Loss, Losses, RefusedError, full
+from worker.features.gateway.intake import Encoder
+from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
+from worker.features.gateway.publishing import away
+
+log = structlog.get_logger("tracejudge.gateway")
+_LEASE_MS: Final = 30_000
+_TTL_S: Final = 24 * 3600
+_ROOTLESS: Final = 4
+"""Without its root a trace waits longer: services export a root last, and batch exporters every five seconds."""
+_MAX_TRACES: Final = 1_000
+_TAKEN_TRACES: Final = 200
+_TAKEN_BYTES: Final = 4 * 1024 * 1024
+_IDLE_S: Final = 0.25
+_PATIENCE_S: Final = 2.0
+_ID_BYTES: Final = 8
+_MAX_HEIGHT: Final = 1_000
+# Traces without any of these have nothing that a dialect reads.
+_PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
+_MESSAGES: Final = {
+    names.INPUT_MESSAGES: "input",
+    names.PROMPT: "input",
+    names.OUTPUT_MESSAGES: "output",
+    names.COMPLETION: "output",
+}
+_CLOSING: Final = {"[": "]", "{": "}"}
+_part_decoder = msgspec.msgpack.Decoder(list[Part])
+_part_encoder = msgspec.msgpack.Encoder()
+
+
+class Taken(NamedTuple):
+    """One leased trace."""
+
+    trace_id: str
+    parts: tuple[bytes, ...]
+    number: int
+
+
+class Gatherer:
+    """The gathered spans in Redis. Safe to share between threads."""
+
+    def __init__(self, store: Store, settings: Gateway) -> None:
+        self.store = store
+        self._waits_ms = (
+            round(settings.gather_s * 1000),
+            round(min(settings.gather_max_s, _ROOTLESS * settings.gather_s) * 1000),
+            round(settings.gather_max_s * 1000),
+        )
+        self._bounds = settings.max_trace_bytes, settings.max_gather_bytes, _TTL_S
+        self.held_bytes = 0
+        """Bytes of all gathered spans when Redis was last asked."""
+
+    def add(self, request: Request, trace_ids: Collection[str] | None = None) -> None:
+        """Store the spans of a request, or of some of its traces; those of too large traces are dropped there.
+
+        Raises:
+            RefusedError: There is no room for all.
+            StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
+        """
+        keys = self.store.keys
+        groups = [one for one in request.traces.items() if trace_ids is None or one[0] in trace_ids]
+        for start in range(0, len(groups), _MAX_TRACES):
+            some = groups[start : start + _MAX_TRACES]
+            arguments: list[Any] = [*self._waits_ms, *self._bounds]
+            for trace_id, group in some:
+                arguments += (trace_id, int(group.has_root), _part_encoder.encode(list(group.parts.values())))
+            key_names = (keys.gather, keys.gather_due, *(keys.gathered(trace_id) for trace_id, _ in some))
+            found = self.store.run("gather_add", key_names, arguments)
+            if found is None:
+                raise full("too many spans wait for the rest of their traces; send these again later")
+            self.held_bytes, *too_large = found
+            request.drop("trace_too_large", count=sum(some[place][1].count for place in too_large))
+
+    def take(self, most: int) -> list[Taken]:
+        """Lease traces that are due."""
+        keys = self.store.keys
+        bounds = _LEASE_MS, min(most, _TAKEN_TRACES), _TAKEN_BYTES
+        found = self.store.run("gather_take", (keys.gather, keys.gather_due), bounds)
+        taken = []
+        for trace_id, flat in found:
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            # Redis returns the fields in any order; the events of a conversation are read in that of their arrival.
+            parts = tuple(fields[name] for name in sorted(filter(bytes.isdigit, fields), key=int))
+            taken.append(Taken(trace_id.decode(), parts, int(fields.get(b"count", 0))))
+        return taken
+
+    def finish(self, taken: Iterable[Taken]) -> None:
+        """Remove what was published."""
+        keys = self.store.keys
+        arguments = [value for one in taken for value in (one.trace_id, one.number)]
+        self.held_bytes = self.store.run("gather_done", (keys.gather, keys.gather_due), arguments)
+
+
+class Gatherers:
+    """The gathered spans of all Redis servers: those of a trace are on the server of its trace id."""
+
+    def __init__(self, stores: Sequence[Store], settings: Gateway) -> None:
+        self._stores = stores
+        self.each = [Gatherer(store, settings) for store in stores]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all gathered spans when the servers were last asked."""
+        return sum(one.held_bytes for one in self.each)
+
+    def add(self, request: Request) -> None:
+        """Store the spans of a request.
+
+        Raises:
+            RefusedError: A server is away, or has no room for all; what others store is stored once, however often it
+                is sent.
+            StoreError: A server did not answer; the same.
+        """
+        if len(self.each) == 1:
+            self.each[0].add(request)
+            return
+        by_shard: dict[int, set[str]] = {}
+        for trace_id in request.traces:
+            by_shard.setdefault(shard_of(trace_id, None, len(self.each)), set()).add(trace_id)
+        failed: Exception | None = None
+        for shard, trace_ids in by_shard.items():
+            try:
+                if self._stores[shard].is_away:
+                    raise away(shard)
+                self.each[shard].add(request, trace_ids)
+            except (RefusedError, StoreError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+
+def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
+    """Divide a trace into one group for each local root, as the SDK's exporter does in the process of a service.
+
+    A local root has no parent in its service. A span whose parent never arrived belongs to the only root of its
+    service, if it has one, else to the topmost span that is known above it.
+    """
+    events: dict[str, list[RawEvent]] = {}
+    for span_id, event in decoded.events:
+        events.setdefault(span_id, []).append(event)
+    services: dict[str, dict[str, RawSpan]] = {}
+    sources: dict[str, Source] = {}
+    everywhere = {span.span_id for _, span in decoded.spans}
+    for source, given in decoded.spans:
+        further = events.get(given.span_id)
+        span = msgspec.structs.replace(given, events=(*given.events, *further)) if further else given
+        services.setdefault(source.service, {})[span.span_id] = span
+        sources.setdefault(source.service, source)
+    for service, spans in services.items():
+        groups: dict[str, list[RawSpan]] = {}
+        orphans: dict[str, list[RawSpan]] = {}
+        for span in spans.values():
+            top = _top(span, spans)
+            is_root = top.is_local_root or top.parent_id in everywhere
+            (groups if is_root else orphans).setdefault(top.span_id, []).append(span)
+        if len(groups) == 1:
+            next(iter(groups.values())).extend(span for members in orphans.values() for span in members)
+            orphans = {}
+        for top_id, members in (*groups.items(), *orphans.items()):
+            ordered = tuple(sorted(members, key=lambda span: span.ended_at or 0.0))
+            yield sources[service], SpanGroup(spans[top_id] if top_id in groups else None, ordered)
+
+
+def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
+    """Return the local root above a span, else the topmost span of its service that is known."""
+    for _ in range(_MAX_HEIGHT):  # parents may form a circle
+        parent = spans.get(span.parent_id or "")
+        # A request to its own service is a root; other spans with a remote parent are not, such as those that logfire
+        # writes of a stream, if that parent is in the same service.
+        if parent is None or parent is span or (span.is_local_root and span.is_request):
+            break
+        span = parent
+    return span
+
+
+def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
+    """Return the fields whose messages no JSON parser reads, as instrumentations cut long attributes."""
+    found = set()
+    for span in spans:
+        for name, field in _MESSAGES.items():
+            text = span.attributes.get(name)
+            if isinstance(text, str) and (closing := _CLOSING.get(text[:1])):
+                # Decoding all messages again would cost more than it finds: most texts that were cut lack the end.
+                is_suspect = not text.endswith(closing) or not fields.get(field)
+                if is_suspect and decoded(text) is None:
+                    found.add(field)
+    return found
+
+
+def publication_id(trace_id: str, span_id: str) -> str:
+    """Derive the id of a publication: a trace that is joined again after a crash has the same."""
+    return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=_ID_BYTES, person=b"gateway").hexdigest()
+
+
+class Stream(Protocol):
+    """Writes entries into the stream."""
+
+    @property
+    def room(self) -> int:
+        """How many entries the stream has room for."""
+        ...
+
+    def shard_of(self, entry: Entry) -> int:
+        """Return the number of the Redis that an entry goes to."""
+        ...
+
+    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
+        """Queue entries; the future ends when Redis has them."""
+        ...
+
+
+class Joiner(ServiceThread):
+    """The thread that joins and publishes the traces that are due."""
+
+    role = "gather"
+
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        encoder: Encoder,
+        stream: Stream,
+        losses: Losses,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__("gateway-joiner")
+        self._gatherer = gatherer
+        self._encoder = encoder
+        self._stream = stream
+        self._losses = losses
+        self._clock = clock
+
+    def run_once(self) -> None:
+        """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
+        self._losses.write()
+        room = self._stream.room
+        # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
+        taken = self._gatherer.take(room) if room > 0 else []
+        if not taken:
+            self.stopping.wait(_IDLE_S)
+            return
+        # By where their entries go: a Redis that is away holds up its own traces only.
+        by_shards: dict[frozenset[int], tuple[list[Taken], list[Entry]]] = {}
+        for one in taken:
+            entries: list[Entry] = []
+            with self._guarded(one.trace_id, len(one.parts)):
+                entries += self._joined(one)
+            there, of_them = by_shards.setdefault(frozenset(map(self._stream.shard_of, entries)), ([], []))
+            there.append(one)
+            of_them += entries
+        own = self._gatherer.store
+        failed: Exception | None = None
+        for shards, (there, of_them) in by_shards.items():
+            is_own = shards <= {own.shard}
+            try:
+                # What is not written in time is joined again when the lease ends.
+                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else _PATIENCE_S)
+            except (RefusedError, FutureTimeoutError) as error:
+                # For the sessions of another Redis, which is away, this one is no less ready.
+                if is_own:
+                    failed = error
+            else:
+                self._gatherer.finish(there)
+        if failed is not None:
+            raise StoreError(str(failed) or "Redis does not answer", own.address) from failed
+
+    def _joined(self, taken: Taken) -> Iterator[Entry]:
+        if not taken.parts:
+            # Nothing tells how many spans it had.
+            self._drop(taken.trace_id, "expired", 1)
+            return
+        parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
+        if not any(prefix in part for part in taken.parts for prefix in _PREFIXES):
+            self._drop(taken.trace_id, "no_model_call", sum(len(part.items) for part in parts))
+            return
+        decoded = decode_parts(taken.trace_id, parts)
+        self._drop(taken.trace_id, "unreadable", decoded.unreadable)
+        for source, group in split_groups(decoded):
+            with self._guarded(taken.trace_id, len(group.spans)):
+                fields = join(group)
+                if fields is None:
+                    names = dict.fromkeys(name for span in group.spans for name in span.attributes)
+                    self._drop(taken.trace_id, "no_model_call", len(group.spans), names=tuple(names))
+                    continue
+                fields["id"] = publication_id(taken.trace_id, fields["span_id"])
+                named = {"service": source.service, "environment": source.environment, "release": source.release}
+                outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
+                if isinstance(outcome, Entry):
+                    for field in _broken(group.spans, fields):
+                        self._losses.leave_out(field, source.service, taken.trace_id)
+                    yield outcome
+                else:
+                    self._drop(taken.trace_id, outcome.reason, len(group.spans), detail=outcome.words)
+
+    @contextlib.contextmanager
+    def _guarded(self, trace_id: str, count: int) -> Iterator[None]:
+        """Count what fails as unreadable: one malformed trace must not hold up the others for ever."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
+            self._drop(trace_id, "unreadable", count)
+
+    def _drop(self, trace_id: str, reason: str, count: int, *, detail: str = "", names: tuple[str, ...] = ()) -> None:
+        self._losses.drop([Loss(reason, count, detail, names, trace_id)])

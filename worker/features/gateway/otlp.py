@@ -1,0 +1,528 @@
+"""OTLP in protobuf and JSON: the spans and log events of a request by trace, and later as the SDK's `RawSpan`.
+
+On the path of a request nothing is built for an attribute: spans are grouped by trace id and kept as they came.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from google.protobuf.message import DecodeError
+from msgspec import UNSET, Raw, Struct, UnsetType
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tracejudge.dialects import RawEvent, RawSpan
+from worker.features.gateway.admission import (
+    EXPLAINED,
+    Form,
+    Loss,
+    RefusedError,
+    check_values,
+    too_many_values,
+)
+
+_TRACE_ID_BYTES: Final = 16
+_SPAN_ID_BYTES: Final = 8
+_MAX_ITEMS: Final = 100_000
+"""Resources with their attributes, scopes and items in one request of protobuf."""
+_MAX_VALUES: Final = 1_000_000
+_LARGE_BYTES: Final = 1024 * 1024
+# Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
+_SCOPES: Final = 2
+_ITEMS: Final = 2
+_LENGTH: Final = 2
+_FIXED: Final = {1: 8, 5: 4}
+_CONTINUED: Final = 0x80
+_MAX_SHIFT: Final = 63
+_REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
+_NANOSECONDS: Final = 1e9
+_MAX_EVENTS: Final = 512
+_MAX_DEPTH: Final = 20
+_MAX_CHARS: Final = 200
+_KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
+_STATUS: Final = {1: "ok", 2: "error"}
+_EVENT_PREFIX: Final = "gen_ai."
+_EVENT_NAME: Final = "event.name"
+_ENVIRONMENTS: Final = ("deployment.environment.name", "deployment.environment")
+
+
+class Source(NamedTuple):
+    """What a resource says of the spans below it."""
+
+    service: str
+    environment: str | None
+    release: str | None
+
+
+class Part(Struct, array_like=True):
+    """Spans or log events of one trace from one source and scope, as they came."""
+
+    form: str
+    is_log: bool
+    source: Source
+    scope: str
+    items: list[bytes]
+
+
+class Group:
+    """The parts of one trace in one request."""
+
+    __slots__ = ("count", "has_root", "parts")
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[Source, str], Part] = {}
+        self.has_root = False
+        self.count = 0
+
+
+class Request:
+    """The items of one request by trace, and the number of those that cannot be used, by reason."""
+
+    def __init__(self) -> None:
+        self.traces: dict[str, Group] = {}
+        self.count = 0
+        self.ignored = 0
+        """Log records that are no part of a conversation with a model; they are accepted and not kept."""
+        self.dropped: dict[str, Loss] = {}
+
+    def drop(self, reason: str, names: Iterable[str] = (), count: int = 1) -> None:
+        """Count items that cannot be used; ``names`` are those of attributes of the first one."""
+        if count:
+            known = self.dropped.get(reason)
+            self.dropped[reason] = Loss(reason, count, names=tuple(names)) if known is None else known.with_more(count)
+
+    def add(self, trace_id: str, part: tuple[str, bool, Source, str], item: bytes, *, is_root: bool) -> None:
+        """Add an item to its trace."""
+        group = self.traces.get(trace_id)
+        if group is None:
+            group = self.traces[trace_id] = Group()
+        key = part[2], part[3]
+        found = group.parts.get(key)
+        if found is None:
+            found = group.parts[key] = Part(*part, items=[])
+        found.items.append(item)
+        group.has_root |= is_root
+        group.count += 1
+        self.count += 1
+
+
+def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) -> Request:
+    """Group the items of a request by trace; ``service`` replaces the resource's.
+
+    Raises:
+        RefusedError: The body is not OTLP in this encoding.
+    """
+    try:
+        if form is Form.PROTOBUF:
+            return _read_protobuf(body, service, is_log=is_log)
+        check_values(body, _MAX_VALUES)
+        return _read_json(body, service, is_log=is_log)
+    except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        message = f"the body is no valid OTLP in {form.value}"
+        if form is Form.JSON:
+            message += "; send plain JSON to /v1/tracejudge"
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", message) from None
+
+
+def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
+    """Build the content of a reply, with the rejected items where there are any."""
+    rejected = sum(loss.count for loss in request.dropped.values())
+    words = "; ".join(f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items()))
+    name = "rejected_log_records" if is_log else "rejected_spans"
+    if form is Form.PROTOBUF:
+        reply = ExportLogsServiceResponse() if is_log else ExportTraceServiceResponse()
+        if rejected:
+            setattr(reply.partial_success, name, rejected)
+            reply.partial_success.error_message = words
+        return reply.SerializeToString()
+    camel = "rejectedLogRecords" if is_log else "rejectedSpans"
+    # 64-bit integers are strings in OTLP's JSON.
+    return msgspec.json.encode({"partialSuccess": {camel: str(rejected), "errorMessage": words}} if rejected else {})
+
+
+def _source(attributes: Mapping[str, object], service: str | None) -> Source | None:
+    def text(*names: str) -> str | None:
+        return next((one[:_MAX_CHARS] for name in names if isinstance(one := attributes.get(name), str) and one), None)
+
+    named = service or text("service.name")
+    return None if named is None else Source(named, text(*_ENVIRONMENTS), text("service.version"))
+
+
+def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
+    """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
+    found = Request()
+    fields = _Splitter(_MAX_ITEMS).fields
+    for number, of_resource in fields(memoryview(body)):
+        if number != 1:
+            continue
+        members = fields(of_resource)
+        resource = b"".join(content for number, content in members if number == 1)
+        fields(memoryview(resource))
+        attributes = _attributes(Resource.FromString(resource).attributes)
+        source = _source(attributes, service)
+        for of_scope in (content for number, content in members if number == _SCOPES):
+            parts = fields(of_scope)
+            items = [content for number, content in parts if number == _ITEMS]
+            if source is None:
+                found.drop("no_service", attributes, len(items))
+                continue
+            scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
+            part = ("p", is_log, source, scope.name)
+            for item in items:
+                if len(item) > _LARGE_BYTES:
+                    fields(item)
+                content = bytes(item)
+                # Spans and log records have the same names of ids, which their types do not express.
+                read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
+                if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
+                    found.ignored += 1
+                elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
+                    found.drop("no_ids", (one.key for one in read.attributes))
+                else:
+                    is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+                    found.add(trace_id.hex(), part, content, is_root=is_root)
+    return found
+
+
+class _Splitter:
+    """Splits the messages of one request, as many fields as it may have."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def fields(self, data: memoryview) -> list[tuple[int, memoryview]]:
+        """Return the fields that have a length, by number; the others are skipped.
+
+        Raises:
+            DecodeError: It is no message.
+            RefusedError: The request has too many fields.
+        """
+        found: list[tuple[int, memoryview]] = []
+        at, end, skipped = 0, len(data), 0
+        try:
+            while at < end:
+                tag, at = _varint(data, at)
+                kind, number = tag & 7, tag >> 3
+                if kind == _LENGTH and number:
+                    size, at = _varint(data, at)
+                    found.append((number, data[at : at + size]))
+                    at += size
+                elif kind in _FIXED and number:
+                    skipped, at = skipped + 1, at + _FIXED[kind]
+                elif kind == 0 and number:
+                    skipped, at = skipped + 1, _varint(data, at)[1]
+                else:
+                    raise DecodeError("unknown field")
+                if len(found) + skipped > self._left:
+                    raise too_many_values()
+        except IndexError:
+            raise DecodeError("cut off") from None
+        if at != end:
+            raise DecodeError("cut off")
+        self._left -= len(found)
+        return found
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    number = data[at]
+    at += 1
+    if number < _CONTINUED:
+        return number, at
+    number, shift = number - _CONTINUED, 7
+    while (digit := data[at]) >= _CONTINUED:
+        number, shift, at = number | (digit - _CONTINUED) << shift, shift + 7, at + 1
+        if shift > _MAX_SHIFT:
+            raise DecodeError("varint too long")
+    return number | digit << shift, at + 1
+
+
+def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
+    """Return the name of an event that has it among its attributes, as before OTLP 1.5."""
+    return next((one.value.string_value or "" for one in attributes if one.key == _EVENT_NAME and one.value), "")
+
+
+class _Value(Struct, rename="camel"):
+    """A value in OTLP's JSON."""
+
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: int | str | None = None
+    double_value: float | str | None = None
+    array_value: dict[str, Any] | None = None
+    kvlist_value: dict[str, Any] | None = None
+    bytes_value: str | None = None
+
+
+class _Attribute(Struct):
+    key: str
+    value: _Value | None = None
+
+
+class _Resource(Struct):
+    attributes: list[_Attribute] = []
+
+
+class _Scope(Struct):
+    name: str = ""
+
+
+class _ScopeItems(Struct, rename="camel"):
+    scope: _Scope | None = None
+    spans: list[Raw] = []
+    log_records: list[Raw] = []
+
+
+class _ResourceItems(Struct, rename="camel"):
+    resource: _Resource | None = None
+    scope_spans: list[_ScopeItems] = []
+    scope_logs: list[_ScopeItems] = []
+
+
+class _Items(Struct, rename="camel"):
+    resource_spans: list[_ResourceItems] | UnsetType = UNSET
+    resource_logs: list[_ResourceItems] | UnsetType = UNSET
+
+
+class _Ids(Struct, rename="camel"):
+    """What is read of a span or log record while its request waits."""
+
+    trace_id: str = ""
+    span_id: str = ""
+    parent_span_id: str | None = None
+    flags: int = 0
+    event_name: str = ""
+    attributes: Raw = Raw(b"[]")
+
+
+_items_decoder = msgspec.json.Decoder(_Items)
+_ids_decoder = msgspec.json.Decoder(_Ids)
+_attributes_decoder = msgspec.json.Decoder(list[_Attribute])
+
+
+def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
+    """Return the resources of a request in JSON.
+
+    Raises:
+        RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
+    """
+    items = _items_decoder.decode(body)
+    resources, others = items.resource_spans, items.resource_logs
+    if is_log:
+        resources, others = others, resources
+    if resources is not UNSET:
+        return resources
+    if others is UNSET and not msgspec.json.decode(body):
+        return ()
+    path = "/v1/tracejudge" if others is UNSET else "/v1/traces" if is_log else "/v1/logs"
+    kind = "plain JSON" if others is UNSET else "spans" if is_log else "log records"
+    name = "resourceLogs" if is_log else "resourceSpans"
+    raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", f"the body has no {name}; send {kind} to {path}")
+
+
+def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
+    found = Request()
+    for resource in _resources(body, is_log=is_log):
+        attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
+        source = _source(attributes, service)
+        for scope in resource.scope_logs if is_log else resource.scope_spans:
+            raws = scope.log_records if is_log else scope.spans
+            if source is None:
+                found.drop("no_service", attributes, len(raws))
+                continue
+            part = ("j", is_log, source, scope.scope.name if scope.scope else "")
+            for raw in raws:
+                try:
+                    ids = _ids_decoder.decode(raw)
+                    trace_id, span_id = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
+                    name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
+                except (msgspec.ValidationError, ValueError):
+                    found.drop("no_ids")
+                    continue
+                if is_log and not name.startswith(_EVENT_PREFIX):
+                    found.ignored += 1
+                elif len(trace_id) != _TRACE_ID_BYTES or len(span_id) != _SPAN_ID_BYTES:
+                    found.drop("no_ids")
+                else:
+                    is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
+                    found.add(trace_id.hex(), part, bytes(raw), is_root=is_root)
+    return found
+
+
+# ---- after the request: items as the SDK's types ----
+
+
+class Decoded(NamedTuple):
+    """The spans of a trace with their sources, and the log events by the span that they belong to."""
+
+    spans: list[tuple[Source, RawSpan]]
+    events: list[tuple[str, RawEvent]]
+    unreadable: int
+
+
+def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
+    """Read all items of one trace; a span that arrived twice is one."""
+    spans: dict[str, tuple[Source, RawSpan]] = {}
+    events: list[tuple[str, RawEvent]] = []
+    seen: Counter[bytes] = Counter()
+    unreadable = 0
+    for part in parts:
+        source = Source(*part.source)
+        own: Counter[bytes] = Counter()
+        for item in part.items:
+            own[item] += 1
+            # A client that got no reply sends a request again. Within one request, equal log records are a text that
+            # was said twice in the same millisecond.
+            if own[item] <= seen[item]:
+                continue
+            seen[item] = own[item]
+            try:
+                if part.is_log:
+                    events.append(_log_event(part.form, item))
+                else:
+                    decode = _span if part.form == "p" else _json_span
+                    span = decode(trace_id, part.scope, item)
+                    spans[span.span_id] = (source, span)
+            except (DecodeError, msgspec.DecodeError, ValueError, TypeError, RecursionError):
+                unreadable += 1
+    return Decoded(list(spans.values()), events, unreadable)
+
+
+def _value(value: AnyValue, depth: int = 0) -> object:
+    kind = value.WhichOneof("value")
+    if kind is None or depth > _MAX_DEPTH:
+        return None
+    if kind == "array_value":
+        return [_value(one, depth + 1) for one in value.array_value.values]
+    if kind == "kvlist_value":
+        return {one.key: _value(one.value, depth + 1) for one in value.kvlist_value.values}
+    return None if kind == "bytes_value" else getattr(value, kind)
+
+
+def _attributes(attributes: Iterable[KeyValue]) -> dict[str, object]:
+    # Most values are texts that are not empty, and asking for the kind costs more than reading one.
+    return {one.key: (value := one.value).string_value or _value(value) for one in attributes}
+
+
+def _span(trace_id: str, scope: str, item: bytes) -> RawSpan:
+    span = Span.FromString(item)
+    parent = span.parent_span_id.hex() or None
+    return RawSpan(
+        trace_id=trace_id,
+        span_id=span.span_id.hex(),
+        name=span.name,
+        parent_id=parent,
+        is_local_root=parent is None or span.flags & _REMOTE == _REMOTE,
+        kind=_kind(span.kind),
+        started_at=_seconds(span.start_time_unix_nano),
+        ended_at=_seconds(span.end_time_unix_nano),
+        status=_STATUS.get(span.status.code),
+        description=span.status.message or None,
+        attributes=_attributes(span.attributes),
+        events=tuple(RawEvent(one.name, _attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
+        scope=scope or None,
+    )
+
+
+def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
+    """Read a log event and the id of its span."""
+    if form == "p":
+        message = LogRecord.FromString(item)
+        span_id, name = message.span_id.hex(), message.event_name
+        attributes, body = _attributes(message.attributes), _value(message.body)
+    else:
+        record = _log_decoder.decode(item)
+        span_id, name = record.span_id.lower(), record.event_name
+        attributes, body = _json_attributes(record.attributes), _json_value(record.body)
+    # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since.
+    content = {**attributes, **body} if isinstance(body, dict) else attributes
+    return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
+
+
+def _kind(number: object) -> str:
+    return _KINDS[number] if isinstance(number, int) and 0 <= number < len(_KINDS) else _KINDS[0]
+
+
+def _seconds(nanoseconds: object) -> float | None:
+    number = int(nanoseconds) if isinstance(nanoseconds, int | str) and nanoseconds else 0
+    return number / _NANOSECONDS if number > 0 else None
+
+
+class _JsonStatus(Struct):
+    code: int | str = 0
+    message: str = ""
+
+
+class _JsonEvent(Struct):
+    name: str = ""
+    attributes: list[_Attribute] = []
+
+
+class _JsonSpan(Struct, rename="camel"):
+    span_id: str
+    name: str = ""
+    parent_span_id: str | None = None
+    flags: int = 0
+    kind: int | str = 0
+    start_time_unix_nano: int | str = 0
+    end_time_unix_nano: int | str = 0
+    status: _JsonStatus | None = None
+    attributes: list[_Attribute] = []
+    events: list[_JsonEvent] = []
+
+
+class _JsonLog(Struct, rename="camel"):
+    span_id: str
+    event_name: str = ""
+    attributes: list[_Attribute] = []
+    body: _Value | None = None
+
+
+_span_decoder = msgspec.json.Decoder(_JsonSpan)
+_log_decoder = msgspec.json.Decoder(_JsonLog)
+
+
+def _json_value(value: _Value | None, depth: int = 0) -> object:
+    if value is None or depth > _MAX_DEPTH:
+        return None
+    if value.int_value is not None:
+        return int(value.int_value)
+    if value.double_value is not None:
+        return float(value.double_value)
+    if value.array_value is not None:
+        inner = msgspec.convert(value.array_value.get("values") or [], list[_Value])
+        return [_json_value(one, depth + 1) for one in inner]
+    if value.kvlist_value is not None:
+        return _json_attributes(msgspec.convert(value.kvlist_value.get("values") or [], list[_Attribute]), depth + 1)
+    return value.string_value if value.bool_value is None else value.bool_value
+
+
+def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:
+    return {one.key: _json_value(one.value, depth) for one in attributes}
+
+
+def _json_span(trace_id: str, scope: str, item: bytes) -> RawSpan:
+    span = _span_decoder.decode(item)
+    parent = (span.parent_span_id or "").lower() or None
+    status = span.status or _JsonStatus()
+    return RawSpan(
+        trace_id=trace_id,
+        span_id=span.span_id.lower(),
+        name=span.name,
+        parent_id=parent,
+        is_local_root=parent is None or span.flags & _REMOTE == _REMOTE,
+        kind=_kind(span.kind),
+        started_at=_seconds(span.start_time_unix_nano),
+        ended_at=_seconds(span.end_time_unix_nano),
+        status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
+        description=status.message or None,
+        attributes=_json_attributes(span.attributes),
+        events=tuple(RawEvent(one.name, _json_attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
+        scope=scope or None,
+    )

@@ -1,0 +1,299 @@
+"""Writing traces and feedback into the stream, in numbered batches of one producer, as the SDK does.
+
+One thread writes: it takes everything that waits, and sends a batch again until Redis confirms it. A batch that was
+sent twice is stored once.
+"""
+
+import queue
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from tracejudge.delivery.buffer import Batch, Entry, Kind
+from tracejudge.delivery.transport import RedisStream
+from tracejudge.ids import fresh_id
+from tracejudge.log import DeliveryError, RedisFullError
+from tracejudge.settings import Settings as SdkSettings
+from tracejudge.sharding import shard_of
+from worker.core.config.settings import MIB, Settings
+from worker.core.storage.client import Store, StoreError, StoreFullError
+from worker.core.telemetry.backlog import Caps, measure
+from worker.core.telemetry.metrics import GatewayMetrics
+from worker.core.telemetry.service import ServiceThread
+from worker.features.gateway.admission import RefusedError, full
+
+log = structlog.get_logger("tracejudge.gateway")
+
+_MAX_ENTRIES: Final = 500
+_MAX_BYTES: Final = 4 * MIB
+_MAX_WAITING_BYTES: Final = 64 * MIB
+_WAIT_S: Final = 0.5
+_CHECK_S: Final = 1.0
+_MEAN_AGE_MS: Final = 10_000
+_FULL_SHARE: Final = 0.95
+_FULL_WAIT_S: Final = 5.0
+_CONNECTION: Final = frozenset({"ConnectionError", "TimeoutError"})
+
+
+class Capacity(ServiceThread):
+    """Measures each second how much the stream has room for: its cap removes traces, those that nobody has read too.
+
+    Between two measurements the process counts what it writes itself. The share of the cap that is kept free is for
+    what others write meanwhile.
+    """
+
+    role = "capacity"
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        super().__init__("gateway-capacity")
+        self._store = store
+        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
+        # Before the first measurement the requests wait for Redis in any case.
+        self._most = self.room = settings.max_stream
+        """How many entries may be written until the next measurement."""
+
+    def run_once(self) -> None:
+        """Measure, and wait."""
+        # The cap that a worker has set applies to all who write.
+        cap = self._store.call(lambda client: client.hget(self._store.keys.caps, "max_stream"))
+        entries = int(cap) if cap and cap.isdigit() else self._caps.max_entries
+        found = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
+        self._most = int(_FULL_SHARE * found.capacity)
+        room = self._most - found.traces.lag
+        if room <= 0 < self.room:
+            log.warning("intake paused", why="the stream is at its cap and its entries are not read")
+        self.room = room
+        self.stopping.wait(_CHECK_S)
+
+    def check(self, entries: int = 0) -> None:
+        """Check that there is room for entries.
+
+        Raises:
+            RefusedError: There is none now, or there never can be.
+        """
+        if entries > self._most:
+            message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
+        if entries > self.room or self.room <= 0:
+            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+
+
+class _Waiting:
+    """Entries of one caller, and its future."""
+
+    __slots__ = ("entries", "future", "size_bytes")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.size_bytes = sum(len(entry.payload) for entry in entries)
+        self.future: Future[None] = Future()
+
+
+class Publisher(ServiceThread):
+    """The thread that writes. Entries wait in memory only until their request is answered."""
+
+    role = "publish"
+
+    def __init__(self, settings: SdkSettings, capacity: Capacity, metrics: GatewayMetrics) -> None:
+        super().__init__("gateway-publisher")
+        self._capacity, self._address = capacity, str(settings.redis_url)
+        self._stream = RedisStream(settings, fresh_id())
+        self._metrics = metrics
+        self._queue: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
+        self._next: _Waiting | None = None
+        self._batch: Batch | None = None
+        self._taken: list[_Waiting] = []
+        self._number = 0
+        self._lock = threading.Lock()
+        self._waiting_bytes = 0
+
+    @property
+    def room(self) -> int:
+        """How many entries the stream has room for."""
+        return self._capacity.room
+
+    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
+        """Queue entries; the future ends when Redis has all of them.
+
+        Raises:
+            RefusedError: Too much waits for Redis, or the stream has no room.
+        """
+        waiting = _Waiting(entries)
+        if not entries:
+            waiting.future.set_result(None)
+            return waiting.future
+        with self._lock:
+            self._capacity.check(len(entries))
+            if self._waiting_bytes > _MAX_WAITING_BYTES:
+                raise full("Redis does not keep up; send this again later")
+            self._waiting_bytes += waiting.size_bytes
+            self._capacity.room -= len(entries)
+        self._queue.put(waiting)
+        return waiting.future
+
+    def run_once(self) -> None:
+        """Write one batch."""
+        if self._batch is None and not self._take():
+            return
+        assert self._batch is not None  # noqa: S101 - for the type checker
+        try:
+            self._stream.append(self._batch, meanwhile=lambda: None)
+        except RedisFullError as error:
+            # The script has changed nothing, so the batch may be given up.
+            self._end(full("Redis is full; send this again later"))
+            raise StoreFullError(self._address) from error
+        except DeliveryError as error:
+            kind = str(error).partition(":")[0]
+            # In the words of the store, so that one outage is one line of the log.
+            text = f"Redis does not answer ({kind})" if kind in _CONNECTION else str(error)
+            raise StoreError(text, self._address) from error
+        self._metrics.published.inc(len(self._batch.entries))
+        self._end(None)
+
+    def _take(self) -> bool:
+        """Move what waits into a batch, up to its bounds; one caller's entries are never divided."""
+        size = count = 0
+        while count < _MAX_ENTRIES and size < _MAX_BYTES:
+            waiting = self._next
+            try:
+                if waiting is None:
+                    waiting = self._queue.get_nowait() if count else self._queue.get(timeout=_WAIT_S)
+            except queue.Empty:
+                break
+            if count and count + len(waiting.entries) > _MAX_ENTRIES:
+                self._next = waiting
+                break
+            self._next = None
+            if not waiting.future.set_running_or_notify_cancel():
+                # Its request was refused meanwhile, and will come again.
+                self._release(waiting)
+                continue
+            self._taken.append(waiting)
+            size, count = size + waiting.size_bytes, count + len(waiting.entries)
+        if not count:
+            return False
+        self._number += 1
+        entries = tuple(entry for waiting in self._taken for entry in waiting.entries)
+        self._batch = Batch(self._number, entries, items=count, size_bytes=size, settles_through=0, flush_ticket=0)
+        return True
+
+    def _end(self, error: RefusedError | None) -> None:
+        taken, self._taken, self._batch = self._taken, [], None
+        for waiting in taken:
+            self._release(waiting)
+            if error is None:
+                waiting.future.set_result(None)
+            else:
+                waiting.future.set_exception(error)
+
+    def _release(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._waiting_bytes -= waiting.size_bytes
+
+
+class _Named(Struct):
+    """The part of an entry's payload that decides about its shard."""
+
+    trace_id: str
+    session_id: str | None = None
+
+
+class Streams:
+    """The streams of all Redis servers: each entry goes to that of its session, or else of its trace."""
+
+    def __init__(self, publishers: Sequence[Publisher], stores: Sequence[Store]) -> None:
+        self._publishers = publishers
+        self._stores = stores
+
+    @property
+    def room(self) -> int:
+        """How many entries the emptiest stream has room for."""
+        return max(one.room for one in self._publishers)
+
+    def shard_of(self, entry: Entry) -> int:
+        """Return the number of the Redis that an entry goes to."""
+        if len(self._stores) == 1:
+            return 0
+        # Written by our own encoder; an entry of any other form would be invalid everywhere.
+        named = msgspec.json.decode(entry.payload, type=_Named)
+        session_id = named.session_id if entry.kind is Kind.TRACE else None
+        return shard_of(named.trace_id, session_id, len(self._stores))
+
+    def check(self) -> None:
+        """Check that at least one stream has room; ``submit`` checks those that are needed.
+
+        Raises:
+            RefusedError: There is none now.
+        """
+        if self.room <= 0:
+            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+
+    def _check_all(self, shards: Iterable[int]) -> None:
+        """Check that each of these answers and has room."""
+        for shard in shards:
+            if self._stores[shard].is_away:
+                raise away(shard)
+            if self._publishers[shard].room <= 0:
+                raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+
+    def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
+        """Queue entries; the future ends when every Redis has its own.
+
+        Raises:
+            RefusedError: One of them is away, or has no room. The entries of the others are written all the same where
+                they are repeatable: sent again, they count once.
+        """
+        by_shard: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_shard.setdefault(self.shard_of(entry), []).append(entry)
+        if len(by_shard) <= 1 and len(self._stores) == 1:
+            return self._publishers[0].submit(entries)
+        if not are_repeatable:
+            # Each repeat would be further traces, for as long as the server is away.
+            self._check_all(by_shard)
+        refused: RefusedError | None = None
+        queued = []
+        for shard, some in by_shard.items():
+            try:
+                if self._stores[shard].is_away:
+                    raise away(shard)
+                queued.append(self._publishers[shard].submit(some))
+            except RefusedError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return together(queued)
+
+
+def together(futures: "Sequence[Future[None]]") -> "Future[None]":
+    """Return a future that ends with the last of these, or with the first error."""
+    whole: Future[None] = Future()
+    lock, left = threading.Lock(), len(futures)
+
+    def ended(one: "Future[None]") -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            error = one.exception()
+            if not whole.done() and error is not None:
+                whole.set_exception(error)
+            elif not whole.done() and not left:
+                whole.set_result(None)
+
+    if not futures:
+        whole.set_result(None)
+    for one in futures:
+        one.add_done_callback(ended)
+    return whole
+
+
+def away(shard: int) -> RefusedError:
+    """Return the refusal of what belongs to a Redis that is away."""
+    message = f"shard {shard} does not answer; send this again later"
+    return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1)

@@ -1,0 +1,1 @@
+"""Offline evaluation and the measuring of judges."""

@@ -1,0 +1,206 @@
+"""`tracejudge evaluate`: the judges of the worker, offline, on the traces of a file, or on pairs from two files."""
+
+import asyncio
+import os
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from judges.core.combine import Combine
+from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
+from worker.base.commands.options import (
+    NOTES,
+    OFFLINE,
+    OUT,
+    amount,
+    note,
+    offline_judges,
+    print_json,
+    print_line,
+    print_table,
+)
+from worker.base.commands.trace_files import note_unknown_fields, open_output, open_source
+from worker.features.lab.compare import Comparison, comparing
+from worker.features.lab.offline import Offline, open_graders
+from worker.features.lab.summary import judge_line, judge_row, metric_table, why_nothing
+
+
+@click.command("evaluate")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--judge",
+    "given",
+    metavar="NAME|FILE",
+    multiple=True,
+    help="A judge of `tracejudge judges`, or the file of one of yours; repeatable.",
+)
+@click.option(
+    "--compare",
+    "other",
+    metavar="A",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="Compare the answers of FILE, B, with those of the file A, pair by pair.",
+)
+@click.option("--criterion", metavar="TEXT", help="With --compare: what makes an answer better, in words.")
+@click.option("--output", metavar="OUT", help="File for verdicts, a JSON object a line; '-' is standard output.")
+@click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
+@OFFLINE
+def command(
+    file: str,
+    given: tuple[str, ...],
+    other: str | None,
+    criterion: str | None,
+    output: str | None,
+    *,
+    force: bool,
+    tries: int,
+    model_names: tuple[str, ...],
+    combine: Combine | None,
+    config: str | None,
+    as_json: bool,
+) -> None:
+    """Judge the traces of FILE, a JSON object a line ('-' is standard input), without Redis.
+
+    Verdicts are those of the worker, in the order of the file; their origin is `replay`, their weight 1. Each is
+    written as soon as it is ready, and Ctrl-C keeps those that are. A summary comes last. Several models give a verdict
+    each; --combine adds one of all of them, with their disagreement.
+
+    A judge of conversations gives one verdict on all lines with the same service, environment and session_id, after
+    the verdicts on single traces.
+
+    `evaluate --compare A B` compares two answers to each request instead, joined by trace_id or input: by correctness
+    and helpfulness, by --criterion, or by the measure of each --judge. Each pair is asked about twice, with the
+    positions swapped; a preference that follows the position is a tie.
+
+    An existing OUT is overwritten with --force only, and FILE never; the same holds for A.
+
+    Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
+    score is written as unscored. Exit code 1 when a line is not a trace or has no partner, or a judge scored nothing;
+    130 after Ctrl-C.
+    """
+    if as_json and output == "-":
+        raise click.UsageError("--json and --output - both use standard output; give --output a file")
+    _check_comparison(file, given, other, criterion, combine)
+    settings, named = offline_judges(config, *given, models=model_names)
+    judges = named if other is None else comparing(named, criterion)
+    delays = DelayNotes(
+        OFFLINE_PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s")
+    )
+    graders = open_graders(settings, judges, model_names, delays, combine=combine, tries=tries)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+    # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.
+    hidden = not NOTES.is_terminal or (output == "-" and sys.stdout.isatty())
+    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=NOTES, disable=hidden)
+    with ExitStack() as opened:
+        source = opened.enter_context(open_source(file))
+        first = [] if other is None else [opened.enter_context(open_source(other))]
+        out = opened.enter_context(closing(open_output(output, source, *first, force=force)))
+        progress = opened.enter_context(bar)
+        status = os.fstat(source.fileno())
+        size = status.st_size if stat.S_ISREG(status.st_mode) else None
+        task = progress.add_task(f"by {graders.in_words}", total=size, said="")
+        began = time.perf_counter()
+
+        def invalid(number: int, error: str) -> None:
+            note(f"line {number}: {error}")
+
+        def advance(count: int, end: int) -> None:
+            total = offline.total if isinstance(offline, Comparison) else size
+            progress.update(task, completed=end, total=total, said=amount(count, "verdict"))
+
+        offline = (
+            Comparison(settings, judges, graders, *first, on_paired=out.open, on_invalid_line=invalid, advance=advance)
+            if first
+            else Offline(settings, judges, graders, on_invalid_line=invalid, advance=advance)
+        )
+        interrupted = False
+        if not first:
+            out.open()
+        try:
+            asyncio.run(offline.run(source, out))
+        except KeyboardInterrupt:
+            interrupted = True
+        except OSError as error:
+            which = " or ".join(name for name in (other, file) if name is not None)
+            raise click.ClickException(f"{which} cannot be read ({error.strerror})") from error
+    files = [Path(name).name for name in (other, file) if name is not None]
+    _report(offline, graders.in_words, files, time.perf_counter() - began, as_json=as_json, aside=output == "-")
+    if interrupted:
+        NOTES.print("interrupted: not all traces are judged")
+        raise KeyboardInterrupt
+    sys.exit(_exit_code(offline))
+
+
+def _check_comparison(
+    file: str, given: tuple[str, ...], other: str | None, criterion: str | None, combine: Combine | None
+) -> None:
+    """Refuse options that do not go together."""
+    if other is None:
+        if not given:
+            raise click.MissingParameter(param_hint="'--judge'", param_type="option")
+        if criterion is not None:
+            raise click.UsageError("--criterion is for --compare; leave it out, or give the file A by --compare")
+        return
+    if combine is not None:
+        raise click.UsageError("--combine does not go with --compare; several --model have a result each")
+    if other == file == "-":
+        raise click.UsageError("--compare and FILE both read standard input; give one of them a file")
+    if criterion is not None and not criterion.strip():
+        raise click.UsageError("--criterion is empty; say in words what makes an answer better, or leave it out")
+
+
+def _report(
+    offline: Offline, judge_models: str, files: Sequence[str], seconds: float, *, as_json: bool, aside: bool
+) -> None:
+    compared = offline if isinstance(offline, Comparison) else None
+    if as_json:
+        costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None]
+        document = {
+            "file": files[-1],
+            **({"compared_with": files[0]} if compared is not None else {}),
+            "model": judge_models,
+            "traces": offline.traces,
+            "lines_skipped": offline.skipped,
+            "seconds": seconds,
+            "cost_usd": sum(costs) if costs else None,
+            **({"judges": [judge_row(one) for one in offline.sums]} if compared is None else compared.document()),
+        }
+        print_json(document)
+        return
+    # With verdicts on standard output the summary goes to standard error, since it is no line of theirs.
+    console = NOTES if aside else OUT
+    if compared is None:
+        print_line(console, f"{amount(offline.traces, 'trace')} by {judge_models} in {seconds:.1f} s")
+        print_table(console, metric_table(offline.sums))
+        said = [judge_line(one) for one in offline.sums]
+    else:
+        names = f"A = {files[0]}, B = {files[1]}"
+        print_line(console, f"{amount(offline.traces, 'pair')} by {judge_models} in {seconds:.1f} s; {names}")
+        print_table(console, compared.table())
+        said = [*compared.lines()]
+    for line in said:
+        print_line(console, line)
+
+
+def _exit_code(offline: Offline) -> int:
+    """Print what a script must know, and choose the exit code."""
+    if offline.skipped:
+        NOTES.print(f"skipped {amount(offline.skipped, 'line')} without a trace")
+    note_unknown_fields(offline.unknown)
+    is_matched = not isinstance(offline, Comparison) or offline.is_matched
+    if isinstance(offline, Comparison) and not is_matched:
+        alone = f"{amount(offline.alone_a, 'row')} of A and {amount(offline.alone_b, 'row')} of B"
+        note(f"without partner, and left out: {alone}")
+    empty = [one for one in offline.sums if not one.outcomes["scored"]]
+    if len(empty) == len(offline.sums):
+        note(f"nothing was scored: {why_nothing(empty)}")
+        return 1
+    for one in empty:
+        note(f"{one.name} scored nothing: {why_nothing([one])}")
+    return 1 if offline.skipped or empty or not is_matched else 0

@@ -1,0 +1,312 @@
+"""Judge a stream of traces offline: read, judge, write and sum up, with a bounded number of evaluations at once."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import BinaryIO, Final, NamedTuple
+
+import click
+import msgspec
+
+from judges.calling.runs import JudgeRunner, TimedAssessment, in_order, internal_error
+from judges.core.combine import Combine, combine, metrics_of
+from judges.core.judge import Judge, has_text
+from judges.core.model import Price
+from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
+from judges.custom.variables import has_value
+from judges.endpoints.client import DelayNotes
+from tracejudge import Trace
+from worker.base.commands.options import open_model
+from worker.base.commands.trace_files import Conversations, Output, lines, trace_of_row
+from worker.core.config.graders import Grader, judge_for, judge_of_panel, panel
+from worker.core.config.redaction import Redaction, configured_user_key
+from worker.core.config.settings import Settings
+from worker.core.judging.evaluator import NO_PRICE, make_verdict
+from worker.core.queue.batch import Evaluation, Item, Session
+from worker.core.selection.stream_entry import TraceEntry
+from worker.features.lab.summary import JudgeSum
+
+_DEFAULT: Final = "default"
+_MIN_COMBINED: Final = 2
+# Invalid lines that are named one by one.
+_MAX_SHOWN: Final = 10
+# Evaluations begun and not yet written, per call in flight: a slow one must not leave calls unused.
+_WINDOW: Final = 2
+# Most bytes of the file that these may come from; a single trace may be larger.
+_WINDOW_BYTES: Final = 64 * 1024 * 1024
+
+
+class Panel(NamedTuple):
+    """Combines the answers of several models, and asks none itself."""
+
+    grader: Grader
+    members: Sequence[JudgeRunner]
+    # A combined verdict costs nothing by itself: those that it combines have the cost.
+    price: Price = NO_PRICE
+    is_free: bool = True
+
+    @property
+    def judge_model(self) -> str:
+        """The judge model of its verdicts."""
+        return self.grader.judge_model
+
+    def form_of(self, judge: Judge) -> Judge:
+        """Return the judge with the version that combined verdicts have."""
+        return judge_of_panel(judge, [one.form_of(judge) for one in self.members])
+
+
+class Question:
+    """A judge with a trace to judge: models answer it, and a panel combines their answers."""
+
+    def __init__(self, judge: Judge, trace: Trace) -> None:
+        self.judge = judge
+        self._trace = trace
+        self._answers: dict[str, asyncio.Future[TimedAssessment]] = {}
+
+    async def ask(self, by: JudgeRunner | Panel) -> TimedAssessment:
+        """Judge the trace; a panel waits for the models that were asked before it."""
+        if isinstance(by, Panel):
+            # Tasks begin in the order in which they were made, so all its models have begun.
+            found = {name: (await answer).assessment for name, answer in self._answers.items()}
+            return TimedAssessment(combine(by.grader.combine, found, self.judge.metrics), time.time(), 0.0)
+        answer = self._answers[by.judge_model] = asyncio.ensure_future(by.ask(self.judge, self._trace))
+        return await answer
+
+
+class OfflineGraders(NamedTuple):
+    """The graders of an evaluation: its models, and who answers for each judge, a panel last."""
+
+    runners: Sequence[JudgeRunner]
+    by_judge: Mapping[str, Sequence[JudgeRunner | Panel]]
+
+    @property
+    def in_words(self) -> str:
+        """Name the judge models."""
+        return ", ".join(one.judge_model for one in self.runners)
+
+    @property
+    def in_flight(self) -> int:
+        """Most evaluations at the same time; those of a panel wait beside the calls of its models."""
+        has_panel = any(isinstance(asked[-1], Panel) for asked in self.by_judge.values())
+        most = [one.max_in_flight for one in self.runners]
+        return sum(most) + (max(most) if has_panel else 0)
+
+    async def aclose(self, judges: Sequence[Judge]) -> None:
+        """Close connections, and stop the processes of judges."""
+        for one in self.runners:
+            await one.aclose()
+        for judge in judges:
+            if judge.close is not None:
+                await judge.close()
+
+
+def open_graders(
+    settings: Settings,
+    judges: Sequence[Judge],
+    names: Sequence[str],
+    delays: DelayNotes,
+    *,
+    combine: Combine | None,
+    tries: int,
+) -> OfflineGraders:
+    """Open the models that the judges need: judges in Python need no endpoint and no key.
+
+    Without ``names`` it is each judge's own model, or the default.
+    """
+    redaction = Redaction.of(settings.redact)
+    runner = partial(
+        JudgeRunner,
+        form=partial(judge_for, settings),
+        prepare=None if redaction is None else redaction.trace,
+        # Offline no rule chooses the traces, so that the tools of all rules count.
+        context_tools=tuple(tool for rule in settings.rules for tool in rule.context_tools),
+    )
+    code = runner(None)
+    if all(judge.run is not None for judge in judges):
+        return OfflineGraders((code,), {judge.name: (code,) for judge in judges})
+    for judge in judges if combine is not None else ():
+        if not has_value(judge):
+            fix = "leave --combine out, or the judge"
+            raise click.UsageError(f"--combine: the result of {judge.name} is a text, list or object; {fix}")
+    wanted = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
+    if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
+        names = (_DEFAULT,)
+    by_name = {name: open_model(settings, name, tries, delays.at) for name in dict.fromkeys((*names, *wanted.values()))}
+    graders = {name: runner(model) for name, model in by_name.items()}
+    judge_models = [by_name[name].settings.judge_model for name in names]
+    if len(set(judge_models)) < len(judge_models):
+        raise click.UsageError("--model: names a judge model twice; name each once")
+    if combine is not None and len(judge_models) < _MIN_COMBINED:
+        raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
+    models = [graders[name] for name in names]
+    together = () if combine is None else (Panel(panel(combine, judge_models), models),)
+    own = {judge: (graders[name],) for judge, name in wanted.items()}
+    by_judge = {
+        judge.name: own.get(judge.name, (*models, *together)) if judge.run is None else (code,) for judge in judges
+    }
+    try:
+        for judge in judges:
+            for grader in by_judge[judge.name]:
+                grader.form_of(judge)
+    except ValueError as error:
+        raise click.UsageError(f"{error}; name another model, or leave the judge out") from error
+    return OfflineGraders(tuple(graders.values()), by_judge)
+
+
+class Job(NamedTuple):
+    """An evaluation to make, and the offset in the file where its trace ends.
+
+    ``session`` describes the conversation that the trace joins.
+    """
+
+    entry: TraceEntry
+    question: Question
+    grader: JudgeRunner | Panel
+    end: int
+    session: Session | None = None
+
+
+class Offline:
+    """One run of `tracejudge evaluate`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        judges: Sequence[Judge],
+        graders: OfflineGraders,
+        *,
+        on_invalid_line: Callable[[int, str], None],
+        advance: Callable[[int, int], None],
+    ) -> None:
+        """Prepare a run.
+
+        ``on_invalid_line`` gets number and error of the first lines that are no trace; ``advance`` gets, after each
+        verdict, the number of verdicts and the offset in the file that they reach.
+        """
+        is_named = any(len(some) > 1 for some in graders.by_judge.values())
+        self.sums = [
+            JudgeSum(
+                one.form_of(judge),
+                one.judge_model,
+                _metric_names(judge, one),
+                is_named,
+                is_combined=isinstance(one, Panel),
+                is_free=one.is_free,
+                has_price=one.price is not None,
+            )
+            for judge in judges
+            for one in graders.by_judge[judge.name]
+        ]
+        self.traces = self.skipped = 0
+        self.unknown: Counter[str] = Counter()
+        self._begun_to = self._kept_to = 0
+        self._written = asyncio.Event()
+        self._by_name = {(one.judge.name, one.judge_model): one for one in self.sums}
+        self.settings = settings
+        # Without a configured key a random one: hashes distinguish users within this run, and are useless beyond it.
+        self._user_key = configured_user_key(settings) or secrets.token_hex()
+        self.judges = judges
+        self._graders = graders
+        self._on_invalid_line = on_invalid_line
+        self._advance = advance
+
+    async def run(self, source: BinaryIO, output: Output) -> None:
+        """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
+
+        def keep(job: Job, timed: TimedAssessment) -> None:
+            try:
+                line = msgspec.json.encode(verdict := self._verdict(job, timed))
+            except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not end the others
+                timed = timed._replace(assessment=internal_error(error))
+                line = msgspec.json.encode(verdict := self._verdict(job, timed))
+            self.write(verdict, line, job.end, output)
+
+        def ask(job: Job) -> Awaitable[TimedAssessment]:
+            return job.question.ask(job.grader)
+
+        try:
+            await in_order(self.jobs(source), ask, keep, window=_WINDOW * self._graders.in_flight)
+        finally:
+            await self._graders.aclose(self.judges)
+
+    def skip(self, number: int, error: str) -> None:
+        """Count a line that is no trace."""
+        self.skipped += 1
+        if self.skipped <= _MAX_SHOWN:
+            self._on_invalid_line(number, error)
+
+    def write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
+        """Write a verdict, and add it to the sums."""
+        output.write(line)
+        self._kept_to = end
+        self._written.set()
+        self._by_name[verdict.judge, verdict.judge_model].add(verdict)
+        self._advance(sum(one.evaluations for one in self.sums), end)
+
+    async def jobs(self, source: BinaryIO) -> AsyncIterator[Job]:
+        """Yield the evaluations of all lines."""
+        max_bytes, end = self.settings.max_trace_bytes, 0
+        of_sessions = [judge for judge in self.judges if judge.unit == "session"]
+        of_traces = [judge for judge in self.judges if judge.unit == "trace"]
+        conversations = Conversations(self.settings)
+        async for line in lines(source, max_bytes):
+            entry = trace_of_row(line, max_bytes)
+            if isinstance(entry, str):
+                self.skip(line.number, entry)
+                continue
+            self.traces += 1
+            end, judges = line.end, self.judges
+            # A line without a session is a conversation of its own.
+            if of_sessions and has_text(entry.trace.session_id):
+                conversations.add(entry.trace, len(line.payload))
+                judges = of_traces
+            self.unknown.update(entry.unknown)
+            # Wait while evaluations of too many bytes of the file are under way.
+            while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
+                self._written.clear()
+                await self._written.wait()
+            self._begun_to = line.end if judges else self._begun_to
+            for job in self.jobs_of(entry, judges, line.end):
+                yield job
+        for trace, session in conversations.joined():
+            for job in self.jobs_of(TraceEntry("-", None, trace, b""), of_sessions, end, session):
+                yield job
+
+    def jobs_of(
+        self, entry: TraceEntry, judges: Sequence[Judge], end: int, session: Session | None = None
+    ) -> Iterator[Job]:
+        """Yield the evaluations of a trace by some judges and all their models."""
+        for judge in judges:
+            question = Question(judge, entry.trace)
+            for grader in self._graders.by_judge[judge.name]:
+                yield Job(entry, question, grader, end, session)
+
+    def _verdict(self, job: Job, timed: TimedAssessment) -> Verdict:
+        """Make the verdict that the worker would make, with the same evaluation id."""
+        judge, entry, by = job.question.judge, job.entry, job.grader.judge_model
+        version = job.grader.form_of(judge).version
+        if job.session is None:
+            name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=version, judge_model=by)
+        else:
+            generation = job.session.generation
+            name = session_evaluation_id(entry.trace, generation, judge=judge.name, version=version, judge_model=by)
+        # Chosen by the user and not by chance: no live sample, and of full weight.
+        evaluation = Evaluation(name, "0", judge.name, version, 1.0, "replay", session=job.session)
+        return make_verdict(
+            timed.assessment,
+            Item(entry.trace, (evaluation,)),
+            evaluation,
+            metrics=_metric_names(judge, job.grader),
+            judge_model=by,
+            price=job.grader.price,
+            user_key=self._user_key,
+            started_at=timed.started_at,
+            duration_s=timed.duration_s,
+        )[0]
+
+
+def _metric_names(judge: Judge, by: JudgeRunner | Panel) -> tuple[str, ...]:
+    return tuple(one.name for one in metrics_of(judge.metrics)) if isinstance(by, Panel) else judge.metric_names

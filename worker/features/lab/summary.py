@@ -1,0 +1,182 @@
+"""Sums of an evaluation by judge and metric. They are running sums: a file may hold millions of traces."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rich.markup import escape
+from rich.table import Table
+
+from judges.core.judge import RESULT, Judge
+from judges.core.verdict import Score, Verdict
+from judges.custom.variables import declared_labels
+from worker.base.commands.options import reasons_in_words
+
+# Limit of different notes that are kept: some hold a number, so there could be one for each trace.
+_MAX_NOTES: Final = 20
+_MAX_SHOWN_NOTES: Final = 3
+
+
+@dataclass
+class _MetricSum:
+    scored: int = 0
+    # Results without a value, such as texts.
+    valueless: int = 0
+    value: float = 0.0
+    rated: int = 0
+    passed: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+
+    def add(self, score: Score) -> None:
+        self.scored += 1
+        self.value += score.value
+        self.rated += score.passed is not None
+        self.passed += score.passed is True
+        # A judge's own labels; a combined verdict may have others.
+        if score.label is not None and score.label in self.labels:
+            self.labels[score.label] += 1
+
+    @property
+    def mean(self) -> float | None:
+        valued = self.scored - self.valueless
+        return self.value / valued if valued else None
+
+    @property
+    def share_passed(self) -> float | None:
+        return self.passed / self.rated if self.rated else None
+
+
+@dataclass
+class JudgeSum:
+    """The sums of one judge by one judge model; lines name the model where ``is_named``, since there are several."""
+
+    judge: Judge
+    judge_model: str
+    # The names of its metrics.
+    given: Sequence[str]
+    is_named: bool = False
+    # Combined verdicts have no cost: those that they combine have it.
+    is_combined: bool = False
+    is_free: bool = False
+    has_price: bool = False
+    evaluations: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    unscored: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    # Verdicts with requests of unknown cost: no price is set, or the endpoint did not report its tokens.
+    costless: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Create all metrics and labels, so that one without any score is shown."""
+        self.metrics = {name: _MetricSum() for name in self.given}
+        if self.judge.metrics:
+            own = dict.fromkeys(declared_labels(self.judge).values(), 0)
+            self.metrics[self.judge.metric_names[0]].labels.update(own)
+
+    @property
+    def name(self) -> str:
+        """Its name in lines."""
+        return f"{self.judge.name} by {self.judge_model}" if self.is_named else self.judge.name
+
+    def add(self, verdict: Verdict) -> None:
+        """Add a verdict of this judge."""
+        self.evaluations += 1
+        self.outcomes[verdict.outcome] += 1
+        self.input_tokens += verdict.input_tokens
+        self.output_tokens += verdict.output_tokens
+        self.seconds += verdict.duration_s
+        # A combined verdict costs nothing by itself; a zero would look like the cost of all.
+        if verdict.cost_usd is not None and not self.is_combined:
+            self.cost_usd = (self.cost_usd or 0.0) + verdict.cost_usd
+        self.costless += verdict.cost_usd is None and bool(verdict.calls)
+        for score in verdict.scores:
+            self.metrics.setdefault(score.metric, _MetricSum()).add(score)
+        if RESULT in verdict.details and not verdict.scores:
+            for metric in self.metrics.values():
+                metric.scored += 1
+                metric.valueless += 1
+        if verdict.outcome == "unscored":
+            self.unscored[str(verdict.reason)] += 1
+            if verdict.note and (verdict.note in self.notes or len(self.notes) < _MAX_NOTES):
+                self.notes[verdict.note] += 1
+
+
+def judge_row(one: JudgeSum) -> dict[str, object]:
+    """Lay out the sums of a judge for JSON; figures without data are null."""
+    return {
+        "judge": one.judge.name,
+        "version": one.judge.version,
+        "model": one.judge_model,
+        "evaluations": one.evaluations,
+        "scored": one.outcomes["scored"],
+        "abstained": one.outcomes["abstained"],
+        "unscored": dict(sorted(one.unscored.items())),
+        "input_tokens": one.input_tokens,
+        "output_tokens": one.output_tokens,
+        "cost_usd": one.cost_usd,
+        "mean_seconds": one.seconds / one.evaluations if one.evaluations else None,
+        "metrics": {
+            name: {
+                "scored": found.scored,
+                "mean": found.mean,
+                "share_passed": found.share_passed,
+                **({"labels": dict(found.labels)} if found.labels.total() else {}),
+            }
+            for name, found in one.metrics.items()
+        },
+    }
+
+
+def metric_table(sums: Sequence[JudgeSum]) -> Table:
+    """Lay out the scores, a row a metric."""
+    table = Table("metric", box=None, padding=(0, 2, 0, 0))
+    for name in ("scored", "mean", "passed"):
+        table.add_column(name, justify="right")
+    for one in sums:
+        for name, found in one.metrics.items():
+            label = name if name == one.judge.name else f"{one.judge.name} {name}"
+            label = f"{label} by {one.judge_model}" if one.is_named else label
+            mean = "-" if found.mean is None else f"{found.mean:.3f}"
+            share = "-" if found.share_passed is None else f"{found.share_passed:.1%}"
+            table.add_row(escape(label), f"{found.scored:,}", mean, share)
+    return table
+
+
+def judge_line(one: JudgeSum) -> str:
+    """Summarise a judge in one line: scores, labels, tokens, cost and time."""
+    fared = (
+        f"{one.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
+        f"unscored {reasons_in_words(one.unscored)}"
+    )
+    labels = (", ".join(f"{n:,} {label}" for label, n in each.labels.items() if n) for each in one.metrics.values())
+    spent = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
+    if not one.is_free:
+        cost = cost_in_words(one.cost_usd, has_price=one.has_price)
+        if one.cost_usd is not None and one.costless:
+            cost += f" ({one.costless:,} not reported)"
+        spent = f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {spent}"
+    # Verdicts that combine others spend nothing themselves.
+    return "; ".join(filter(None, (fared, *labels, "" if one.is_combined else spent)))
+
+
+def cost_in_words(cost_usd: float | None, *, has_price: bool) -> str:
+    """Write the cost, or why it is unknown."""
+    if cost_usd is not None:
+        return f"{cost_usd:.4f} USD"
+    return "not reported" if has_price else "no price set"
+
+
+def why_nothing(sums: Sequence[JudgeSum]) -> str:
+    """Explain why some judges scored nothing, by their most common notes."""
+    if not any(one.evaluations for one in sums):
+        return "there was no trace"
+    notes: Counter[str] = Counter()
+    for one in sums:
+        notes.update(one.notes)
+    found = [note for note, _ in notes.most_common(_MAX_SHOWN_NOTES)]
+    return "; ".join(found) or "the judge abstained each time"

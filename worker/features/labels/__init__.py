@@ -1,0 +1,1 @@
+"""Labels by people, the judges' agreement with them, and corrected shares."""

@@ -1,0 +1,213 @@
+"""What people answer on the board, each annotator by themselves, and the labels that follow.
+
+The answers of all annotators on one metric of one trace stand in one hash. The label of the metric is what most of
+them say; there is none while as many say pass as fail.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import combinations
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import redis
+from msgspec import Struct
+from redis.exceptions import WatchError
+
+from judges.agreement.intervals import Interval, wilson
+from judges.core.verdict import Verdict
+from worker.base.lookup.label_store import Drawn, Label, attach, label_id, scan
+from worker.core.storage.client import Store
+
+Said = Literal["pass", "fail", "cannot_tell"]
+LOCK_MS: Final = 600_000
+"""For how long an annotator who was asked has the question alone."""
+_HALF_WIDTH: Final = 0.05
+_Z2: Final = 1.959963984540054**2
+
+
+class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What one annotator says of one metric of a trace, before the judge's verdict was shown.
+
+    Attributes:
+        drawn: The probability with which the verdict was drawn, or `queue` where it was chosen otherwise.
+        annotator: Keyed hash of the annotator's name.
+        excerpt: The part of the answer that the annotator marked.
+        judged: What the judge says: whether the metric passes.
+    """
+
+    trace_id: str
+    judge: str
+    metric: str
+    said: Said
+    drawn: Drawn
+    annotator: str
+    answered_at: float
+    evaluation_id: str
+    judge_version: str
+    judge_model: str
+    service: str
+    judged: bool
+    span_id: str = ""
+    note: str = ""
+    excerpt: str = ""
+    # By these `forget` finds what belongs to a session or a person.
+    session_id: str | None = None
+    user_id: str | None = None
+
+    @property
+    def label_id(self) -> str:
+        """The id of the label that it is about."""
+        return label_id(self.trace_id, self.span_id, self.judge, self.metric)
+
+
+class Tally(NamedTuple):
+    """How often annotators and judge agree.
+
+    Attributes:
+        labels: Labels: questions with a majority for pass or fail.
+        agreed: Those where the judge says the same.
+        open: Questions whose annotators disagree or cannot tell.
+        people_pairs: Pairs of annotators who answered the same question with pass or fail.
+        people_agreed: Pairs that agree.
+    """
+
+    labels: int = 0
+    agreed: int = 0
+    open: int = 0
+    people_pairs: int = 0
+    people_agreed: int = 0
+
+    @property
+    def agreement(self) -> Interval | None:
+        """The share of agreement with its 95 % interval."""
+        return wilson(self.agreed / self.labels, self.labels) if self.labels else None
+
+    @property
+    def needed(self) -> int:
+        """How many more labels make the interval of the agreement ± 5 points wide.
+
+        The length of a Wilson interval at the present share; without any label as if half agreed.
+        """
+        share = (self.agreed + 2) / (self.labels + 4)
+
+        def is_narrow(size: int) -> bool:
+            middle = share * (1 - share) / size + _Z2 / (4 * size * size)
+            return math.sqrt(_Z2 * middle) / (1 + _Z2 / size) <= _HALF_WIDTH
+
+        # Half agreement needs most: 381.
+        return max(0, next(size for size in range(1, 400) if is_narrow(size)) - self.labels)
+
+
+def lock(store: Store, label: str, annotator: str) -> bool:
+    """Reserve a question for an annotator for ten minutes; False if another one has it."""
+    key = store.keys.label_lock(label)
+    if store.call(lambda client: client.set(key, annotator, nx=True, px=LOCK_MS)):
+        return True
+    return bool(store.call(lambda client: client.get(key)) == annotator.encode())
+
+
+def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
+    """Store an answer and the label that follows from all answers on the question; return the label.
+
+    Both are written in one transaction, which Redis has acknowledged when this returns. The same call again changes
+    nothing.
+    """
+    label = _write(store, answer)
+    store.call(lambda client: client.delete(store.keys.label_lock(answer.label_id)))
+    if label is not None:
+        attach(store, [verdict])
+    return label
+
+
+def mark_drawn(store: Store, answers: Iterable[Answer], probability: float) -> None:
+    """Count a question that was answered for another reason as drawn at random, once the random order reaches it.
+
+    Without it the drawn questions would lack those that people look for: failures, and uncertain verdicts.
+    """
+    for one in answers:
+        _write(store, msgspec.structs.replace(one, drawn=probability))
+
+
+def _write(store: Store, answer: Answer) -> Label | None:
+    name, keys = answer.label_id, store.keys
+
+    def write(client: "redis.Redis") -> Label | None:
+        with client.pipeline() as pipe:
+            while True:
+                # Others may answer the same question meanwhile; then all answers are read again.
+                pipe.watch(keys.answers)  # type: ignore[no-untyped-call]
+                others = [one for one in of_label(store, name) if one.annotator != answer.annotator]
+                label = majority([*others, answer])
+                pipe.multi()
+                pipe.hset(keys.annotators, answer.annotator, answer.answered_at)
+                pipe.hset(keys.answers, f"{name}:{answer.annotator}", msgspec.json.encode(answer))
+                if label is None:
+                    pipe.hdel(keys.labels, name)
+                else:
+                    pipe.hset(keys.labels, name, msgspec.json.encode(label))
+                with suppress(WatchError):
+                    pipe.execute()
+                    return label
+
+    label: Label | None = store.call(write)
+    return label
+
+
+def majority(answers: Iterable[Answer]) -> Label | None:
+    """Return the label that most answers on one question say; None for as many passes as failures."""
+    told = [one for one in answers if one.said != "cannot_tell"]
+    passes = sum(one.said == "pass" for one in told)
+    if 2 * passes == len(told):
+        return None
+    passed = 2 * passes > len(told)
+    last = max((one for one in told if (one.said == "pass") is passed), key=lambda one: one.answered_at)
+    # A verdict that was drawn at random stays so, whoever looks at it later for another reason.
+    at_random = (one.drawn for one in sorted(told, key=lambda one: one.answered_at) if isinstance(one.drawn, float))
+    return Label(
+        trace_id=last.trace_id,
+        judge=last.judge,
+        metric=last.metric,
+        passed=passed,
+        drawn=next(at_random, last.drawn),
+        span_id=last.span_id,
+        annotator=last.annotator if len(told) == 1 else f"{len(told)} annotators",
+        comment=last.note,
+        labelled_at=last.answered_at,
+    )
+
+
+def read_answers(store: Store) -> dict[str, list[Answer]]:
+    """Read all answers by label id."""
+    found: dict[str, list[Answer]] = {}
+    for name, raw in scan(store, store.keys.answers):
+        found.setdefault(name.partition(":")[0], []).append(msgspec.json.decode(raw, type=Answer))
+    return found
+
+
+def of_label(store: Store, name: str) -> list[Answer]:
+    """Read the answers on one question."""
+    annotators = sorted(store.call(lambda client: client.hgetall(store.keys.annotators)))
+    if not annotators:
+        return []
+    fields = [f"{name}:{annotator.decode()}" for annotator in annotators]
+    found = store.call(lambda client: client.hmget(store.keys.answers, fields))
+    return [msgspec.json.decode(raw, type=Answer) for raw in found if raw is not None]
+
+
+def tally(answers: Mapping[str, Iterable[Answer]]) -> Tally:
+    """Compare the answers of all questions with their verdicts, and with each other."""
+    labels = agreed = undecided = pairs = same = 0
+    for given in answers.values():
+        told = [one.said for one in given if one.said != "cannot_tell"]
+        label = majority(given)
+        undecided += label is None
+        if label is not None:
+            labels += 1
+            newest = max(given, key=lambda one: one.answered_at)
+            agreed += label.passed is newest.judged
+        for first, second in combinations(told, 2):
+            pairs += 1
+            same += first == second
+    return Tally(labels, agreed, undecided, pairs, same)

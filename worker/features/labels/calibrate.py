@@ -1,0 +1,274 @@
+"""`tracejudge calibrate`: how a judge errs, by human labels, and the shares that these labels correct."""
+
+import fnmatch
+import re
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
+
+import click
+from rich.table import Table
+
+from judges.agreement.intervals import Interval
+from worker.base.commands.options import (
+    NOTES,
+    OUT,
+    REDIS,
+    amount,
+    connect,
+    judges_named,
+    note,
+    plain,
+    print_json,
+    print_table,
+)
+from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, joined, read_labels
+from worker.base.monitor.corrected import Method, Origin
+from worker.base.monitor.series import Series, read_series
+from worker.base.replay.replay import parse_time
+from worker.core.storage.client import Store
+from worker.features.lab.measuring import chosen_metric
+from worker.features.labels.calibration import Calibration, calibrate
+from worker.features.labels.command import read_verdicts
+from worker.features.labels.correction import Correction, LabelIndex, corrections
+from worker.features.labels.fitting import FIT, FitOptions, Fitting, named
+
+_SHOWN_DIGITS: Final = 8
+_METHODS: Final = {"ppi": "PPI++", "rogan_gladen": "Rogan-Gladen", None: "none"}
+_SERIES: Final = ("service", "environment", "version", "judge_model", "metric")
+_ORIGIN_OF: Final[Mapping[Method | None, Origin]] = {"ppi": "drawn", "rogan_gladen": "golden", None: "queue"}
+_ORIGINS: Final[Mapping[Origin, str]] = {
+    "drawn": "drawn from the traffic",
+    "golden": "golden set",
+    "queue": "chosen from a queue",
+}
+
+
+@click.command("calibrate")
+@click.option("--judge", "name", required=True, metavar="NAME", help="A judge of `tracejudge judges`.")
+@click.option("--metric", metavar="METRIC", help="Only this metric.")
+@click.option("--since", default="90d", show_default=True, metavar="TIME", help="Only verdicts since then: 24h, 7d, …")
+@click.option("--service", metavar="PATTERN", help="Only traces of these services, such as support-*.")
+@click.option(
+    "--archive",
+    "archives",
+    type=click.File("rb"),
+    multiple=True,
+    metavar="FILE",
+    help="Verdicts that the outbox no longer holds, one a line, as `tail --json` prints them; repeatable.",
+)
+@click.option("--model", metavar="NAME", help="A model that returns probabilities: fit its calibration.")
+@FIT
+@click.option(
+    "--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True, help="The output."
+)
+@REDIS
+def command(
+    *,
+    name: str,
+    metric: str | None,
+    since: str,
+    service: str | None,
+    archives: tuple[BinaryIO, ...],
+    model: str | None,
+    form: Literal["text", "json"],
+    config: str | None,
+    redis_url: str | None,
+    **fitting: Any,
+) -> None:
+    """Compare the verdicts of a judge with the labels that `tracejudge labels import` has stored.
+
+    For each version, judge model and origin of the labels: agreement, sensitivity (the share of traces labelled pass
+    that the judge passes), specificity, and Cohen's kappa, each with its 95 % interval. For judges with graded values
+    also their reliability, and the threshold at which as many traces pass wrongly as fail wrongly. Then each series
+    with its raw share, its share corrected by the labels, the method, and why labels are refused.
+
+    With --model the probabilities of one judge model are compared with the labels: a reliability diagram, the expected
+    calibration error, the Brier score, and a map and a threshold as `[[calibrations]]` for the configuration. A
+    calibrated judge is a new version: it begins new series, and verdicts so far stay as they are.
+
+    \b
+    Examples:
+      tracejudge calibrate --judge groundedness
+      tracejudge calibrate --judge groundedness --model decider-1 --labels labels.jsonl --precision 0.95
+      tracejudge calibrate --judge groundedness --model decider-1 --from-audit --write tracejudge.toml
+
+    Exit code 0 on success, 1 if no label has a verdict or nothing can be fitted, 2 on wrong usage.
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    options = FitOptions(**fitting).checked(model)
+    settings, store = connect(config, redis_url)
+    (judge,) = judges_named(settings, name)
+    now = time.time()
+    chosen = chosen_metric(judge, metric)
+    try:
+        begin = parse_time(since, now)
+    except ValueError as error:
+        raise click.UsageError(f"--since: {error}") from error
+    if begin >= now:
+        raise click.UsageError("--since: must be before now")
+    selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
+    archived = chain.from_iterable(map(read_verdicts, archives))
+    if model is not None:
+        subject = Fitting.of(settings, judge, chosen, model)
+        subject.run(store, options, archived, selected.has_verdict, as_json=form == "json")
+        return
+    found = joined(read_labels(store, selected.has_label), archived)
+    _measure(store, selected, found, now, names_service=service is not None, as_json=form == "json")
+
+
+class _Selection(NamedTuple):
+    """Which labels and verdicts are compared."""
+
+    judge: str
+    metric: str | None
+    begin: float
+    service: re.Pattern[str]
+
+    def has_label(self, label: Label) -> bool:
+        """Return whether a label is of the judge and metric."""
+        return label.judge == self.judge and self.metric in {None, label.metric}
+
+    def has_verdict(self, verdict: LabelVerdict) -> bool:
+        """Return whether a verdict is of the time and the services."""
+        return verdict.judged_at >= self.begin and self.service.match(verdict.service) is not None
+
+    def has_series(self, series: Series) -> bool:
+        """Return whether a series is of the judge, metric and services, and no segment."""
+        is_of_metric = series.judge == self.judge and self.metric in {None, series.metric}
+        return is_of_metric and not series.segment and self.service.match(series.service) is not None
+
+
+def _measure(
+    store: Store, selected: _Selection, found: Sequence[Labelled], now: float, *, names_service: bool, as_json: bool
+) -> None:
+    """Print how the judge errs and the corrected shares; exits with 1 if no label has a verdict."""
+    measured, left_out = calibrate(found, selected.has_verdict)
+    series = filter(selected.has_series, read_series(store).values())
+    corrected = corrections(store, series, selected.begin, now, LabelIndex(found, selected.begin))
+    if as_json:
+        print_json(_document(selected.judge, measured, left_out, corrected))
+    else:
+        for one in measured:
+            _print(selected.judge, one)
+        all_corrections = [(series, one) for series, results in corrected.items() for one in results]
+        labelled = {
+            *((one.label.origin, verdict.service) for one in found for verdict in one.verdicts),
+            *((origin, series.service) for origin in _ORIGINS for series in corrected if names_service),
+        }
+        _print_corrections(all_corrections, labelled)
+        if left_out:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
+            note(f"labels that were not used: {reasons}")
+    if not measured:
+        if not found:
+            NOTES.print(f"no labels of {selected.judge}; tracejudge labels import FILE adds some")
+        elif not as_json:
+            NOTES.print(f"{amount(len(found), 'label')} of {selected.judge}, none with a verdict that passes or fails")
+        sys.exit(1)
+
+
+def _print(judge: str, one: Calibration) -> None:
+    subject, cells = one.subject, one.confusion
+    metric = "" if subject.metric == judge else f" {subject.metric}"
+    version = subject.version[:_SHOWN_DIGITS]
+    title = f"{judge}{metric} {version} by {plain(subject.judge_model)}: {amount(one.labels, 'label')}, "
+    table = Table(title=title + _ORIGINS[subject.origin], title_justify="left", show_header=False, box=None)
+    for row in (
+        ("agreement", _shown(one.agreement.agreement)),
+        ("sensitivity", f"{_shown(one.agreement.sensitivity)} of the traces labelled pass are passed"),
+        ("specificity", f"{_shown(one.agreement.specificity)} of the traces labelled fail are failed"),
+        ("kappa", "-" if one.agreement.kappa is None else str(one.agreement.kappa)),
+        ("labelled pass", f"{cells.pass_pass:,} judged pass, {cells.pass_fail:,} judged fail"),
+        ("labelled fail", f"{cells.fail_pass:,} judged pass, {cells.fail_fail:,} judged fail"),
+        ("wrong verdicts", f"{one.false_pass:.1%} of all pass wrongly, {one.false_fail:.1%} fail wrongly"),
+    ):
+        table.add_row(*row)
+    if one.reliability is not None and (balanced := one.balanced) is not None:
+        table.add_row(
+            "balanced threshold",
+            f"{balanced.value:.3g}: {balanced.false_pass:.1%} pass wrongly, {balanced.false_fail:.1%} fail wrongly",
+        )
+        table.add_row("calibration error", f"{one.reliability.error}; Brier score {one.reliability.brier}")
+        for each in one.reliability.bins:
+            table.add_row(
+                f"value {each.low:.2f} to {each.high:.2f}",
+                f"mean {each.mean:.3f}; {each.passing.percent} of {amount(each.labels, 'label')} say pass",
+            )
+    print_table(OUT, table)
+
+
+def _shown(interval: Interval | None) -> str:
+    return "-" if interval is None else interval.percent
+
+
+def _print_corrections(found: Sequence[tuple[Series, Correction]], labelled: Collection[tuple[Origin, str]]) -> None:
+    """Print corrected shares, and each refusal once.
+
+    Args:
+        found: The corrections.
+        labelled: Origins of labels with the services of their traces. Labels of a golden set or a queue are those of
+            the judge in all services; refusals of services without such labels are left out of the table.
+    """
+    rows = [
+        (series, one)
+        for series, one in found
+        if one.corrected is not None or (_ORIGIN_OF[one.method], series.service) in labelled
+    ]
+    table = Table(title="Shares that should pass", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("service", "metric", "version", "judge model", "raw", "corrected", "method"):
+        table.add_column(name)
+    for series, one in rows:
+        service = f"{series.service} {series.environment}".strip()
+        raw = "-" if one.raw is None else one.raw.interval.percent
+        shown = "refused" if one.corrected is None else one.corrected.interval.percent
+        method = f"{_METHODS[one.method]}, {amount(one.labels, 'label')}"
+        table.add_row(*map(plain, (service, series.metric, series.version, series.judge_model, raw, shown, method)))
+    if rows:
+        print_table(OUT, table)
+    refused: dict[tuple[str, str], list[str]] = {}
+    for pair in found:
+        series, one = pair
+        if one.refused:
+            refused.setdefault((series.judge_model, one.refused), []).extend([series.service] if pair in rows else [])
+        elif one.corrected is not None and one.corrected.beside_labels is not None:
+            ratio = f"{one.corrected.beside_labels:.2f} times as wide as by the labels alone"
+            note(f"{series.service} by {series.judge_model}: the corrected interval is {ratio}")
+    for (model, reason), services in refused.items():
+        note(f"{', '.join(dict.fromkeys(services)) or 'services without such labels'} by {model}: {reason}")
+
+
+def _document(
+    judge: str,
+    measured: Sequence[Calibration],
+    left_out: Mapping[str, int],
+    found: Mapping[Series, Sequence[Correction]],
+) -> dict[str, object]:
+    return {
+        "judge": judge,
+        "calibrations": [
+            {
+                **named(one.subject),
+                **{name: value for name, value in named(one).items() if name != "subject"},
+                **named(one.agreement),  # it has a field of that name
+            }
+            for one in measured
+        ],
+        "left_out": dict(left_out),
+        "corrections": [
+            {
+                **{name: getattr(series, name) for name in _SERIES},
+                "method": one.method,
+                "labels": one.labels,
+                "since": one.since,
+                "until": one.until,
+                "raw": None if one.raw is None else named(one.raw.interval),
+                "corrected": None if one.corrected is None else named(one.corrected.interval),
+                "width_beside_labels": None if one.corrected is None else one.corrected.beside_labels,
+                "refused": one.refused or None,
+            }
+            for series, results in found.items()
+            for one in results
+        ],
+    }

@@ -1,0 +1,509 @@
+"""`tracejudge labels`: import, list and export human labels of traces."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+
+import click
+import msgspec
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+from judges.agreement.labelled import is_known_label, says_yes, scale_of
+from judges.core.judge import Judge, Metric
+from judges.core.verdict import Verdict
+from judges.custom.definition import nearest
+from judges.custom.variables import declared_labels, passing
+from judges.parsing.answer import folded
+from judges.parsing.rows import as_trace
+from judges.registry import configured
+from worker.base.commands.groups import SuggestingGroup
+from worker.base.commands.options import (
+    JSON,
+    NOTES,
+    OUT,
+    REDIS,
+    amount,
+    connect,
+    counts_table,
+    judges_named,
+    note,
+    output_file,
+    print_json,
+    print_table,
+)
+from worker.base.lookup.label_store import (
+    MAX_TEXT_CHARS,
+    MAX_VERDICT_BYTES,
+    MAX_VERDICTS,
+    Drawn,
+    Label,
+    Labelled,
+    TooManyLabelsError,
+    attach,
+    labelled_trace,
+    outbox_verdicts,
+    read_labels,
+    write_labels,
+)
+from worker.base.lookup.lookup import keep_traces
+from worker.base.replay.replay import parse_time
+from worker.core.storage.client import Store
+from worker.features.lab.measuring import chosen_metric
+from worker.features.labels.answers import read_answers
+
+_CHUNK: Final = 500
+_MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+_MAX_SHOWN: Final = 10
+_ROUNDING: Final = 1e-9
+_MAX_ID_CHARS: Final = 128
+# The first five are known before labels are stored.
+_MEANINGS: Final = {
+    "new": "stored for the first time",
+    "changed": "replace another label of the same trace and metric",
+    "same": "stored before",
+    "unlabelled": "lines whose label is empty",
+    "wrong": "lines with an error",
+    "without_verdict": "imported labels whose trace has no verdict so far",
+    "ambiguous": "imported labels of traces with several judged spans: add span_id",
+    "too_large": f"verdicts of more than {MAX_VERDICT_BYTES >> 10} KiB without their texts, not stored",
+    "too_many": f"verdicts beyond the {MAX_VERDICTS:,} that are kept, not stored",
+    "without_copy": "labelled traces that are gone, or found no room for a copy",
+}
+_verdict_decoder: Final = msgspec.json.Decoder(Verdict)
+
+
+class LineError(Exception):
+    """A line that is no label: what is wrong, and how to fix it."""
+
+
+class Defaults(NamedTuple):
+    """What lines that do not say it themselves mean."""
+
+    judge: str | None = None
+    metric: str | None = None
+    drawn: Drawn | None = None
+    field: str = "label"
+    inverted: bool = False
+
+
+class ReadLabel(NamedTuple):
+    """A label of a file, with the verdict that stands beside it."""
+
+    label: Label
+    verdict: Verdict | None
+
+
+_Lines = Iterator[tuple[int, ReadLabel | LineError | None]]
+
+
+class LineReader:
+    """Reads labels from JSON lines."""
+
+    def __init__(self, judges: Mapping[str, Judge], defaults: Defaults, now: float) -> None:
+        self._judges = judges
+        self._defaults = defaults
+        self._now = now
+
+    def lines(self, file: BinaryIO) -> _Lines:
+        """Yield the number of each line that is not blank with its label, its error, or None for an empty label."""
+        for number, line in numbered_lines(file):
+            try:
+                yield number, self.read(line)
+            except LineError as error:
+                yield number, error
+
+    def read(self, text: bytes) -> ReadLabel | None:
+        """Read a line; None where its label is empty.
+
+        Raises:
+            LineError: It is no label.
+        """
+        try:
+            row = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise LineError("is not JSON") from error
+        if not isinstance(row, dict):
+            raise LineError('is no object; write {"trace_id": "…", "label": "pass"}')
+        tags = row.get("tags")
+        value = row.get(self._defaults.field, tags.get(self._defaults.field) if isinstance(tags, dict) else None)
+        if value is None or value == "":
+            return None
+        judge = self._judge(row)
+        name = row.get("metric", self._defaults.metric)
+        try:
+            metric = chosen_metric(judge, None if name is None else str(name))
+        except click.UsageError as error:
+            raise LineError(error.message) from error
+        passed = parse_label(judge, metric, value)
+        time = row.get("time") or 0.0
+        if isinstance(time, bool) or not isinstance(time, int | float):
+            try:
+                time = parse_time(str(time), self._now)
+            except ValueError as error:
+                raise LineError('has another "time" than seconds since the epoch or 2026-05-01T12:00:00Z') from error
+        drawn = row.get("drawn", self._defaults.drawn)
+        if drawn is None:
+            raise LineError('does not say how its trace was chosen; add "drawn", or use --drawn')
+        label = Label(
+            trace_id=_trace_id(row),
+            judge=judge.name,
+            metric=metric.name,
+            passed=passed is not self._defaults.inverted,
+            drawn=parse_drawn(drawn),
+            span_id=_text(row, "span_id", _MAX_ID_CHARS),
+            annotator=_text(row, "annotator", _MAX_ID_CHARS),
+            comment=_text(row, "comment", MAX_TEXT_CHARS),
+            labelled_at=float(time),
+        )
+        return ReadLabel(label, _verdict_in(row, label))
+
+    def _judge(self, row: Mapping[str, object]) -> Judge:
+        name = row.get("judge", self._defaults.judge)
+        metric = row.get("metric", self._defaults.metric)
+        if name is None and metric is not None:
+            found = [one for one in self._judges.values() if metric in one.metric_names]
+            if len(found) == 1:
+                return found[0]
+        if not isinstance(name, str):
+            raise LineError('names no judge; add "judge", or use --judge')
+        if name not in self._judges:
+            raise LineError(f"there is no judge {name!r}{nearest(name, self._judges)}")
+        return self._judges[name]
+
+
+def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
+    """Return whether a label means that the trace should pass.
+
+    It is true or false, yes or no, 1 or 0, pass or fail, a label of the judge, or a grade on its scale.
+
+    Raises:
+        LineError: It means neither.
+    """
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip() if isinstance(value, str | int | float) else ""
+    own, scale = declared_labels(judge), scale_of(judge, metric)
+    if folded(text) in own:
+        passes = passing(judge)
+        if not passes:
+            raise LineError(f"no label of {judge.name} passes or fails; use pass or fail")
+        return passes[folded(text)]
+    grade = None if scale is None else scale.value(text)
+    # On a scale from 1 to 5 a 1 is the lowest grade, not a yes.
+    if scale is not None and grade is not None and (scale.lowest, scale.highest) != (0.0, 1.0):
+        if metric.pass_at is None:
+            raise LineError(f"{metric.name} has no grade from which it passes; use pass or fail")
+        return grade >= metric.pass_at - _ROUNDING
+    if is_known_label(text):
+        return says_yes(text)
+    known = ["pass or fail", *(["one of " + ", ".join(own.values())] if own else [])]
+    known += [scale.in_words] if scale is not None and metric.pass_at is not None else []
+    raise LineError(f"has the label {text[:40]!r}, which {judge.name} does not know; use {', or '.join(known)}")
+
+
+def parse_drawn(given: object) -> Drawn:
+    """Return how a trace was chosen: a probability, `queue` or `golden`.
+
+    Raises:
+        LineError: It is none of them.
+    """
+    if given in ("queue", "golden"):
+        return cast("Drawn", given)
+    try:
+        probability = -1.0 if isinstance(given, bool) else float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        probability = -1.0
+    if not 0 < probability <= 1:
+        raise LineError(f"was drawn {str(given)[:40]!r}; write a probability above 0 up to 1, queue or golden")
+    return probability
+
+
+def _trace_id(row: Mapping[str, Any]) -> str:
+    given = row.get("trace_id")
+    if given is None:
+        # Rows of labelled data have the ids that `evaluate` gives them.
+        trace = as_trace(row)
+        given = trace["trace_id"] if "output" in trace else None
+    if not isinstance(given, str) or not 0 < len(given) <= _MAX_ID_CHARS:
+        raise LineError('names no trace; add "trace_id"')
+    return given
+
+
+def _text(row: Mapping[str, object], name: str, longest: int) -> str:
+    given = row.get(name)
+    return "" if given is None else str(given)[:longest]
+
+
+def _verdict_in(row: Mapping[str, object], label: Label) -> Verdict | None:
+    """Return the verdict under `judged`, or that which the line is itself; None without any."""
+    given = row.get("judged", row if "evaluation_id" in row else None)
+    if given is None:
+        return None
+    try:
+        verdict = msgspec.convert(given, Verdict)
+    except msgspec.ValidationError as error:
+        raise LineError(f"holds no verdict as `tail --json` and `evaluate` print it: {error}") from error
+    if (verdict.trace_id, verdict.judge) != (label.trace_id, label.judge):
+        raise LineError("holds the verdict of another judge, or on another trace")
+    return verdict
+
+
+@click.group("labels", cls=SuggestingGroup)
+def command() -> None:
+    """Import, list and export human labels, by which shares are corrected and judges are measured.
+
+    \b
+    Examples:
+      tracejudge labels import labels.jsonl --judge groundedness --drawn 0.05
+      tracejudge labels import golden.jsonl --judge safety --label safe --drawn golden --verdicts verdicts.jsonl
+      tracejudge labels list
+      tracejudge labels export --traces --output labels.jsonl
+    """  # noqa: D301 - click's mark for lines that stay as they are
+
+
+@command.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--judge", metavar="NAME", help="The judge, for lines that name none.")
+@click.option("--metric", metavar="METRIC", help="Its metric; the first with a pass rule unless given.")
+@click.option("--drawn", metavar="HOW", help="How the traces were chosen: a probability, queue or golden.")
+@click.option("--label", "field", default="label", metavar="NAME", help="The field or tag with the label.  [label]")
+@click.option("--invert", is_flag=True, help="Yes in the label means that the trace should fail.")
+@click.option(
+    "--verdicts",
+    type=click.File("rb"),
+    multiple=True,
+    metavar="FILE",
+    help="Verdicts on the traces, as `evaluate --output` writes them; repeatable.",
+)
+@click.option("--dry-run", is_flag=True, help="Check and count the labels, and store nothing.")
+@REDIS
+@JSON
+def import_labels(
+    *,
+    file: BinaryIO,
+    judge: str | None,
+    metric: str | None,
+    drawn: str | None,
+    field: str,
+    invert: bool,
+    verdicts: tuple[BinaryIO, ...],
+    dry_run: bool,
+    config: str | None,
+    redis_url: str | None,
+    as_json: bool,
+) -> None:
+    """Import the labels of FILE, a JSON object a line ('-' is standard input).
+
+    A line has `trace_id`, `label` and `drawn`, and may have `span_id`, `judge`, `metric`, `annotator`, `time` and
+    `comment`. A label is pass or fail (true or false, yes or no, 1 or 0), a label of the judge, or a grade on its
+    scale. A line may be a verdict of `tracejudge tail --json` with `label` and `drawn` added, or a labelled row as for
+    `judges test`.
+
+    `drawn` is the probability with which the trace was chosen from the judged traffic, `queue` for traces that
+    somebody picked, or `golden` for a set made for measuring.
+
+    The verdicts on the traces are searched in the outbox, in FILE itself and in --verdicts; the monitor adds later
+    ones. The same label twice is one; another label of the same trace and metric replaces the first.
+
+    Exit code 0 on success, 1 when a line has an error (all others are stored) or no line has a label, 2 on wrong usage,
+    such as a file that cannot be opened.
+    """
+    settings, store = connect(config, redis_url)
+    known = configured(settings.judges)
+    if judge is not None and judge not in known:
+        raise click.UsageError(f"there is no judge {judge!r}{nearest(judge, known)}")
+    try:
+        defaults = Defaults(judge, metric, None if drawn is None else parse_drawn(drawn), field, invert)
+    except LineError as error:
+        raise click.UsageError(f"--drawn: a trace {error}") from error
+    reader = LineReader(known, defaults, store.now_ms() / 1000)
+    columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
+        task = progress.add_task("importing labels", total=None)
+        advance = partial(progress.update, task)
+        run = _Import(store, dry_run=dry_run)
+        try:
+            run.read(reader.lines(file), advance)
+        except TooManyLabelsError as error:
+            raise click.ClickException(f"{error} Labels of earlier lines are stored.") from error
+        run.attach(chain.from_iterable(map(read_verdicts, verdicts)), advance)
+        if not dry_run and run.labels:
+            advance = partial(progress.update, progress.add_task("searching the outbox", total=None))
+            run.attach(outbox_verdicts(store), advance)
+            run.count_stored(keep_traces(store, settings, {label.trace_id for label in run.labels.values()}))
+    wrong, unlabelled = run.counts["wrong"], run.counts["unlabelled"]
+    if wrong > _MAX_SHOWN:
+        note(f"{wrong - _MAX_SHOWN:,} further lines have an error")
+    counts = {name: run.counts[name] for name in islice(_MEANINGS, 5 if dry_run else None)}
+    if as_json:
+        print_json({**counts, "dry_run": dry_run})
+    else:
+        rows = ((name, count, _MEANINGS[name]) for name, count in counts.items())
+        OUT.print(counts_table("What would be imported" if dry_run else "Imported", rows))
+    if not (run.labels or wrong):
+        lines = f"none of its {amount(unlabelled, 'line')} has a {field!r}; name the field of the labels by --label"
+        note(f"{file.name} has no label" + (f": {lines}" if unlabelled else ""))
+    sys.exit(0 if run.labels and not wrong else 1)
+
+
+class _Import:
+    """One run of the command; ``counts`` has the keys of ``_MEANINGS``."""
+
+    def __init__(self, store: Store, *, dry_run: bool) -> None:
+        self.counts: Counter[str] = Counter()
+        self.labels: dict[str, Label] = {}
+        self._store = store
+        self._dry_run = dry_run
+
+    def read(self, lines: _Lines, advance: Callable[..., None]) -> None:
+        """Store the labels of a file."""
+        chunk: list[ReadLabel] = []
+        for number, label in lines:
+            if isinstance(label, LineError):
+                self.counts["wrong"] += 1
+                if self.counts["wrong"] <= _MAX_SHOWN:
+                    note(f"line {number} {label}")
+            elif label is None:
+                self.counts["unlabelled"] += 1
+            else:
+                chunk.append(label)
+            if len(chunk) == _CHUNK:
+                self._store_chunk(chunk)
+                chunk = []
+                advance(completed=number)
+        self._store_chunk(chunk)
+
+    def attach(self, verdicts: Iterator[Verdict], advance: Callable[..., None]) -> None:
+        """Add verdicts to the labels of their traces."""
+        seen = 0
+        while chunk := list(islice(verdicts, _CHUNK)):
+            if not self._dry_run:
+                attached = attach(self._store, chunk)
+                self.counts.update(too_large=attached.too_large, too_many=attached.too_many)
+            advance(completed=(seen := seen + len(chunk)))
+
+    def count_stored(self, without_copy: int) -> None:
+        """Count the imported labels that lack something."""
+        stored = read_labels(self._store, lambda label: label.id in self.labels)
+        without_verdict = sum(not one.verdicts for one in stored)
+        ambiguous = sum(one.is_ambiguous for one in stored)
+        self.counts.update(without_verdict=without_verdict, ambiguous=ambiguous, without_copy=without_copy)
+
+    def _store_chunk(self, chunk: Sequence[ReadLabel]) -> None:
+        labels = [one.label for one in chunk]
+        self.counts += write_labels(self._store, labels, dry_run=self._dry_run)
+        self.labels |= {label.id: label for label in labels}
+        self.attach((one.verdict for one in chunk if one.verdict is not None), lambda **_: None)
+
+
+def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, with their numbers, without blanks around them."""
+    number = 0
+    while line := file.readline(_MAX_LINE_BYTES):
+        number += 1
+        if len(line) == _MAX_LINE_BYTES:
+            raise click.ClickException(f"{file.name}: line {number} is longer than {_MAX_LINE_BYTES >> 20} MiB")
+        if line := line.strip():
+            yield number, line
+
+
+def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
+    """Read verdicts, one a line, as `tail --json` and `evaluate` print them.
+
+    Raises:
+        click.ClickException: A line is none.
+    """
+    for number, line in numbered_lines(file):
+        try:
+            yield _verdict_decoder.decode(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise click.ClickException(f"{file.name}: line {number} is no verdict: {error}") from error
+
+
+@command.command("list")
+@click.option("--judge", metavar="NAME", help="Only labels of this judge.")
+@REDIS
+@JSON
+def list_labels(*, judge: str | None, config: str | None, redis_url: str | None, as_json: bool) -> None:
+    """Count the labels by judge, metric and how they were drawn; with --json print each as a line.
+
+    Exit code 0 on success, 1 if there is no label, 2 on wrong usage.
+    """
+    settings, store = connect(config, redis_url)
+    found = read_labels(store, lambda label: judge is None or label.judge == judge)
+    # Labels of a judge that is configured no more stay.
+    if judge is not None and not found:
+        judges_named(settings, judge)
+    if not found:
+        note("no labels" + ("" if judge is None else f" of {judge}") + "; tracejudge labels import FILE adds some")
+        sys.exit(1)
+    if as_json:
+        for one in found:
+            verdicts = [msgspec.to_builtins(verdict) for verdict in one.verdicts]
+            print_json({**msgspec.to_builtins(one.label), "verdicts": verdicts})
+        return
+    groups: dict[tuple[str, str, str], list[Labelled]] = {}
+    for one in found:
+        groups.setdefault((one.label.judge, one.label.metric, one.label.origin), []).append(one)
+    table = Table(box=None, padding=(0, 2))
+    for name in ("judge", "metric", "drawn"):
+        table.add_column(name)
+    for name in ("labels", "pass", "fail", "with verdict", "ambiguous"):
+        table.add_column(name, justify="right")
+    for key, group in sorted(groups.items()):
+        passes = Counter(one.label.passed for one in group)
+        numbers = (len(group), passes[True], passes[False], sum(bool(one.verdicts) for one in group))
+        table.add_row(*key, *map("{:,}".format, (*numbers, sum(one.is_ambiguous for one in group))))
+    print_table(OUT, table)
+    note(f"{amount(len(found), 'label')}; tracejudge calibrate --judge NAME compares them with the verdicts")
+
+
+@command.command("export")
+@click.option("--judge", metavar="NAME", help="Only labels of this judge.")
+@click.option("--traces", "with_traces", is_flag=True, help="Add the copy of each trace that was kept with its label.")
+@click.option("--output", "path", metavar="FILE", help="The file to write; standard output unless given.")
+@REDIS
+def export_labels(
+    *, judge: str | None, with_traces: bool, path: str | None, config: str | None, redis_url: str | None
+) -> None:
+    """Save the labels as JSON lines that `labels import` reads.
+
+    A line has the label, how its trace was drawn, the answer of each annotator of the board with a hash of the
+    annotator's name, and the judge versions whose verdicts are known. `label` is empty where as many annotators say
+    pass as fail. `trace_kept` says whether there is a copy of the trace.
+
+    Exit code 0 on success, 1 if there is no label, 2 on wrong usage.
+    """
+    settings, store = connect(config, redis_url)
+    labels = {one.label.id: one for one in read_labels(store, lambda label: judge in {None, label.judge})}
+    answers = {name: given for name, given in read_answers(store).items() if judge in {None, given[0].judge}}
+    if judge is not None and not (labels or answers):
+        judges_named(settings, judge)
+    gone = 0
+    with output_file(path) as file:
+        for name in sorted({*labels, *answers}):
+            one, given = labels.get(name), answers.get(name, [])
+            about = given[0] if one is None else one.label
+            row: dict[str, object] = {
+                **{key: getattr(about, key) for key in ("trace_id", "span_id", "judge", "metric", "drawn")},
+                "label": "" if one is None else "pass" if one.label.passed else "fail",
+            }
+            versions = {answer.judge_version for answer in given}
+            if one is not None:
+                row |= {"annotator": one.label.annotator, "comment": one.label.comment, "time": one.label.labelled_at}
+                row["origin"] = one.label.origin
+                versions |= {verdict.version for verdict in one.verdicts}
+            trace = labelled_trace(store, about.trace_id)
+            gone += trace is None
+            row |= {"judge_versions": sorted(versions), "answers": msgspec.to_builtins(given)}
+            row["trace_kept"] = trace is not None
+            if with_traces and trace is not None:
+                row["trace"] = msgspec.to_builtins(trace)
+            file.write(msgspec.json.encode(row).decode() + "\n")
+    total = len({*labels, *answers})
+    note(f"saved {amount(total, 'label')}" + (f"; no copy is kept of the traces of {gone:,}" if gone else ""))
+    sys.exit(0 if total else 1)

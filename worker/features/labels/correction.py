@@ -1,0 +1,335 @@
+"""Pass shares of series, corrected for the judge's error by the labels in Redis.
+
+Labels drawn from the traffic with known probability correct the share of the time in which their traces were judged.
+A golden set says how often this version of the judge errs, and corrects the share of any time.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+
+from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
+from worker.base.monitor.corrected import (
+    Confusion,
+    Corrected,
+    CorrectionRefusedError,
+    Method,
+    Origin,
+    Stratum,
+    from_drawn,
+    from_golden,
+    method_of,
+)
+from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.series import (
+    COARSE_DAYS,
+    DAY_S,
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Series,
+    read_buckets,
+    read_series,
+)
+from worker.base.monitor.shares import (
+    PassShare,
+    Sums,
+    design_effect,
+    merged,
+    pass_share,
+    weight_class,
+)
+from worker.core.storage.client import Store
+from worker.core.telemetry.metrics import Metrics
+
+log = structlog.get_logger("tracejudge.labels")
+_SHOW_EVERY_S: Final = 300.0
+# Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
+_STEPS_AT_ONCE: Final = 20
+_SERIES_AT_ONCE: Final = 100
+LABELS_S: Final = COARSE_DAYS * DAY_S
+"""For how long a verdict on a labelled trace says how the judge errs."""
+_SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
+_FINE_S: Final = 6 * HOUR_S
+_ENOUGH_LABELS: Final = 100
+# As for the window of the raw share.
+_ENOUGH_JUDGEMENTS: Final = 50
+
+
+class Pair(NamedTuple):
+    """A label, and the verdict that it is compared with."""
+
+    label: Label
+    verdict: LabelVerdict
+
+
+class Correction(NamedTuple):
+    """A corrected share, or why there is none."""
+
+    method: Method | None
+    """None for labels from a queue, which have none."""
+    corrected: Corrected | None
+    raw: PassShare | None
+    """The uncorrected share of the same time."""
+    labels: int
+    since: float
+    until: float
+    refused: str = ""
+    """Why ``corrected`` is None, in one or two sentences."""
+
+
+class LabelIndex:
+    """Labels with the verdicts that count, by series for those drawn from the traffic, by judge for all others.
+
+    Verdicts before ``since`` are left out: a provider may have changed the model under its name.
+    """
+
+    def __init__(self, labels: Iterable[Labelled], since: float) -> None:
+        self._drawn: dict[Series, list[Pair]] = defaultdict(list)
+        self._others: dict[tuple[str, ...], dict[Origin, list[Pair]]] = defaultdict(dict)
+        for labelled in labels:
+            label = labelled.label
+            one = Labelled(label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
+            if label.origin == "drawn":
+                for series in {each.series(label)[0] for each in one.verdicts if each.is_sampled}:
+                    verdict = one.verdict(lambda each: each.is_sampled and each.series(label)[0] == series)  # noqa: B023
+                    if verdict is not None:
+                        for part in verdict.series(label):
+                            self._drawn[part].append(Pair(label, verdict))
+                continue
+            # A golden set need not be of the service: it measures the judge.
+            for judge in {each.judge for each in one.verdicts}:
+                verdict = one.verdict(lambda each: each.judge == judge)  # noqa: B023
+                if verdict is not None:
+                    of_judge = self._others[label.judge, *judge, label.metric]
+                    of_judge.setdefault(label.origin, []).append(Pair(label, verdict))
+
+    def of(self, series: Series, since: float, until: float) -> dict[Origin, Sequence[Pair]]:
+        """Return the labels that count in a series by how they were chosen, drawn ones only of a span of time."""
+        key = (series.judge, series.version, series.judge_model, series.metric)
+        found: dict[Origin, Sequence[Pair]] = {**self._others.get(key, {})}
+        drawn = [pair for pair in self._drawn.get(series, ()) if since <= pair.verdict.judged_at < until]
+        return found | ({"drawn": drawn} if drawn else {})
+
+    def has_others(self, series: Series) -> bool:
+        """Return whether labels of a golden set or of a queue count in a series."""
+        return (series.judge, series.version, series.judge_model, series.metric) in self._others
+
+    def span_s(self, series: Series, now: float) -> float | None:
+        """Return the shortest span until now that holds enough drawn labels of a series, or all; None without any."""
+        times = [pair.verdict.judged_at for pair in self._drawn.get(series, ())]
+        enough = min(len(times), _ENOUGH_LABELS)
+        counted = (span_s for span_s in _SPANS_S if sum(at >= now - span_s for at in times) >= enough)
+        return next(counted, None) if times else None
+
+
+def corrections(
+    store: Store, series: Iterable[Series], since: float, until: float, index: LabelIndex | None = None
+) -> dict[Series, list[Correction]]:
+    """Correct the pass shares of series in a span of time; series without labels are left out.
+
+    Drawn labels count if their traces were judged in that time, those of a golden set if it was judged in the 90 days
+    before the end. A series with both has two corrections.
+
+    Args:
+        store: Redis.
+        series: Series of ``read_series``.
+        since: Seconds since the epoch; moved to the begin of its bucket.
+        until: The end.
+        index: The labels, if they were read before.
+    """
+    index = LabelIndex(read_labels(store), until - LABELS_S) if index is None else index
+    # Buckets of five minutes are kept for 3 days, those of an hour for 90; the latter are fewer to read.
+    is_fine = until - since < _FINE_S and since >= time.time() - (FINE_DAYS - 1) * DAY_S
+    step = FIVE_MINUTES_S if is_fine else HOUR_S
+    since = since // step * step
+    labelled = {one: by_origin for one in series if (by_origin := index.of(one, since, until))}
+    buckets = read_buckets(store, [one.id for one in labelled], since, until, fine=is_fine)
+    found = {}
+    for (one, by_origin), of_series in zip(labelled.items(), buckets, strict=True):
+        sums = merged(bucket.sums for bucket in of_series)
+        found[one] = [_correction(origin, pairs, sums, since, until) for origin, pairs in by_origin.items()]
+    return found
+
+
+def _correction(origin: Origin, pairs: Sequence[Pair], sums: Sums, since: float, until: float) -> Correction:
+    method: Method | None = None
+    share = pass_share(sums)
+    try:
+        method = method_of(origin)
+        if share is None:
+            return Correction(method, None, None, len(pairs), since, until, "No verdict passed or failed in this time.")
+        if origin == "drawn":
+            corrected = from_drawn(strata(pairs, sums), share.effective)
+        else:
+            corrected = from_golden(share.interval.value * share.effective, share.effective, confusion(pairs))
+    except CorrectionRefusedError as error:
+        return Correction(method, None, share, len(pairs), since, until, str(error))
+    return Correction(method, corrected._replace(labels=len(pairs)), share, len(pairs), since, until)
+
+
+def strata(pairs: Sequence[Pair], sums: Sums) -> list[Stratum]:
+    """Divide judged traffic and drawn labels by verdict and by class of sampling probability.
+
+    Within a stratum labels count by 1 / their probability: it may have changed in the course of time. Labels of one
+    session count as fewer where they agree with each other.
+    """
+    groups: dict[tuple[bool, int], list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        groups[bool(pair.verdict.passed), weight_class(pair.verdict.weight)].append(pair)
+    found, influences = [], []
+    for class_, of_class in sums.classes.items():
+        for passed, judged in ((True, of_class.passed), (False, of_class.weight - of_class.passed)):
+            group = groups[passed, class_]
+            weights = [1 / float(label.drawn) for label, _ in group]
+            total = sum(weights)
+            number = total * total / sum(weight * weight for weight in weights) if group else 0.0
+            rate = sum(w * pair.label.passed for w, pair in zip(weights, group, strict=True)) / total if group else 0.0
+            found.append(Stratum(passed, class_, judged, number, number * rate, total))
+            influences += [
+                (verdict.session_id or verdict.evaluation_id, part := judged * w / total, part * (label.passed - rate))
+                for w, (label, verdict) in zip(weights, group, strict=True)
+            ]
+    effect = _label_effect(influences, sums)
+    return [one._replace(labels=one.labels / effect, passed=one.passed / effect) for one in found]
+
+
+def _label_effect(influences: Sequence[tuple[str, float, float]], judged: Sums) -> float:
+    """Return by how much sessions widen the variance of a corrected share, at least 1.
+
+    The larger of two estimates: that of the labels, as in shares.design_effect, and what the agreement of verdicts in
+    sessions of the traffic means for as many labels a session. Few labelled sessions alone tell too little.
+
+    Args:
+        influences: session, weight and weighted residual of each label.
+        judged: the sums of the traffic.
+    """
+    sessions: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for session, weight, residual in influences:
+        sessions[session][0] += weight
+        sessions[session][1] += residual
+    number = len(sessions)
+    if number == len(influences):
+        return 1.0
+    together = sum(w**2 for w, _ in sessions.values()) / sum(w**2 for _, w, _ in influences)
+    single = sum(residual**2 for _, _, residual in influences)
+    if single <= 0 or number == 1:
+        # Without residuals labels tell nothing of how sessions agree, so a session counts as one label.
+        return max(1.0, together)
+    own = sum(r**2 for _, r in sessions.values()) / single * number / (number - 1)
+    traffic = judged.over_sessions.weights / judged.total.squares
+    alike = (design_effect(judged) - 1) / (traffic - 1) if traffic > 1 else 0.0
+    return max(1.0, own, 1 + (together - 1) * min(1.0, alike))
+
+
+def confusion(pairs: Sequence[Pair]) -> Confusion:
+    """Count labels and verdicts."""
+    counts = [0, 0, 0, 0]
+    for label, verdict in pairs:
+        counts[2 * (not label.passed) + (not verdict.passed)] += 1
+    return Confusion(*counts)
+
+
+class CorrectionWatch(Watch):
+    """Matches labels with verdicts once a minute, and computes the gauges of corrected shares every five minutes."""
+
+    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(store, clock)
+        self._gauges = (
+            metrics.quality_corrected_share,
+            metrics.quality_corrected_lower,
+            metrics.quality_corrected_upper,
+            metrics.quality_corrected_window,
+        )
+        self._matcher = OutboxMatcher(store)
+        self._next_round = 0.0
+        self._index = LabelIndex((), 0.0)
+        self._left: list[Series] = []
+        self._samples: list[Sample] = []
+        self._said: set[tuple[str, ...]] = set()
+
+    def run(self, now: float) -> bool:
+        """Match what has come, and compute a part of the gauges if their time has come."""
+        has_labels = self._store.call(lambda client: client.hlen(self._store.keys.labels)) > 0
+        may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
+        attached = self._matcher.attached
+        for reason, count in (("too large", attached.too_large), ("too many", attached.too_many)):
+            if count and (reason,) not in self._said:
+                self._said.add((reason,))
+                log.warning("verdicts not stored with labels", reason=reason, verdicts=count)
+        if now >= self._next_round and not self._left:
+            labels = read_labels(self._store)
+            self._index = LabelIndex(labels, now - LABELS_S)
+            self._left = list(read_series(self._store).values()) if labels else []
+            self._samples = []
+            self._next_round = now + _SHOW_EVERY_S
+            if not self._left:
+                self.show(())
+        # A part at a time: the lock of the active monitor lasts for seconds only.
+        if self._left:
+            some = self._left[:_SERIES_AT_ONCE]
+            for series, results in self._corrections(some, now).items():
+                self._samples += self._samples_of(series, results)
+            del self._left[: len(some)]
+            if not self._left:
+                self.show(self._samples)
+        return may_be_more or bool(self._left)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        super().clear()
+        self._matcher = OutboxMatcher(self._store)
+        self._next_round = 0.0
+        self._left.clear()
+        self._said.clear()
+
+    def _corrections(self, some: Sequence[Series], now: float) -> dict[Series, list[Correction]]:
+        """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""
+        spans = {series: self._index.span_s(series, now) for series in some}
+        by_others = {series for series in some if self._index.has_others(series)}
+        found: dict[Series, dict[Method | None, Correction]] = defaultdict(dict)
+        for span_s in _SPANS_S:
+            asked = [series for series in some if spans[series] == span_s or series in by_others]
+            for series, results in corrections(self._store, asked, now - span_s, now, self._index).items():
+                for one in results:
+                    is_chosen = spans[series] == span_s if one.method == "ppi" else series in by_others
+                    if is_chosen:
+                        found[series][one.method] = one
+                # All results are of the same verdicts.
+                judgements = 0 if results[0].raw is None else results[0].raw.judgements
+                if judgements >= _ENOUGH_JUDGEMENTS or span_s >= DAY_S:
+                    by_others.discard(series)
+        return {series: list(of_method.values()) for series, of_method in found.items()}
+
+    def _samples_of(self, series: Series, results: Sequence[Correction]) -> Iterator[Sample]:
+        """Yield the gauges of a series; log why others have none."""
+        for one in results:
+            if one.corrected is None:
+                self._log_refusal(series, one)
+                continue
+            labels = (series.metric, series.segment_name, *series.labels, one.corrected.method)
+            values = (*one.corrected.interval, one.until - one.since)
+            for gauge, value in zip(self._gauges, values, strict=True):
+                yield gauge, labels, value
+
+    def _log_refusal(self, series: Series, correction: Correction) -> None:
+        """Log once why labels correct nothing; segments are left out, whose labels are often too few."""
+        # A golden set measures the judge, so that its refusal is the same for all services.
+        service = series.service if correction.method == "ppi" else ""
+        key = (series.judge, series.version, series.judge_model, series.metric, correction.method or "", service)
+        if series.segment or key in self._said:
+            return
+        self._said.add(key)
+        log.warning(
+            "share not corrected by labels",
+            reason=correction.refused,
+            labels=correction.labels,
+            service=service or None,
+            judge=series.judge,
+            version=series.version,
+            judge_model=series.judge_model,
+            metric=series.metric,
+        )

@@ -1,0 +1,301 @@
+"""`tracejudge calibrate --model`: fits a calibration to the probabilities of one judge model, by labels."""
+
+import html
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, Self
+
+import click
+import msgspec
+from rich.table import Table
+
+from judges.agreement.diagram import as_svg, as_text
+from judges.core.judge import Judge, Metric
+from judges.core.model import ModelSettings
+from judges.core.prompt import neutralise
+from judges.core.verdict import Verdict
+from judges.custom.definition import nearest
+from judges.registry import configured
+from worker.base.commands.options import (
+    OUT,
+    amount,
+    note,
+    options,
+    plain,
+    print_json,
+    print_table,
+    reasons_in_words,
+)
+from worker.base.lookup.label_store import (
+    Labelled,
+    LabelVerdict,
+    joined,
+    outbox_verdicts,
+    read_labels,
+)
+from worker.core.config.graders import judge_for
+from worker.core.config.loading import load
+from worker.core.config.settings import JudgeCalibration, Settings, SettingsError
+from worker.core.storage.client import Store
+from worker.features.labels.calibration import Fitted, audited, fit_calibration, probability_rows
+from worker.features.labels.command import Defaults, LineError, LineReader, ReadLabel
+
+_SHOWN_DIGITS: Final = 8
+
+
+class FitOptions(NamedTuple):
+    """The options of a fitted calibration.
+
+    Attributes:
+        labels: Labels in place of those that are stored.
+        field: The field or tag with the label in them.
+        from_audit: Whether the second verdicts of cascades are the labels.
+        kind: The map.
+        precision: Which the threshold must reach.
+        svg: Where the diagram is written.
+        write: The configuration file that receives the calibration.
+    """
+
+    labels: BinaryIO | None = None
+    field: str = "label"
+    from_audit: bool = False
+    kind: Literal["platt", "isotonic", "none"] | None = None
+    precision: float | None = None
+    svg: str | None = None
+    write: str | None = None
+
+    def checked(self, model: str | None) -> Self:
+        """Check that the options go together.
+
+        Raises:
+            click.UsageError: They do not.
+        """
+        if model is None and self != FitOptions():
+            raise click.UsageError("options of a fitted calibration need --model")
+        if self.labels is not None and self.from_audit:
+            raise click.UsageError("--labels and --from-audit exclude each other")
+        return self
+
+
+FIT: Final = options(
+    click.option("--labels", type=click.File("rb"), metavar="FILE", help="Labels in place of those that are stored."),
+    click.option("--label", "field", default="label", metavar="NAME", help="The field or tag with the label.  [label]"),
+    click.option("--from-audit", is_flag=True, help="Second verdicts of cascades are the labels of the first ones."),
+    click.option(
+        "--map",
+        "kind",
+        type=click.Choice(("platt", "isotonic", "none")),
+        help="How probabilities are corrected; else isotonic from 1,000 labels on, Platt below.",
+    ),
+    click.option(
+        "--precision",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        help="The share of passing traces that must be labelled pass; else the threshold maximises agreement.",
+    ),
+    click.option("--svg", metavar="FILE", help="Write the reliability diagram."),
+    click.option("--write", metavar="FILE", help="Append the calibration to this configuration file."),
+)
+
+
+class Fitting(NamedTuple):
+    """What is fitted: one metric of a judge by one model.
+
+    Attributes:
+        settings: The configuration.
+        judge: The judge as it is configured.
+        metric: The metric.
+        model: The settings of the model.
+        version: The version of the judge for this model without a calibration.
+        present: Its present version.
+    """
+
+    settings: Settings
+    judge: Judge
+    metric: str
+    model: ModelSettings
+    version: str
+    present: str
+
+    @classmethod
+    def of(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:
+        """Find the model, by its name in the configuration or in verdicts.
+
+        Raises:
+            click.UsageError: The model returns no probabilities, or the judge cannot be calibrated for it.
+        """
+        if metric.pass_rule is None:
+            raise click.UsageError(f"{metric.name} neither passes nor fails, so that it has no calibration")
+        known = {one.judge_model: one for one in settings.models.values() if one.decides}
+        judge_model = settings.models[name].judge_model if name in settings.models else name
+        if judge_model not in known:
+            what = f"no model that returns probabilities is called {name!r}{nearest(name, known)}"
+            raise click.UsageError(f"--model: {what}; without --model any judge is measured")
+        model = known[judge_model]
+        try:
+            versions = judge.for_model(model).version, judge_for(settings, judge, model).version
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        return cls(settings, judge, metric.name, model, *versions)
+
+    def run(
+        self,
+        store: Store,
+        given: FitOptions,
+        archived: Iterable[Verdict],
+        fits: Callable[[LabelVerdict], bool],
+        *,
+        as_json: bool,
+    ) -> None:
+        """Fit, print and write the calibration; exits with 1 where there is no labelled verdict."""
+        judge_model = self.model.judge_model
+        rows, left_out = probability_rows(
+            self._labelled(store, given, archived),
+            {self.version, self.present},
+            lambda each: fits(each) and each.judge_model == judge_model,
+        )
+        if left_out:
+            note(f"labels that were not used: {reasons_in_words(left_out)}")
+        if not rows:
+            what = f"no label of {self.judge.name} has a verdict with a probability by {judge_model}"
+            note(f"{what} in the present version of the judge")
+            sys.exit(1)
+        try:
+            found = fit_calibration(rows, self.version, given.kind, given.precision)
+        except ValueError as error:
+            raise click.ClickException(f"{amount(len(rows), 'label')} of {self.judge.name}: {error}") from error
+        one = JudgeCalibration(
+            **msgspec.structs.asdict(found.calibration), judge=self.judge.name, model=judge_model, metric=self.metric
+        )
+        version, replaces = self._version_with(one)
+        if given.svg is not None:
+            title = neutralise(f"{one.judge} {one.metric} by {one.model}: {amount(found.labels, 'label')}")
+            with click.open_file(given.svg, "w", encoding="utf-8") as file:
+                file.write(as_svg(found.reliability, found.calibration, html.escape(title)))
+        if as_json:
+            counts = {"labels": found.labels, "effective": found.effective, "left_out": left_out}
+            measured = {"reliability": named(found.reliability), "threshold": named(found.threshold)}
+            versions = {"present_version": self.present, "new_version": version}
+            print_json({**counts, **measured, "calibration": msgspec.to_builtins(one), **versions})
+        else:
+            _print(one, found)
+        shown = f"{version[:_SHOWN_DIGITS]}, after {self.present[:_SHOWN_DIGITS]}"
+        note(
+            f"with this calibration the version is {shown}: it begins new series, and verdicts so far stay as they are"
+        )
+        if replaces:
+            note("the configuration has a calibration for this judge, model and metric: take it out")
+        if given.write is not None:
+            append(Path(given.write), as_toml(one))
+            note(f"{given.write}: calibration added; it applies after a restart of the workers")
+
+    def _version_with(self, one: JudgeCalibration) -> tuple[str, bool]:
+        """Return the version of the judge with a calibration, and whether this replaces one of the configuration."""
+        former = self.settings.calibrations
+        key = one.judge, one.model, one.metric
+        others = tuple(each for each in former if (each.judge, each.model, each.metric_of(self.judge)) != key)
+        settings = msgspec.structs.replace(self.settings, calibrations=(*others, one))
+        return judge_for(settings, self.judge, self.model).version, len(others) < len(former)
+
+    def _labelled(self, store: Store, given: FitOptions, archived: Iterable[Verdict]) -> list[Labelled]:
+        key = self.judge.name, self.metric
+        if given.from_audit:
+            return audited(chain(outbox_verdicts(store), archived), *key)
+        stored = read_labels(store, lambda label: (label.judge, label.metric) == key)
+        if given.labels is None:
+            return joined(stored, archived)
+        defaults = Defaults(*key, "golden", given.field)
+        reader = LineReader(configured(self.settings.judges), defaults, store.now_ms() / 1000)
+        of_file = [one for one in _read(reader, given.labels) if (one.label.judge, one.label.metric) == key]
+        beside = [one.verdict for one in of_file if one.verdict is not None]
+        verdicts: Mapping[str, Sequence[LabelVerdict]] = {one.label.id: one.verdicts for one in stored}
+        # Of several labels of one trace the last counts.
+        labels = {one.label.id: one.label for one in of_file}
+        pairs = [Labelled(label, verdicts.get(name, ())) for name, label in labels.items()]
+        return joined(pairs, chain(outbox_verdicts(store), beside, archived))
+
+
+def as_toml(one: JudgeCalibration) -> str:
+    """Write a calibration as it stands in a configuration file."""
+    # Defaults are left out of the struct's encoding.
+    values = {**msgspec.to_builtins(one), "threshold": one.threshold}
+    names = ("judge", "model", "metric", "threshold", "platt", "isotonic", "judge_version")
+    # A JSON string, number or list of numbers is one of TOML as well, except that TOML refuses surrogate pairs.
+    lines = (f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names if name in values)
+    return "\n".join(["[[calibrations]]", *lines]) + "\n"
+
+
+def append(path: Path, block: str) -> None:
+    """Append a table to a configuration file, if the settings still load with it.
+
+    Raises:
+        SettingsError: They do not; the file is as before.
+    """
+    path = path.resolve()
+    changed: Path | None = None
+    try:
+        text = path.read_text(encoding="utf-8")
+        # Beside the file, since the settings name files relative to it.
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".toml", delete=False) as file:
+            changed = Path(file.name)
+            file.write(text + "\n" * (not text.endswith("\n")) + "\n" * bool(text) + block)
+        load(os.environ, str(changed))
+        shutil.copymode(path, changed)
+        changed.replace(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be written: {error}; name a configuration file") from error
+    except SettingsError as error:
+        raise SettingsError(f"{str(error).replace(str(changed), str(path))}; the calibration is not written") from error
+    finally:
+        if changed is not None:
+            changed.unlink(missing_ok=True)
+
+
+def named(value: object) -> Any:
+    """Return tuples with names as objects, at any depth."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: named(each) for name, each in value._asdict().items()}
+    return [named(each) for each in value] if isinstance(value, list) else value
+
+
+def _read(reader: LineReader, file: BinaryIO) -> Iterator[ReadLabel]:
+    for number, label in reader.lines(file):
+        if isinstance(label, LineError):
+            raise click.ClickException(f"{file.name}: line {number} {label}")
+        if label is not None:
+            yield label
+
+
+def _print(one: JudgeCalibration, found: Fitted) -> None:
+    title = f"{one.judge} {one.metric} by {plain(one.model)}: {amount(found.labels, 'label')}"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("probability", "labels", "labelled pass", "0 … 1: o labelled pass, - its limits, | mean probability"):
+        table.add_column(name, justify="left", no_wrap=True)
+    for each in found.reliability.bins:
+        limits = f"{each.low:.3f} to {each.high:.3f}"
+        table.add_row(limits, f"{each.labels:,}", each.passing.percent, as_text(each))
+    print_table(OUT, table)
+    fitted = "none"
+    if one.platt is not None:
+        fitted = f"Platt: logit(p') = {one.platt[0]:.3f} * logit(p) {one.platt[1]:+.3f}"
+    elif one.isotonic:
+        fitted = f"isotonic, {amount(len(one.isotonic), 'point')}"
+    precision = found.threshold.precision
+    lines = Table(show_header=False, box=None)
+    for row in (
+        ("calibration error", str(found.reliability.error)),
+        ("Brier score", str(found.reliability.brier)),
+        ("map", fitted),
+        ("threshold", f"{found.threshold.value} after the map"),
+        ("agreement", f"{found.threshold.agreement.percent} of other traces would be judged as labelled"),
+        ("precision", "-" if precision is None else f"{precision.percent} of those that pass are labelled pass"),
+    ):
+        lines.add_row(*row)
+    print_table(OUT, lines)
+    print(f"\n{as_toml(one)}", end="")

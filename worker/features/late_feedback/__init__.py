@@ -1,0 +1,1 @@
+"""Negative feedback that comes after its trace has the trace judged."""

@@ -1,0 +1,406 @@
+"""Late feedback: collected for a while, then its traces are searched in one pass over the stream and judged.
+
+Ingest has moved the feedback from the stream into a set of its own and acknowledged it there. It stays in that set
+until the script ``choose_late_feedback`` removes it in the step that writes the batches: if a worker dies, another
+repeats its pass.
+
+Feedback goes to the shard of its trace id, and the trace may be on that of its session: a shard that does not know it
+hands the feedback to the next one, and the last one counts it as not found.
+
+Feedback that asks for a judge model for which nothing is chosen now, since it is away and too much of its work waits,
+is postponed from pass to pass until the model is back, or until the stream's caps have removed the trace.
+"""
+
+import time
+from array import array
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+import redis
+import structlog
+from msgspec import Struct
+
+from tracejudge import Feedback, Trace
+from worker.core.config.settings import Settings
+from worker.core.ingest.plan import Planner
+from worker.core.queue.notify import Notifier
+from worker.core.selection.batch_writer import BatchWriter
+from worker.core.selection.sampling import Chosen
+from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
+from worker.core.telemetry.backlog import Backpressure
+from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.service import ServiceThread
+from worker.features.late_feedback.pending import FeedbackMember, PendingFeedback
+
+log = structlog.get_logger("tracejudge.ingest")
+
+# About as much is searched at once: Redis and the other threads of the process wait meanwhile.
+_PIECE_COUNT: Final = 300
+_FIRST_PIECE_COUNT: Final = 32
+_MAX_FOUND: Final = 100
+_MAX_FOUND_BYTES: Final = 32 * 1024 * 1024
+
+
+class Found(NamedTuple):
+    """The entry of one publication of a trace, and the length of its payload."""
+
+    entry_id: str
+    size: int
+
+
+class _EntryId(NamedTuple):
+    ms: int
+    number: int
+
+    @classmethod
+    def read(cls, raw: bytes) -> "_EntryId":
+        ms, _, number = raw.partition(b"-")
+        return cls(int(ms), int(number))
+
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.number}"
+
+
+_NOTHING: Final = _EntryId(0, 0)
+
+
+class TraceIndex:
+    """Entries of traces in the stream, as far as one process has read it and they are still there."""
+
+    def __init__(self) -> None:
+        self.last = _NOTHING
+        # Hashes may collide: the reader of an entry compares the trace ids.
+        self._hashes, self._times, self._numbers, self._sizes = array("q"), array("Q"), array("Q"), array("I")
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def begin(self, oldest: _EntryId, newest: _EntryId) -> None:
+        """Remove the entries that have left the stream; all of them where it is another stream."""
+        gone = bisect_left(self._times, oldest.ms)
+        if newest < self.last:
+            self.last, gone = _NOTHING, len(self)
+        for column in (self._hashes, self._times, self._numbers, self._sizes):
+            del column[:gone]
+
+    def add(self, entry_id: _EntryId, trace_id: str, size: int) -> None:
+        """Add a trace; entries come in their order."""
+        self._hashes.append(hash(trace_id))
+        self._times.append(entry_id.ms)
+        self._numbers.append(entry_id.number)
+        self._sizes.append(size)
+
+    def find(self, trace_ids: Iterable[str]) -> dict[str, deque[Found]]:
+        """Find publications; the newest of a trace that has very many."""
+        found: dict[str, deque[Found]] = {trace_id: deque(maxlen=_MAX_FOUND) for trace_id in trace_ids}
+        wanted = {hash(trace_id): trace_id for trace_id in found}
+        for row in [row for row, value in enumerate(self._hashes) if value in wanted]:
+            entry_id = f"{self._times[row]}-{self._numbers[row]}"
+            found[wanted[self._hashes[row]]].append(Found(entry_id, self._sizes[row]))
+        return found
+
+
+class Search:
+    """The search of one pass. Holds no payloads, only their entry ids."""
+
+    def __init__(self, store: Store, trace_ids: Iterable[str], index: TraceIndex) -> None:
+        """Begin behind the last entry that the index knows."""
+        self.read = 0
+        self._store = store
+        self._index = index
+        self._wanted = list(trace_ids)
+        self._found: dict[str, deque[Found]] = {}
+        self._last: _EntryId | None = None
+        self._count = _FIRST_PIECE_COUNT
+
+    def step(self) -> bool:
+        """Index the next piece of the stream; True while there may be more.
+
+        Raises:
+            StoreError: Redis did not answer; the next step reads the same piece.
+        """
+        traces = self._store.keys.traces
+        if self._last is None:
+            # The end of the pass is fixed here: it would never catch up with a stream that fills as fast as it reads.
+            oldest = self._store.call(lambda client: client.xrange(traces, count=1))
+            newest = self._store.call(lambda client: client.xrevrange(traces, count=1))
+            first, self._last = (_EntryId.read(found[0][0]) if found else _NOTHING for found in (oldest, newest))
+            self._index.begin(first, self._last)
+        after, last = self._index.last, self._last
+        entries = self._store.call(
+            lambda client: client.xrange(traces, min=f"({after}", max=str(last), count=self._count)
+        )
+        size = 0
+        for raw_id, fields in entries:
+            entry_id = self._index.last = _EntryId.read(raw_id)
+            payload = fields.get(b"t")
+            if payload is None or fields.get(b"v") != WIRE_VERSION:
+                continue
+            size += len(payload)
+            # Without one it is no trace: ingest has counted it as invalid.
+            if (trace_id := trace_id_of(payload)) is not None:
+                self._index.add(entry_id, trace_id, len(payload))
+        self.read += len(entries)
+        if len(entries) == self._count:
+            self._count = next_count(self._count, len(entries), size, most=_PIECE_COUNT, most_bytes=CHUNK_BYTES)
+            return True
+        self._found = self._index.find(self._wanted)
+        return False
+
+    def found(self, trace_id: str) -> list[Found]:
+        """Return a trace's publications; the newest where they are very many or very large."""
+        taken: list[Found] = []
+        size = 0
+        # From the newest: past the bound the oldest publications are left out.
+        for one in reversed(self._found[trace_id]):
+            size += one.size
+            if taken and size > _MAX_FOUND_BYTES:
+                break
+            taken.append(one)
+        return taken[::-1]
+
+
+_READ_AT_ONCE: Final = 100
+
+
+class FeedbackOnTrace(NamedTuple):
+    """The feedback on one trace, the oldest first, and the entries of the trace's publications."""
+
+    trace_id: str
+    members: Sequence[FeedbackMember]
+    found: Sequence[Found]
+
+
+class SelectionResult(Struct):
+    """The answer of the script ``choose_late_feedback``: the amount of feedback by outcome, and the batches made.
+
+    ``later`` names members that ask for a judge model for which nothing is chosen now.
+    """
+
+    outcomes: Mapping[str, int] = {}
+    made: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+
+
+class _Publication(NamedTuple):
+    """One publication of a trace, as if its newest feedback had come with it, and the evaluations chosen for it."""
+
+    entry_id: str
+    trace: Trace
+    evaluations: Sequence[Chosen]
+
+
+class FeedbackSelector:
+    """Chooses evaluations for traces with late feedback under one configuration."""
+
+    def __init__(self, settings: Settings, store: Store, planner: Planner) -> None:
+        self._settings = settings
+        self._store = store
+        self._planner = planner
+
+    def select(self, part: Sequence[FeedbackOnTrace], shed: Collection[str] = frozenset()) -> SelectionResult:
+        """Write the batches that the rules ask for and end the feedback, in one step.
+
+        Feedback on a trace that ingest has not acknowledged stays for the next pass. Feedback that asks for a judge
+        model for which nothing is chosen now is left unchanged; the caller postpones it.
+
+        Args:
+            shed: Judge models for which nothing is chosen now.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        entries = self._read([found.entry_id for one in part for found in one.found])
+        now: list[tuple[FeedbackOnTrace, list[_Publication]]] = []
+        later: list[str] = []
+        for one in part:
+            newest = one.members[-1].item
+            there = (entries[found.entry_id] for found in one.found if found.entry_id in entries)
+            read = (read_entry(entry, self._settings.max_trace_bytes) for entry in there)
+            publications = [
+                _Publication(
+                    entry.entry_id,
+                    msgspec.structs.replace(entry.trace, feedback=Feedback(newest.score, newest.comment)),
+                    self._planner.late_evaluations(entry),
+                )
+                for entry in read
+                if isinstance(entry, TraceEntry) and entry.trace.trace_id == one.trace_id
+            ]
+            # A panel is chosen together with its members, so that their judge models are among these.
+            asked = {grader.judge_model for each in publications for grader, _ in each.evaluations}
+            if asked.isdisjoint(shed):
+                now.append((one, publications))
+            else:
+                later += [member.raw for member in one.members]
+        result = self._run(now) if now else SelectionResult()
+        return msgspec.structs.replace(result, later=tuple(later))
+
+    def _run(self, part: Sequence[tuple[FeedbackOnTrace, Sequence[_Publication]]]) -> SelectionResult:
+        keys = self._store.keys
+        writer = BatchWriter.choosing(self._settings, keys, keys.feedback)
+        traces = [
+            {
+                "members": [member.raw for member in feedback.members],
+                "publications": [
+                    {
+                        "id": one.entry_id,
+                        "payload": writer.trace(one.trace) if one.evaluations else 0,
+                        "evaluations": writer.evaluations(one.evaluations, one.trace),
+                    }
+                    for one in publications
+                ],
+            }
+            for feedback, publications in part
+        ]
+        plan = {"wait_ms": int(self._settings.late_feedback_wait * 1000), "traces": traces}
+        return msgspec.json.decode(self._store.run("choose_late_feedback", *writer.finish(plan)), type=SelectionResult)
+
+    def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
+        """Read entries again; those that were trimmed away since they were found are left out."""
+
+        def read(some: Sequence[str], pipe: "redis.client.Pipeline") -> None:
+            # One command each: the entries lie far apart in the stream.
+            for entry_id in some:
+                pipe.xrange(self._store.keys.traces, min=entry_id, max=entry_id)
+
+        chunks = (entry_ids[first : first + _READ_AT_ONCE] for first in range(0, len(entry_ids), _READ_AT_ONCE))
+        replies = [reply for chunk in chunks for reply in self._store.pipeline(partial(read, chunk))]
+        return {entry_id: found[0] for entry_id, found in zip(entry_ids, replies, strict=True) if found}
+
+
+_LOOK_EVERY_S: Final = 1.0
+_PIECE_PAUSE_S: Final = 0.005
+"""Between two pieces, so that a pass never delays reading and judging."""
+_PRESSURE_PAUSE_S: Final = 0.2
+# Bounds of one script call.
+_PART_MEMBERS: Final = 500
+_PART_PUBLICATIONS: Final = 200
+_PART_BYTES: Final = 8 * 1024 * 1024
+
+
+class _Pass:
+    """One pass under way: search first, then process one part after another."""
+
+    def __init__(self, store: Store, members: list[FeedbackMember], index: TraceIndex) -> None:
+        self.began_at = time.monotonic()
+        self.outcomes: Counter[str] = Counter()
+        self.part: list[FeedbackOnTrace] | None = None
+        self._members: dict[str, list[FeedbackMember]] = {}
+        for member in members:
+            self._members.setdefault(member.item.trace_id, []).append(member)
+        self.search = Search(store, self._members, index)
+        self.seeking = True
+        self._parts = self._divide()
+
+    def advance(self) -> None:
+        """Go on to the next part; None follows the last one."""
+        self.part = next(self._parts, None)
+
+    def _divide(self) -> Iterator[list[FeedbackOnTrace]]:
+        """Divide the feedback into parts for one script call each; the feedback on one trace is never divided."""
+        part: list[FeedbackOnTrace] = []
+        members = publications = size = 0
+        for trace_id, about in self._members.items():
+            one = FeedbackOnTrace(trace_id, about, self.search.found(trace_id))
+            bytes_ = sum(found.size for found in one.found)
+            members, publications, size = members + len(about), publications + len(one.found), size + bytes_
+            if part and (members > _PART_MEMBERS or publications > _PART_PUBLICATIONS or size > _PART_BYTES):
+                yield part
+                part, members, publications, size = [], len(about), len(one.found), bytes_
+            part.append(one)
+        if part:
+            yield part
+
+
+class LateFeedbackPasses(ServiceThread):
+    """The passes of one worker; of several workers one makes a pass at a time."""
+
+    role = "ingest"
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        metrics: Metrics,
+        *,
+        planner: Planner,
+        notifier: Notifier,
+        pressure: Backpressure,
+    ) -> None:
+        """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
+        super().__init__("late-feedback")
+        self._store = store
+        self._metrics = metrics
+        self._feedback = PendingFeedback(store, settings.late_feedback_wait)
+        self._selector = FeedbackSelector(settings, store, planner)
+        self._notifier = notifier
+        self._pressure = pressure
+        self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)
+        self._index = TraceIndex()
+        self._pass: _Pass | None = None
+
+    def run_once(self) -> None:
+        """Begin a pass that is due, or make one piece of it."""
+        current = self._pass
+        if current is None:
+            if self._feedback.due() and self._feedback.hold():
+                self._pass = _Pass(self._store, self._feedback.all(), self._index)
+            else:
+                self.stopping.wait(self._look_every_s)
+        elif not self._feedback.hold():
+            # This worker was away for longer than the lease, and another one repeats the pass from its beginning.
+            self._pass = None
+        elif current.seeking:
+            current.seeking = current.search.step()
+            if current.seeking:
+                self.stopping.wait(_PIECE_PAUSE_S)
+            else:
+                current.advance()
+        elif current.part is None:
+            seconds = round(time.monotonic() - current.began_at, 2)
+            log.info("late feedback pass ended", entries=current.search.read, seconds=seconds, **current.outcomes)
+            self._pass = None
+            self._feedback.release()
+        elif self._pressure.bounds.paused:
+            # The lease is renewed by each turn, so a pause does not lose the pass.
+            self.stopping.wait(_PRESSURE_PAUSE_S)
+        else:
+            self.select(current, current.part)
+
+    def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
+        """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
+
+        Feedback on traces that are not here goes to other shards first; what no shard knows ends here.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        here: list[FeedbackOnTrace] = []
+        is_away = False
+        for one in part:
+            try:
+                # Each wait for a server that does not answer takes seconds, and the lease of the pass ends meanwhile.
+                passed = not one.found and [
+                    self._feedback.hand_over(member, asks_away=not is_away) for member in one.members
+                ]
+            except StoreError as error:
+                if not is_away:
+                    log.info("late feedback waits for a shard", error=str(error))
+                is_away = True
+                self._feedback.postpone([member.raw.encode() for member in one.members])
+                continue
+            if not passed or not all(passed):
+                here.append(one)
+        result = self._selector.select(here, self._pressure.bounds.shed)
+        if result.later:
+            self._feedback.postpone([raw.encode() for raw in result.later])
+        current.advance()
+        current.outcomes.update(result.outcomes)
+        for outcome, amount in result.outcomes.items():
+            self._metrics.late_feedback.labels(outcome).inc(amount)
+        self._notifier.batches_made(result.made)

@@ -1,0 +1,1 @@
+"""Verdicts that several judge models give together."""

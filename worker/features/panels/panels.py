@@ -1,0 +1,99 @@
+"""Panels: combine the verdicts of several judge models on one question.
+
+A panel calls no model. It is parked, without counting a try, until the ledger holds the verdicts of its members. Once
+the last of them must have ended or been given up, those that answered are combined if they are enough; otherwise the
+panel is given up for the reason of a member.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple, cast
+
+import structlog
+
+from judges.core.combine import JOINT, PARTS, combine, join
+from judges.core.judge import Judge
+from judges.core.verdict import Assessment, Reason
+from worker.base.dead_letters.store import DeadLetterStore
+from worker.core.config.graders import Grader
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import Batch, Evaluation
+from worker.core.queue.ledger import Ledger
+from worker.core.storage.client import StoreError
+
+log = structlog.get_logger("tracejudge.judging")
+_MIN_WAIT_S: Final = 1.0
+_MAX_WAIT_S: Final = 30.0
+# A share of its age: after a minute of waiting some seconds more cost little, and each look costs something.
+_WAIT_SHARE: Final = 0.25
+# The reason of a member that neither ended nor was given up.
+_UNKNOWN: Final[Reason] = "timeout"
+
+
+class PanelVotes(NamedTuple):
+    """The verdicts of the members of a batch's panels, by evaluation id.
+
+    Attributes:
+        found: Assessments of members that have ended.
+        given_up: Why members were given up; filled once the rest is no longer waited for.
+        wait_s: Seconds until the next look for the rest; None when it has taken too long.
+    """
+
+    found: Mapping[str, Assessment] = {}
+    given_up: Mapping[str, Reason] = {}
+    wait_s: float | None = _MIN_WAIT_S
+
+    def assess(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
+        """Combine the members' assessments; a passing reason while a member that counts has not ended."""
+        missing = [member for member in evaluation.members if member.id not in self.found]
+        if not missing or self.wait_s is None:
+            is_joint = judge.name == JOINT.name
+            names = PARTS if is_joint else (member.judge_model for member in evaluation.members)
+            votes = {
+                name: self.found.get(member.id) or Assessment("unscored", self.given_up.get(member.id, _UNKNOWN))
+                for name, member in zip(names, evaluation.members, strict=True)
+            }
+            combined = join(votes) if is_joint else combine(grader.combine, votes, judge.metrics)
+            if not missing or combined.outcome == "scored":
+                return combined
+        reason = next((self.given_up[member.id] for member in missing if member.id in self.given_up), _UNKNOWN)
+        note = f"there is no verdict by {', '.join(member.judge_model for member in missing)} yet"
+        return Assessment("unscored", reason, note=note, retry_after_s=self.wait_s)
+
+
+class Panels:
+    """Reads the verdicts of panel members for one process."""
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self._ledger = ledger
+        self._dead_letters = DeadLetterStore(ledger.store)
+        # By then the last try of the last member must have ended, and be known.
+        self._max_age_s = settings.give_up_after + settings.evaluation_timeout + _MAX_WAIT_S
+
+    async def collect(self, batch: Batch) -> PanelVotes:
+        """Read the verdicts of all members that the panels of a batch wait for."""
+        members = {
+            member.id: evaluation.period
+            for item in batch.items
+            for evaluation in item.evaluations
+            for member in evaluation.members
+        }
+        if not members:
+            return PanelVotes()
+        age_s = time.time() - batch.created_at
+        wait_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, age_s * _WAIT_SHARE))
+        is_over = age_s >= self._max_age_s
+
+        def read() -> PanelVotes:
+            found = self._ledger.assessments(members)
+            missing = sorted(members.keys() - found.keys()) if is_over else ()
+            dead = (one.letter for one in self._dead_letters.heads(missing))
+            given_up = {letter.evaluation.id: cast("Reason", letter.reason) for letter in dead}
+            return PanelVotes(found, given_up, None if is_over else wait_s)
+
+        try:
+            return await asyncio.to_thread(read)
+        except StoreError as error:
+            log.warning("panel verdicts not readable", batch=batch.id, error=str(error))
+            return PanelVotes(wait_s=wait_s)

@@ -1,0 +1,94 @@
+"""LangSmith: a verdict becomes feedback on the run that `tags.langsmith_run_id` names.
+
+Feedback has an id of its own, so that a verdict that is sent twice is one feedback.
+"""
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from judges.core.verdict import Verdict
+from worker.base.delivery.receiver_client import Reply, Request
+from worker.base.delivery.receiver_delivery import (
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    encoded,
+    label_of,
+    last_scores,
+    name_of,
+    origin_of,
+    run_of,
+)
+from worker.base.delivery.settings import HttpReceiver, LangsmithSettings
+
+TAG: Final = LangsmithSettings.tag
+_PATH: Final = "/feedback"
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_A_MINUTE: Final = 5_000
+
+
+class _Feedback(Channel):
+    """One feedback."""
+
+    path = _PATH
+    max_items = 1
+    interval_s = 60 / _A_MINUTE
+
+    def request(self, items: Sequence[Item]) -> Request:
+        return Request(self.path, items[0].body)
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """An unknown run was not ingested yet; a feedback that is there already was sent before."""
+        if reply.status == _CONFLICT:
+            return Answer()
+        # The page of another server says nothing of a run.
+        if reply.status == _NOT_FOUND and b"run" in (reply.body or b"").lower():
+            return Answer(absent=items)
+        return super().answer(items, reply)
+
+
+class LangsmithExporter(HttpExporter):
+    """Feedback in one LangSmith workspace."""
+
+    kind = "langsmith"
+    expected = "the address of LangSmith's API"
+    keeps_there = "feedback: delete it there, by run"
+    probe = Request("/sessions?limit=1", b"", method="GET")
+    drop_reasons = (*HttpExporter.drop_reasons, "no_target")
+    channels = (_Feedback(),)
+
+    @classmethod
+    def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
+        """Return the header with the key."""
+        key = cls.api_key(options, name)
+        return {} if key is None else {"x-api-key": key}
+
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
+        """Encode a feedback for each score.
+
+        Raises:
+            SkippedError: The trace has no tag that can name its run.
+        """
+        run = run_of(verdict, TAG)
+        # Else a verdict that is sent again later would have the time of that.
+        at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()
+        for score in last_scores(verdict):
+            name = name_of(verdict.judge, score.metric)
+            body = encoded(
+                id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{verdict.evaluation_id} {name}")),
+                run_id=run,
+                created_at=at,
+                modified_at=at,
+                key=name,
+                score=score.value,
+                feedback_source={"type": "model", "metadata": origin_of(verdict)},
+                # Feedback would otherwise keep the trace for longer, which costs.
+                extend_trace_retention=False,
+                value=label_of(score),
+                comment=self.explanation(verdict, score),
+            )
+            yield self.channels[0], Item(verdict, body, about=run)

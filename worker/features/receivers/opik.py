@@ -1,0 +1,78 @@
+"""Opik: a verdict becomes feedback scores of the trace that `tags.opik_trace_id` names.
+
+Opik keeps one score for each trace, name and author, so that a verdict that is sent twice is one score.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from judges.core.verdict import Verdict
+from worker.base.delivery.receiver_client import Reply, Request
+from worker.base.delivery.receiver_delivery import (
+    Answer,
+    Channel,
+    HttpExporter,
+    Item,
+    encoded,
+    last_scores,
+    name_of,
+    run_of,
+)
+from worker.base.delivery.settings import HttpReceiver, OpikSettings
+
+TAG: Final = OpikSettings.tag
+_PATH: Final = "/v1/private/traces/feedback-scores"
+_NOT_FOUND: Final = 404
+
+
+class _Scores(Channel):
+    """Feedback scores of traces."""
+
+    path = _PATH
+    max_items = 500
+    max_bytes = 1024 * 1024
+
+    def request(self, items: Sequence[Item]) -> Request:
+        return Request(self.path, b'{"scores":[%b]}' % b",".join([item.body for item in items]), method="PUT")
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
+        """An unknown trace is a trace that was not ingested yet."""
+        if reply.status == _NOT_FOUND and b"race" in (reply.body or b""):
+            return Answer(absent=items) if len(items) == 1 else Answer(unsent=items)
+        return super().answer(items, reply)
+
+
+class OpikExporter(HttpExporter):
+    """Feedback scores of one workspace."""
+
+    kind = "opik"
+    expected = "the address of Opik's API, as http://host:5173/api"
+    keeps_there = "feedback scores: delete them there, by trace"
+    probe = Request("/v1/private/projects?size=1", b"", method="GET")
+    drop_reasons = (*HttpExporter.drop_reasons, "no_target")
+    channels = (_Scores(),)
+
+    @classmethod
+    def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
+        """Return the key as Opik's cloud wants it, and the workspace."""
+        given = {"authorization": cls.api_key(options, name), "comet-workspace": getattr(options, "workspace", None)}
+        return {header: value for header, value in given.items() if value is not None}
+
+    def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
+        """Encode a feedback score for each score.
+
+        Raises:
+            SkippedError: The trace has no tag that can name it in Opik.
+        """
+        target = run_of(verdict, TAG)
+        for score in last_scores(verdict):
+            body = encoded(
+                project_name=getattr(self._options, "project", None),
+                id=target,
+                name=name_of(verdict.judge, score.metric),
+                value=score.value,
+                source="sdk",
+                category_name=score.label,
+                reason=self.explanation(verdict, score),
+            )
+            yield self.channels[0], Item(verdict, body, about=target)

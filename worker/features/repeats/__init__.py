@@ -1,0 +1,1 @@
+"""Judging a share of traces twice, to know how often a judge contradicts itself."""

@@ -1,0 +1,82 @@
+"""Second judgings: of a share of all verdicts, to measure how often they differ, and of failures of safety judges.
+
+They are chosen in the step that writes the first verdict: its batch still holds the trace, and a kill between the two
+loses neither or both.
+"""
+
+import time
+from typing import Final
+
+from msgspec import structs
+
+from judges.core.verdict import Verdict, repeat_id
+from worker.core.config.graders import CODE
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import Batch, Evaluation, First, Item, fresh_id
+from worker.core.selection.sampling import Sampler, position
+
+# Of its own, so that repeats are drawn independently of sampling.
+_KEY: Final = "repeat"
+
+
+class Repeats:
+    """Chooses what is judged a second time, and by whom."""
+
+    def __init__(self, settings: Settings, sampler: Sampler) -> None:
+        self._safety = frozenset(settings.monitor.safety)
+        self._sampler = sampler
+        self._outvoted = sampler.graders.outvoted
+        self._highest = max((rule.repeat for rule in settings.rules), default=0.0)
+
+    def of(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> list[Batch]:
+        """Return the batches that judge the trace of a final verdict again, one evaluation each.
+
+        Only single judgings of live traffic that passed or failed are repeated. Judges in code answer the same again.
+        Combined verdicts are not confirmed, as several models have given them; their members count for the flip ratio.
+        Second judgings of cascades are not repeated.
+        """
+        passed = {score.metric: score.passed for score in verdict.scores if score.passed is not None}
+        is_single = not evaluation.members and evaluation.cascade is None
+        is_judged = evaluation.origin == "live" and is_single and verdict.judge_model != CODE.judge_model
+        is_failure = (
+            evaluation.judge in self._safety
+            and not all(passed.values())
+            and (evaluation.judge, verdict.judge_model) not in self._outvoted
+        )
+        place = position(evaluation.id, _KEY)
+        # Before the rules are matched: nearly all verdicts end here.
+        if not (passed and is_judged and (is_failure or place < self._highest)):
+            return []
+        rules = self._sampler.asking(item.trace, evaluation.judge, verdict.judge_model)
+        share = max((rule.repeat for rule in rules), default=0.0)
+        is_drawn = place < share
+        if not (is_drawn or is_failure):
+            return []
+        ended_at = verdict.started_at + verdict.duration_s
+        first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
+        graders, found = self._sampler.graders, []
+        seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
+        others = [
+            one
+            for one in seconds
+            if one.judge_model != verdict.judge_model and self._sampler.allows(item.trace, one.judge_model)
+        ]
+        same = [one for one in map(graders.named, graders.models) if one.judge_model == verdict.judge_model]
+        for grader in (*(same[:1] if is_drawn else ()), *others[:1]):
+            # The same model errs alike: only another one confirms a failure.
+            of_grader = structs.replace(first, is_failure=is_failure and grader.judge_model != verdict.judge_model)
+            again = structs.replace(
+                evaluation,
+                id=repeat_id(evaluation.id, grader.judge_model),
+                version=graders.version(evaluation.judge, grader.judge_model),
+                # A failure is repeated for certain.
+                probability=evaluation.probability * (1.0 if of_grader.is_failure else share),
+                origin="repeat",
+                keep=False,
+                first=of_grader,
+            )
+            created_at = time.time()
+            batch_id = fresh_id(grader.judge_model, created_at)
+            items = (structs.replace(item, evaluations=(again,)),)
+            found.append(Batch(again.batch_version, batch_id, grader.name, grader.judge_model, created_at, items))
+        return found

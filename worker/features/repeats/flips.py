@@ -1,0 +1,82 @@
+"""How often a judge's second verdict differs from its first: flip ratio and kappa of repeated judgings, as gauges."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from judges.core.verdict import Verdict
+from worker.base.monitor.corrected import Confusion, flips
+from worker.base.monitor.counts import Increment, read_counts
+from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, VERSION_DIGITS, Series, series_of
+from worker.core.queue.batch import First
+from worker.core.storage.client import Store
+from worker.core.telemetry.metrics import Metrics
+
+_KIND: Final = "repeats"
+Failure = Literal["failed", "confirmed", "cleared"]
+# First and second verdict, in the order of Confusion.
+_CELLS: Final = ("pass-pass", "pass-fail", "fail-pass", "fail-fail")
+
+
+def first_of(verdict: Verdict) -> First | None:
+    """Return the first verdict of a repeat, None where a verdict repeats nothing."""
+    known = verdict.details.get("repeat") if verdict.origin == "repeat" else None
+    try:
+        return None if known is None else msgspec.convert(known, First)
+    except msgspec.ValidationError:
+        return None
+
+
+def series_of_first(series: Series, first: First) -> Series:
+    """Return the series of the first verdict, from that of its repeat by whichever model."""
+    version = first.version[:VERSION_DIGITS] or series.version
+    return msgspec.structs.replace(series, judge_model=first.judge_model, version=version)
+
+
+def failures_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[tuple[Series, Failure]]:
+    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is.
+
+    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+    """
+    first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
+    for series in series_of(verdict, segments):
+        if first is not None:
+            if first.is_failure and first.passed.get(series.metric) is False:
+                yield series_of_first(series, first), "cleared" if passed.get(series.metric) else "confirmed"
+        elif verdict.origin == "live" and passed.get(series.metric) is False:
+            yield series, "failed"
+
+
+def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
+    """Count the pair of a repeat that was drawn at random: whether all metrics passed, first and second."""
+    first = first_of(verdict)
+    if first is None or not first.is_drawn or verdict.outcome != "scored":
+        return
+    passes = all(first.passed.values()), all(score.passed for score in verdict.scores if score.passed is not None)
+    for series in list(series_of(verdict, ()))[:1]:
+        labels = (verdict.judge, series_of_first(series, first).version, first.judge_model, verdict.judge_model)
+        yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
+
+
+class RepeatsWatch(Watch):
+    """Computes the gauges of repeated judgings of the last 90 days, every five minutes."""
+
+    every_s = 300.0
+
+    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(store, clock)
+        self._ratio = metrics.judge_flip_ratio, metrics.judge_flip_lower, metrics.judge_flip_upper
+        self._kappa = metrics.judge_kappa, metrics.judge_kappa_lower, metrics.judge_kappa_upper
+
+    def run(self, now: float) -> None:
+        """Compute the gauges."""
+        counts = read_counts(self._store, _KIND, now - (COARSE_DAYS - 1) * DAY_S, now)
+        samples: list[Sample] = []
+        for labels in {key[:-1] for key in counts}:
+            ratio, kappa = flips(Confusion(*(counts[*labels, cell] for cell in _CELLS)))
+            for gauges, interval in ((self._ratio, ratio), (self._kappa, kappa)):
+                samples += [(gauge, labels, value) for gauge, value in zip(gauges, interval or (), strict=False)]
+        self.show(samples)

@@ -1,0 +1,148 @@
+"""The report as text for a terminal, and as Markdown for an issue or a page."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+
+from judges.core.prompt import neutralise
+from worker.features.report.figures import Coverage, Estimate, Report, Row, written
+
+_LEFT: Final = ":--"
+_RIGHT: Final = "--:"
+_FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
+_NO_LIMIT: Final = "Nothing is known to limit these figures."
+
+
+def as_text(report: Report) -> str:
+    """Write a table for people, then the coverage, the sources and the limits."""
+    titles, rows = table(report)
+    lines = [heading(report), "", *aligned([titles, *rows], left=len(label_titles(report)))]
+    lines += ["", *_coverage_lines(report.coverage)]
+    for (title, texts), mark in zip(sections(report)[1:], ("  ", "  - "), strict=True):
+        lines += ["", title, *(f"{mark}{text}" for text in texts)]
+    return "\n".join(lines) + "\n"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
+    # Not a table of rich: it would wrap in a terminal, and a file has no width.
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        padded = [
+            cell + fill if place < left else fill + cell
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            for fill in [" " * (width - cell_len(cell))]
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def as_markdown(report: Report) -> str:
+    """Write the same as `as_text` with a table and lists of Markdown."""
+    titles, rows = table(report)
+    left = len(label_titles(report))
+    marks = [_LEFT if place < left else _RIGHT for place in range(len(titles))]
+    lines = [f"## {heading(report)}", ""]
+    lines += [f"| {' | '.join(map(_escaped, cells))} |" for cells in (titles, *rows)]
+    lines.insert(3, f"| {' | '.join(marks)} |")
+    for title, texts in sections(report):
+        lines += ["", f"### {title}", "", *(f"- {_escaped(text)}" for text in texts)]
+    return "\n".join(lines) + "\n"
+
+
+def sections(report: Report) -> list[tuple[str, list[str]]]:
+    """Return the titles and lines that follow the table."""
+    sources = report.sources
+    of_figures = (("shares", sources.shares), ("cost", sources.cost), ("coverage", sources.coverage))
+    return [
+        ("Coverage", [one_line(line) for line in _coverage_lines(report.coverage)]),
+        ("Sources", [one_line(f"{figures}: {text}") for figures, text in of_figures]),
+        ("What these figures cannot say", [one_line(limit.text) for limit in report.limits] or [_NO_LIMIT]),
+    ]
+
+
+def heading(report: Report) -> str:
+    """Name the period and what it is compared with; times are in UTC."""
+    text = f"Pass shares, {written(report.since)} to {written(report.until)} UTC"
+    if report.compared_since is None or report.compared_until is None:
+        return text
+    return f"{text}, compared with {written(report.compared_since)} to {written(report.compared_until)}"
+
+
+def label_titles(report: Report) -> list[str]:
+    """List the keys that get a column: those with a value; the metric only where it differs from its judge."""
+    # All rows have the same keys.
+    keys = report.rows[0].labels if report.rows else ()
+    return [
+        key
+        for key in keys
+        if any(row.labels[key] != (row.labels["judge"] if key == "metric" else "") for row in report.rows)
+    ]
+
+
+def table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Lay out the rows: titles, then cells."""
+    labels = label_titles(report)
+    has_corrected = any(row.corrected for row in report.rows)
+    titles = [*labels, "share", "95 % interval"]
+    titles += ["difference", "95 % interval"] if report.compared_since is not None else []
+    titles += ["corrected", "95 % interval", "method"] if has_corrected else []
+    titles += ["judgements", "of traffic", "abstained", "unscored", "USD per 1,000"]
+    return titles, [
+        [one_line(row.labels[key]) for key in labels] + _figures(report, row, has_corrected=has_corrected)
+        for row in report.rows
+    ]
+
+
+def _figures(report: Report, row: Row, *, has_corrected: bool) -> list[str]:
+    cells = [percent(row.share), limits(row.share)]
+    if report.compared_since is not None:
+        # In points: a percentage of a percentage would be read as relative.
+        one = row.difference
+        cells += ["-" if one is None else f"{100 * one.value:+.1f} points", limits(row.difference, signed=True)]
+    if has_corrected:
+        # One method in a table; the document has all.
+        fixed = row.corrected[0] if row.corrected else None
+        share = None if fixed is None else fixed.share
+        method = "-" if fixed is None else f"{fixed.method}, {fixed.labels:,} labels"
+        cells += [percent(share), limits(share), method]
+    cost = row.usd_per_thousand
+    cells += [f"{row.judgements:,}", f"{row.verdicts / row.traffic:.1%}" if row.traffic else "-"]
+    return [*cells, percent(row.abstained), percent(row.unscored), "-" if cost is None else f"{cost:,.2f}"]
+
+
+def percent(one: Estimate | None) -> str:
+    """Write a share in percent."""
+    return "-" if one is None else f"{one.value:.1%}"
+
+
+def limits(one: Estimate | None, *, signed: bool = False) -> str:
+    """Write the limits of an interval, signed in points, else in percent."""
+    if one is None:
+        return "-"
+    return f"{100 * one.low:+.1f} to {100 * one.high:+.1f}" if signed else f"{one.low:.1%} to {one.high:.1%}"
+
+
+def _coverage_lines(coverage: Coverage | None) -> Iterator[str]:
+    """Write what became of the traces, from publication to score."""
+    if coverage is None:
+        yield "Coverage is not known"
+        return
+    yield f"Coverage of the whole installation, {coverage.first_day} to {coverage.last_day} UTC"
+    fates = ", ".join(f"{getattr(coverage, name):,} {name}" for name in _FATES if getattr(coverage, name))
+    yield f"  {coverage.published:,} traces published, {coverage.sampled:,} sampled" + (f" ({fates})" if fates else "")
+    ends = ", ".join(f"{getattr(coverage, name):,} {name}" for name in ("scored", "abstained", "unscored", "dead"))
+    yield f"  {coverage.chosen:,} evaluations chosen: {ends}"
+    if coverage.reasons:
+        yield f"  unscored: {', '.join(f'{count:,} {reason}' for reason, count in coverage.reasons.items())}"
+
+
+def one_line(text: str) -> str:
+    """Put foreign text on one line, with nothing in it that a terminal interprets."""
+    return neutralise(" ".join(text.split()))
+
+
+def _escaped(text: str) -> str:
+    """Escape what Markdown and the HTML in it interpret."""
+    safe = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{sign}" if sign in "\\`*_[]|~#!" else sign for sign in safe)

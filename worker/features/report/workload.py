@@ -1,0 +1,640 @@
+"""Expected work of the judges: judgements, calls, tokens and cost, estimated from a sample of the retained traces.
+
+The sample is spread evenly over time, and each of its traces stands for as many as came meanwhile. Tokens are estimated
+from the requests that the judges would send, corrected by what past verdicts of the outbox really took.
+"""
+
+import datetime as dt
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from statistics import NormalDist, fmean
+from typing import Final, NamedTuple
+
+from msgspec import Struct, structs
+
+from judges.agreement.intervals import wilson
+from judges.calling.evaluation import prepared
+from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
+from judges.core.model import ChatRequest, ModelSettings
+from judges.core.prompt import render
+from judges.core.verdict import Verdict
+from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
+from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
+from worker.base.monitor.shares import merged, pass_share
+from worker.core.config.graders import CODE, Graders
+from worker.core.config.settings import Cascade, Settings
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.selection.sampling import Choice, Sampler, Sampling
+from worker.core.selection.stream_entry import TraceEntry, read_entry
+from worker.core.storage.client import (
+    CHUNK_BYTES,
+    Entry,
+    Store,
+    entry_position,
+    next_count,
+    summed_counts,
+)
+from worker.features.budgets.reservations import most_tokens
+from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
+
+DEFAULT_SHARE: Final = 0.9
+"""The share of verdicts that pass where the monitor knows none."""
+_SLOTS: Final = 48
+# More are read than used: producers send traces in groups, and the time between groups shows how many there are.
+_READ: Final = 200
+_USED: Final = 50
+# With fewer past verdicts the estimate is better than their mean.
+_LEAST_SPAN_S: Final = 60.0
+_LEAST_PAST: Final = 10
+# How many probabilities stand for a first model without past verdicts.
+_ASSUMED: Final = 1000
+
+Pair = tuple[str, str]
+"""A judge and a judge model."""
+
+
+class NoTrafficError(Exception):
+    """There are no traces to estimate from; the text says what to do."""
+
+
+class Work(Struct, frozen=True):
+    """The expected work of one judge and judge model for one service, in the estimate's period.
+
+    Attributes:
+        service: The publishing service.
+        judge: Name of the judge.
+        judge_model: The model that judges.
+        judgements: Evaluations, repeats included.
+        calls: Requests to the judge model.
+        input_tokens: Of all requests.
+        output_tokens: Of all answers.
+        usd: Cost; None where the model has no price.
+        half_width: Half the width of the 95 % interval of the share that passes, in one period.
+    """
+
+    service: str
+    judge: str
+    judge_model: str
+    judgements: float
+    calls: float
+    input_tokens: float
+    output_tokens: float
+    usd: float | None
+    half_width: float | None
+
+
+class Estimate(Struct, frozen=True):
+    """The expected work of one set of rules; ``notes`` say what is assumed."""
+
+    name: str
+    period_s: float
+    traces: float
+    sampled: int
+    judgements: float
+    input_tokens: float
+    output_tokens: float
+    usd: float | None
+    calls_per_s: float
+    peak_calls_per_s: float
+    rows: tuple[Work, ...]
+    notes: tuple[str, ...]
+
+
+class _Sampled(NamedTuple):
+    entry: TraceEntry
+    weight: float
+    hour: int
+
+
+class Past(Struct):
+    """What the judgements of one judge and judge model took, of those that sent a request."""
+
+    count: int = 0
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0  # Of the input: read from a cache, and written to one.
+    written_tokens: int = 0
+    output_tokens: int = 0
+    probabilities: list[Mapping[str, float]] = []
+
+
+class History(NamedTuple):
+    """The retained traces and past verdicts that estimates use.
+
+    Attributes:
+        traces: The sample.
+        span_s: Length of the time that it covers.
+        past: By judge and judge model.
+        tokens: Input tokens of past judgements, by trace, judge and judge model.
+        shares: Share that passes and design effect, by service, judge and judge model.
+        per_conversation: Traces of one judged conversation.
+    """
+
+    traces: Sequence[_Sampled]
+    span_s: float
+    past: Mapping[Pair, Past]
+    tokens: Mapping[tuple[str, str, str], int]
+    shares: Mapping[tuple[str, str, str], tuple[float, float]]
+    per_conversation: float
+
+    @property
+    def size(self) -> float:
+        """How many traces the sample stands for."""
+        return sum(one.weight for one in self.traces)
+
+
+def read_history(settings: Settings, store: Store, since_s: float, until_s: float) -> History:
+    """Sample the stream and the outbox.
+
+    Raises:
+        NoTrafficError: The stream retains no trace of this time.
+        StoreError: Redis did not answer.
+    """
+    low, high, stream = str(max(0, int(since_s * 1000))), str(int(until_s * 1000)), store.keys.traces
+    ends = [
+        entries[0][0]
+        for one in store.answering
+        for entries in one.pipeline(
+            lambda pipe: (pipe.xrange(stream, low, high, count=1), pipe.xrevrange(stream, high, low, count=1))
+        )
+        if entries
+    ]
+    if not ends:
+        raise NoTrafficError(
+            "the stream retains no trace of this time; publish traces first, or name an earlier time with --since"
+        )
+    begin, end = (entry_position(found(ends, key=entry_position))[0] for found in (min, max))
+    traces = _sample_traces(settings, store, begin, end + 1)
+    if not traces:
+        raise NoTrafficError("the retained entries hold no trace that can be read; see tracejudge invalid")
+    past, tokens = _read_past(store, begin, int(until_s * 1000) + 1)
+    (counts,) = summed_counts(store, [store.keys.account_all])
+    gathered, *judged = (counts[f"session:{name}"] for name in ("gathered", "judged", "updated"))
+    sessions = {one.entry.trace.session_id for one in traces} - {None}
+    in_session = sum(one.entry.trace.session_id is not None for one in traces)
+    per_conversation = gathered / sum(judged) if gathered and sum(judged) else in_session / max(1, len(sessions))
+    services = {one.entry.trace.service for one in traces}
+    shares = _read_shares(store, services, since_s, until_s)
+    return History(traces, (end + 1 - begin) / 1000, past, tokens, shares, max(1.0, per_conversation))
+
+
+def published_yesterday(store: Store, now_s: float) -> int | None:
+    """Return the traces that arrived yesterday (UTC); None where that day was not counted as a whole."""
+    day = dt.datetime.fromtimestamp(now_s, dt.UTC).date() - dt.timedelta(days=1)
+    before, found = summed_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
+    arrived = found["published"] - found["dropped"]
+    return arrived if before and arrived > 0 else None
+
+
+def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
+    """Divide a span of milliseconds; empty parts are left out."""
+    bounds = [begin + math.ceil((end - begin) * number / _SLOTS) for number in range(_SLOTS + 1)]
+    return ((low, high) for low, high in pairwise(bounds) if low < high)
+
+
+def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
+    found: list[_Sampled] = []
+    # A short stream is read as a whole: in bursts nearly all of it may be in one part.
+    length = sum(one.call(lambda client: client.xlen(store.keys.traces)) for one in store.answering)
+    is_short = length <= _SLOTS * _USED
+    most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
+    count = most
+    for (low, high), shard in product(_slots(begin, end), store.answering):
+        entries: list[Entry] = shard.call(
+            lambda client: client.xrange(store.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
+        )
+        if not entries:
+            continue
+        weight, step = 1.0, math.ceil(len(entries) / most_used)
+        if len(entries) == count:
+            covered = int(entries[-1][0].partition(b"-")[0]) + 1 - low
+            weight = (high - low) / covered
+        used = entries[::step]
+        read = (read_entry(entry, settings.max_trace_bytes) for entry in used)
+        found += [
+            _Sampled(one, weight * len(entries) / len(used), (low - begin) // (HOUR_S * 1000))
+            for one in read
+            if isinstance(one, TraceEntry)
+        ]
+        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
+    return found
+
+
+def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], dict[tuple[str, str, str], int]]:
+    past: defaultdict[Pair, Past] = defaultdict(Past)
+    tokens: dict[tuple[str, str, str], int] = {}
+
+    def add(verdict: Verdict) -> None:
+        # Without reported tokens the cost of a call is unknown.
+        if verdict.input_tokens:
+            of_pair = past[verdict.judge, verdict.judge_model]
+            of_pair.count += 1
+            of_pair.calls += verdict.attempts
+            of_pair.input_tokens += verdict.input_tokens
+            of_pair.output_tokens += verdict.output_tokens
+            of_pair.cached_tokens += sum(call.cached_tokens for call in verdict.calls)
+            of_pair.written_tokens += sum(call.written_tokens for call in verdict.calls)
+            if verdict.probabilities:
+                of_pair.probabilities.append(verdict.probabilities)
+            tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
+
+    for (low, high), shard in product(_slots(begin, end), store.answering):
+        entries = shard.call(
+            lambda client: client.xrange(store.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
+        )
+        for entry in filter(None, map(read_outbox_entry, entries)):
+            add(entry.verdict)
+    return past, tokens
+
+
+def _read_shares(
+    store: Store, services: set[str], since_s: float, until_s: float
+) -> dict[tuple[str, str, str], tuple[float, float]]:
+    found: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for series_id, one in read_series(store).items():
+        key = one.service, one.judge, one.judge_model
+        if one.segment or one.service not in services or key in found:
+            continue
+        (buckets,) = read_buckets(store, [series_id], since_s, until_s, fine=False)
+        share = pass_share(merged(bucket.sums for bucket in buckets))
+        if share is not None:
+            found[key] = (share.interval.value, share.design_effect)
+    return found
+
+
+@dataclass
+class _Sum:
+    judgements: float = 0.0
+    calls: float = 0.0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    scored: float = 0.0
+    inverse: float = 0.0
+
+
+@dataclass
+class _Correction:
+    """What past judgements took, and what is estimated of the same and of all."""
+
+    real: float = 0.0
+    estimated: float = 0.0
+    matched: int = 0
+
+
+@dataclass
+class _Totals:
+    """The sums of one set of rules."""
+
+    sums: defaultdict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
+    corrections: defaultdict[Pair, _Correction] = field(default_factory=lambda: defaultdict(_Correction))
+    hours: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
+    cascades: dict[Pair, Cascade] = field(default_factory=dict)
+    seconds: defaultdict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))  # By cascade.
+
+
+def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
+    """Return the probabilities of a calibrated first model, for the share that the second model passes.
+
+    The first model has sensitivity .85 and specificity .80, the second .95 and .95 (docs/cascades.md).
+    """
+    scores = NormalDist()
+    distance = scores.inv_cdf(0.85) + scores.inv_cdf(0.80)
+    # The second model also passes 5 % of the bad ones.
+    good = min(_ASSUMED - 1, max(1, round((share - 0.05) / 0.9 * _ASSUMED)))
+    found: list[Mapping[str, float]] = []
+    for count, mean in ((good, distance), (_ASSUMED - good, 0.0)):
+        for number in range(count):
+            score = mean + scores.inv_cdf((number + 0.5) / count)
+            odds = good / (_ASSUMED - good) * math.exp(distance * score - distance**2 / 2)
+            found.append({"": 0.05 + 0.9 * odds / (1 + odds)})
+    return found
+
+
+def second_judgings(cascade: Cascade, probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Return the mean probability π of a second judging, and what the choice adds to the variance of one trace.
+
+    This is the mean of (1 - π)/π·g(1 - g), of the metric where it is largest: g is assumed to be calibrated.
+    """
+    factor = None
+    if cascade.rate is not None:
+        factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items())
+    rates = [second_rate(cascade, given, factor) for given in probabilities]
+    variances: defaultdict[str, list[float]] = defaultdict(list)
+    for rate, given in zip(rates, probabilities, strict=True):
+        for metric, g in given.items():
+            variances[metric].append((1 - rate) / rate * g * (1 - g))
+    return fmean(rates), max(map(fmean, variances.values()))
+
+
+class _Asked(NamedTuple):
+    calls: int
+    input_tokens: int
+    output_tokens: int
+
+
+class Estimator:
+    """Estimates the work of several sets of rules from one history; requests are built once for each judge and form."""
+
+    def __init__(self, settings: Settings, history: History) -> None:
+        self._history = history
+        self._settings = settings
+        self._models = {model.judge_model: model for model in settings.models.values()}
+        self._asked: dict[tuple[int, str, str], _Asked | None] = {}
+        self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
+        self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
+        limits = ((name, one.usd_per_day) for name, one in settings.cascades.items())
+        self._budgeted = {name: usd for name, usd in limits if usd is not None}
+
+    def estimate(
+        self,
+        name: str,
+        graders: Graders,
+        sampler: Sampler,
+        choose: Callable[[TraceEntry], Sampling],
+        *,
+        period_s: float,
+        traces: float | None = None,
+    ) -> Estimate:
+        """Estimate the work of one set of rules.
+
+        Args:
+            name: Of the alternative.
+            graders: Of its settings.
+            sampler: Of its settings.
+            choose: Returns the evaluations of a trace with their probabilities.
+            period_s: The length of time that the figures are for.
+            traces: How many traces come in that time; as many as in the sample unless given.
+        """
+        self._rated = dict(self._settings.cascades)
+        for cascade in self._budgeted:
+            self._rated[cascade] = structs.replace(self._rated[cascade], usd_per_day=None, rate=START_RATE)
+        found, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
+        if not self._budgeted:
+            return found
+        # What second judgings cost is proportional to the rate.
+        for cascade, budget in self._budgeted.items():
+            of_second, price = totals.seconds[cascade], self._settings.models[self._rated[cascade].then].price
+            usd = 0.0 if price is None else price.cost_usd(of_second.input_tokens, of_second.output_tokens)
+            rate = min(1.0, START_RATE * budget * period_s / DAY_S / usd) if usd else START_RATE
+            self._rated[cascade] = structs.replace(self._rated[cascade], rate=rate)
+        return self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)[0]
+
+    def _estimated(
+        self,
+        name: str,
+        graders: Graders,
+        sampler: Sampler,
+        choose: Callable[[TraceEntry], Sampling],
+        *,
+        period_s: float,
+        traces: float | None,
+    ) -> "tuple[Estimate, _Totals]":
+        history, count = self._history, self._history.size
+        scale = (count if traces is None else traces) / count
+        totals = _Totals()
+        notes: set[str] = set()
+        for number, (entry, stands_for, hour) in enumerate(history.traces):
+            chosen, weight = choose(entry), stands_for * scale
+            for choice in chosen.of_session:
+                grader = graders.named(choice.model)
+                of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
+                conversations = weight / history.per_conversation
+                of_pair.judgements += conversations * choice.probability
+                of_pair.scored += conversations
+                of_pair.inverse += conversations / choice.probability
+                if not grader.members and grader != CODE:
+                    pair = choice.judge, grader.judge_model
+                    self._add_conversation(of_pair, conversations * choice.probability, pair, entry)
+                    totals.hours[hour] += conversations * choice.probability
+            for choice in chosen.choices:
+                self._add_judgement(totals, choice, weight, sampler, (number, entry, hour))
+        rows = tuple(
+            self._row(key, one, totals.corrections[key[1:]], notes) for key, one in sorted(totals.sums.items())
+        )
+        rows = self._with_cascades(rows, totals, notes)
+        calls = sum(row.calls for row in rows)
+        costs = [row.usd for row in rows]
+        whole = [totals.hours.get(hour, 0.0) for hour in range(int(history.span_s // HOUR_S))]
+        # Without a whole hour the busiest one is unknown.
+        peak = max(whole) * len(whole) / sum(whole) if any(whole) else 1.0
+        estimate = Estimate(
+            name,
+            period_s,
+            count * scale,
+            len(history.traces),
+            sum(row.judgements for row in rows),
+            sum(row.input_tokens for row in rows),
+            sum(row.output_tokens for row in rows),
+            None if None in costs else sum(usd for usd in costs if usd is not None),
+            calls / period_s,
+            calls / period_s * peak,
+            rows,
+            tuple(sorted(notes)),
+        )
+        return estimate, totals
+
+    def _add_judgement(
+        self, totals: _Totals, choice: Choice, weight: float, sampler: Sampler, place: tuple[int, TraceEntry, int]
+    ) -> None:
+        """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
+        (number, entry, hour), trace, graders = place, place[1].trace, sampler.graders
+        grader = graders.named(choice.model)
+        pair = choice.judge, grader.judge_model
+        of_pair, share, judge = totals.sums[trace.service, *pair], weight * choice.probability, graders.judge(*pair)
+        of_pair.judgements += share
+        asked = None
+        if judge is not None and not grader.members and grader != CODE:
+            asked = self._request(number, judge, grader.judge_model, sampler, entry)
+            if asked is None:
+                # Unscored for lack of an input, or for its length.
+                return
+        of_pair.scored += weight
+        of_pair.inverse += weight / choice.probability
+        if asked is None:
+            return
+        self._add(of_pair, share, pair, asked)
+        totals.hours[hour] += share * asked.calls
+        self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
+        rules = sampler.asking(trace, *pair)
+        if repeated := max((rule.repeat for rule in rules), default=0.0):
+            of_pair.judgements += share * repeated
+            self._add(of_pair, share * repeated, pair, asked)
+        known, names = self._rated, self._settings.models
+        asked_by = [rule.models[0] for rule in rules if rule.models[0] in known]
+        # The cascade whose first model judges, if there is one.
+        called = next((one for one in asked_by if names[known[one].first].judge_model == pair[1]), None)
+        if called is not None:
+            cascade = known[called]
+            totals.cascades[pair] = cascade
+            then = choice.judge, self._settings.models[cascade.then].judge_model
+            second = graders.judge(*then)
+            request = second and self._request(number, second, then[1], sampler, entry)
+            if request:
+                share *= self._second_judgings(pair, cascade, self._share(trace.service, *then))[0]
+                of_then = totals.sums[trace.service, *then]
+                of_then.judgements += share
+                self._add(of_then, share, then, request)
+                self._add(totals.seconds[called], share, then, request)
+                self._correct(totals.corrections[then], (trace.trace_id, *then), request)
+                totals.hours[hour] += share * request.calls
+
+    def _correct(self, correction: _Correction, judgement: tuple[str, str, str], asked: _Asked) -> None:
+        """Compare the estimate of a judgement with what it took."""
+        taken = self._history.tokens.get(judgement)
+        if taken is not None:
+            correction.real += taken
+            correction.estimated += asked.input_tokens
+            correction.matched += 1
+
+    def _share(self, service: str, judge: str, judge_model: str) -> float:
+        return self._history.shares.get((service, judge, judge_model), (DEFAULT_SHARE, 1.0))[0]
+
+    def _second_judgings(self, pair: Pair, cascade: Cascade, share: float) -> tuple[float, float]:
+        """Return ``second_judgings`` by past probabilities; without them by those that fit the share."""
+        key = pair, cascade, share
+        if key not in self._second:
+            past = self._history.past.get(pair, Past()).probabilities
+            known = past if len(past) >= _LEAST_PAST else assumed_probabilities(share)
+            self._second[key] = second_judgings(cascade, known)
+        return self._second[key]
+
+    def _with_cascades(self, rows: tuple[Work, ...], totals: _Totals, notes: set[str]) -> tuple[Work, ...]:
+        """Set the half-widths of cascades, on the rows of their second models."""
+        found = {(row.service, row.judge, row.judge_model): row for row in rows}
+        for (judge, first), cascade in totals.cascades.items():
+            then = self._settings.models[cascade.then].judge_model
+            if len(self._history.past.get((judge, first), Past()).probabilities) < _LEAST_PAST:
+                assumed = "those of a calibrated model with sensitivity .85 and specificity .80 are assumed"
+                notes.add(f"{judge} by {first}: no past probabilities, so {assumed}")
+            for service in {row.service for row in rows}:
+                one, other = found.get((service, judge, first)), found.get((service, judge, then))
+                of_first = totals.sums.get((service, judge, first))
+                if one is None or other is None or of_first is None or not other.judgements:
+                    continue
+                share = self._share(service, judge, then)
+                # Not 0 or 1, which have no variance by themselves.
+                middle = (share * other.judgements + 1) / (other.judgements + 2)
+                spread = middle * (1 - middle)
+                # Σ w = scored and Σ w² = inverse, where w is the weight of a first verdict.
+                variance = self._second_judgings((judge, first), cascade, share)[1] * of_first.inverse
+                variance += (of_first.inverse - of_first.scored) * spread
+                half = 0.0
+                if variance > 0:
+                    interval = wilson(share, spread * of_first.scored**2 / variance)
+                    half = (interval.high - interval.low) / 2
+                found[service, judge, then] = structs.replace(other, half_width=half)
+                if one.usd is None or not other.usd:
+                    # What the same money buys is not known.
+                    continue
+                paid = min(of_first.scored, other.judgements * (1 + one.usd / other.usd))
+                plain = 0.0
+                if paid < of_first.scored:
+                    # Of the traces of one period, as the interval of the cascade.
+                    interval = wilson(share, paid / (1 - paid / of_first.scored))
+                    plain = (interval.high - interval.low) / 2
+                advice = "the cascade is narrower"
+                if plain <= half:
+                    advice = "prefer the plain sample unless every trace needs a verdict"
+                notes.add(
+                    f"{service} {judge}: {then} on a plain sample of {paid:,.0f} traces costs no more, ± {plain:.2%} "
+                    f"against ± {half:.2%}: {advice}"
+                )
+        return tuple(found.values())
+
+    def _request(
+        self, number: int, judge: Judge, judge_model: str, sampler: Sampler, entry: TraceEntry
+    ) -> _Asked | None:
+        """Estimate the requests of one judgement; None where no model is asked."""
+        key = number, judge.version, judge_model
+        if key not in self._asked:
+            trace = prepared(judge, entry.trace, sampler.context_tools(entry.trace))
+            model, found = self._models[judge_model], None
+            if judge.missing(trace) is None:
+                truncated = truncate_to_context(judge, trace, model.max_input_tokens)
+                if truncated is not None:
+                    limit = model.question_limit
+                    requests = [
+                        ChatRequest(
+                            render(prompt),
+                            judge.name,
+                            prompt.schema or judge.schema,
+                            heuristic=str,
+                            max_output_tokens=judge.output_tokens(truncated.trace, prompt),
+                            questions=prompt.questions[place : place + limit],
+                        )
+                        for prompt in truncated.prompts
+                        for place in range(0, max(1, len(prompt.questions)), limit)
+                    ]
+                    tokens = [most_tokens(request, model) for request in requests]
+                    found = _Asked(len(requests), sum(one[0] for one in tokens), sum(one[1] for one in tokens))
+            self._asked[key] = found
+        return self._asked[key]
+
+    def _add(self, of_pair: _Sum, share: float, pair: Pair, asked: _Asked) -> None:
+        past = self._history.past.get(pair, Past())
+        known = past.count >= _LEAST_PAST
+        of_pair.calls += share * (past.calls / past.count if known else asked.calls)
+        of_pair.input_tokens += share * asked.input_tokens
+        of_pair.output_tokens += share * (past.output_tokens / past.count if known else asked.output_tokens)
+
+    def _add_conversation(self, of_pair: _Sum, share: float, pair: Pair, entry: TraceEntry) -> None:
+        """Add the one request that holds a whole conversation."""
+        past = self._history.past.get(pair, Past())
+        tokens = len(entry.payload) * self._history.per_conversation / BYTES_PER_TOKEN
+        of_pair.calls += share
+        of_pair.input_tokens += share * (past.input_tokens / past.count if past.count else tokens)
+        of_pair.output_tokens += share * (past.output_tokens / past.count if past.count else MIN_OUTPUT_TOKENS)
+
+    def _row(self, key: tuple[str, str, str], one: _Sum, correction: _Correction, notes: set[str]) -> Work:
+        service, judge, judge_model = key
+        model: ModelSettings | None = self._models.get(judge_model)
+        ratio, usd = 1.0, None
+        if model is None or model.provider == "lexical":
+            # Judges in code, panels and the built-in model send no request.
+            one.calls = one.input_tokens = one.output_tokens = usd = 0.0
+        elif one.calls:
+            if correction.matched >= _LEAST_PAST:
+                ratio = correction.real / correction.estimated
+            else:
+                notes.add(f"{judge} by {judge_model}: no past verdicts, so tokens are estimated from above")
+        if model is not None and model.price is not None:
+            past = self._history.past.get((judge, judge_model), Past(input_tokens=1))
+            tokens = one.input_tokens * ratio
+            cached = (tokens / past.input_tokens * count for count in (past.cached_tokens, past.written_tokens))
+            usd = model.price.cost_usd(tokens, one.output_tokens, *cached)
+        elif usd is None:
+            notes.add(f"{judge_model} has no price; set price in its [models.NAME] for the cost")
+        share, effect = self._history.shares.get(key, (DEFAULT_SHARE, 1.0))
+        if key not in self._history.shares:
+            notes.add(f"half-widths of {judge} by {judge_model} assume that {DEFAULT_SHARE:.0%} pass")
+        half_width = None
+        if one.inverse:
+            # Kish: as precise as this number of equally weighted judgements.
+            interval = wilson(share, one.scored**2 / one.inverse / effect)
+            half_width = (interval.high - interval.low) / 2
+        return Work(
+            service,
+            judge,
+            judge_model,
+            one.judgements,
+            one.calls,
+            one.input_tokens * ratio,
+            one.output_tokens,
+            usd,
+            half_width,
+        )
+
+
+def day_of(store: Store, history: History, now_s: float, *, is_given: bool) -> tuple[float, str]:
+    """Return how many traces a day has, and where that figure comes from."""
+    yesterday = None if is_given else published_yesterday(store, now_s)
+    if yesterday is not None:
+        return float(yesterday), "traces of yesterday (UTC), by the account"
+    if history.span_s < _LEAST_SPAN_S:
+        return float(history.size), f"traces, taken for a day: the stream retains {history.span_s:,.2g} s, too little"
+    hours = history.span_s / HOUR_S
+    return history.size / history.span_s * DAY_S, f"traces a day, from {hours:,.2g} h of the retained stream"

@@ -1,0 +1,1 @@
+"""Alerts on single failing verdicts of safety judges."""

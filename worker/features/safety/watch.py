@@ -1,0 +1,284 @@
+"""Safety incidents of all series: confirmed failures by five minutes, with the state in Redis, and as gauges.
+
+Each failure of a safety judge waits for its second judging. One that is confirmed counts with the rate of confirmed
+errors; one that another model passes counts as none; one that nobody judges again in time counts as a single failure.
+The state of a series is read from Redis before each step and written after it, so that another worker goes on where
+the last one stopped.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from judges.core.verdict import Verdict
+from judges.registry import configured
+from worker.base.monitor.counts import GRACE_S, Increment, counted_until, read_counts
+from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
+from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.series import (
+    DAY_S,
+    FINE_DAYS,
+    FIVE_MINUTES_S,
+    HOUR_S,
+    Series,
+    read_buckets,
+    read_series,
+    read_states,
+    series_of,
+    utc_minute,
+    write_states,
+)
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Settings
+from worker.core.storage.client import Store
+from worker.core.telemetry.metrics import Metrics
+from worker.features.cascades.shares import step_of
+from worker.features.repeats.flips import failures_of, first_of
+from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
+
+log = structlog.get_logger("tracejudge.monitor")
+_KIND: Final = "safety"
+_HISTORY_DAYS: Final = 28
+_AN_HOUR: Final = HOUR_S // FIVE_MINUTES_S
+_PATIENCE: Final = 6
+"""Buckets after which a failure without a second judging counts as a single one."""
+_LATE_S: Final = (_PATIENCE - 1) * FIVE_MINUTES_S
+"""Second judgings that come later change nothing: their failures may have counted as single ones."""
+_SENSITIVITY: Final = 0.9
+_CORRELATION: Final = 0.5
+"""Of the errors of two models, until the series' own failures tell more."""
+_ENOUGH: Final = 10.0
+"""Confirmed errors that the declared rate explains, from which on only the series' own failures count."""
+_WORDS: Final = ("failed", "confirmed", "cleared")
+_OF_CASCADE: Final = "cascade"
+
+
+def count_safety(
+    judges: Sequence[str], is_listed: Callable[[str], bool], verdict: Verdict, at: float
+) -> Iterator[Increment]:
+    """Count a failure of live traffic, and its second judging.
+
+    Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
+
+    Args:
+        judges: The safety judges.
+        is_listed: Whether a series, by its id, is kept; others are not counted.
+        verdict: The verdict.
+        at: Seconds since the epoch.
+    """
+    if verdict.judge not in judges:
+        return
+    first, step = first_of(verdict), step_of(verdict)
+    words: Iterable[tuple[Series, str]] = failures_of(verdict, ())
+    if step is not None and step.first:
+        rated = {score.metric for score in verdict.scores if score.passed is not None}
+        words = ((series, _OF_CASCADE) for series in series_of(verdict, ()) if series.metric in rated)
+    elif verdict.weight <= 0 if first is None else at - first.ended_at > _LATE_S:
+        return
+    for series, word in words:
+        if is_listed(series.id):
+            yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word))
+
+
+Change = Literal["page", "recovery"]
+
+
+class Watched(msgspec.Struct, array_like=True):
+    """What is stored of one safety series.
+
+    Attributes:
+        state: The sum.
+        done: The last bucket that was counted, in buckets of five minutes since the epoch.
+        pending: Failures that wait for their second judging, as pairs of bucket and number, oldest first.
+        learned_at: When the rates were computed, in seconds since the epoch.
+        rates: Of confirmed failures; None before the first verdict.
+        alone: Of single failures.
+        incidents: Pairs of the first and last bucket of incidents of the last 28 days; 0 for the end of an open one.
+    """
+
+    state: State = msgspec.field(default_factory=State)
+    done: int = 0
+    pending: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    learned_at: float = 0.0
+    rates: Rates | None = None
+    alone: Rates | None = None
+    incidents: list[tuple[int, int]] = msgspec.field(default_factory=list)
+
+    def is_masked(self, bucket: int) -> bool:
+        """Return whether a bucket lies in an incident."""
+        return any(first <= bucket and (bucket <= last or not last) for first, last in self.incidents)
+
+    def wait(self, bucket: int, failed: int, answered: int, patience: int) -> int:
+        """Add failures and remove those that were judged again; return how many have waited too long."""
+        if failed:
+            self.pending.append((bucket, failed))
+        unanswered, left = 0, []
+        for since, number in self.pending:
+            # The oldest failures are judged again first.
+            waiting = max(0, number - answered)
+            answered -= number - waiting
+            if since + patience <= bucket:
+                unanswered += waiting
+            elif waiting:
+                left.append((since, waiting))
+        self.pending = left
+        return unanswered
+
+    def count(self, bucket: int, confirmed: int, unanswered: int, judgements: int) -> Change | None:
+        """Count one bucket and return what it changes."""
+        if self.rates is None or not (confirmed or unanswered or judgements):
+            return None
+        change = step(self.state, bucket, confirmed, judgements, self.rates, unanswered=unanswered, alone=self.alone)
+        if change == "page":
+            self.incidents.append((self.state.start, 0))
+        elif change == "recovery":
+            self.incidents[-1] = (self.incidents[-1][0], bucket)
+        return change
+
+
+class SafetyWatch(Watch):
+    """Steps the sums of all safety series, and shows the open incidents."""
+
+    def __init__(
+        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(store, clock)
+        self._judges = settings.monitor.safety
+        self._error = settings.monitor.judge_error
+        graders = Graders(settings, configured(settings.judges))
+        # The panel of these judge models decides, as their verdicts alone do not.
+        outvoted = graders.outvoted
+        # Where no rule names a second model, failures do not wait for anybody.
+        self._confirmed = {
+            (judge, settings.models[name].judge_model)
+            for rule in settings.rules
+            if rule.second_model is not None
+            for judge in rule.judges
+            for name in graders.models_of(rule, judge)
+        } - outvoted
+        # All verdicts of these are left out.
+        self._unwatched = outvoted | {
+            (judge, settings.models[cascade.then].judge_model)
+            for cascade in settings.cascades.values()
+            for judge in settings.monitor.safety
+        } - {
+            (judge, settings.models[name].judge_model)
+            for rule in settings.rules
+            for judge in rule.judges
+            if judge not in graders.code
+            for name in graders.models_of(rule, judge)
+        }
+        self._metrics = metrics
+
+    def run(self, now: float) -> None:
+        """Count all complete buckets, and show the gauges."""
+        if not self._judges:
+            return
+        known = read_series(self._store)
+        series = {
+            name: one
+            for name, one in known.items()
+            if one.judge in self._judges and not one.segment and (one.judge, one.judge_model) not in self._unwatched
+        }
+        watched = self._step(series, now) if series else {}
+        examples = read_examples(self._store, _KIND)
+        samples: list[Sample] = []
+        for name, one in series.items():
+            state, labels = watched[name].state, (one.metric, *one.labels)
+            samples.append((self._metrics.safety_incident, labels, float(state.is_paged)))
+            if state.is_paged:
+                further = utc_minute(state.start * FIVE_MINUTES_S), " ".join(examples.get(name, ()))
+                samples.append((self._metrics.safety_incident_info, (*labels, *further), 1.0))
+        self.show(samples)
+
+    def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
+        names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
+        watched = read_states(self._store, names, Watched)
+        until = min(now - GRACE_S, counted_until(self._store, now))
+        last = int(until // FIVE_MINUTES_S) - 1
+        due = [series_id for series_id in series if watched[series_id].done < last]
+        if not due:
+            return watched
+        self._learn({name: watched[name] for name in due if now - watched[name].learned_at >= DAY_S}, series, now)
+        oldest = last - FINE_DAYS * DAY_S // FIVE_MINUTES_S
+        first = max(oldest, min(watched[series_id].done for series_id in due)) + 1
+        span = first * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
+        counts = read_counts(self._store, _KIND, *span)
+        changes = []
+        for series_id, buckets in zip(due, read_buckets(self._store, due, *span, fine=True), strict=True):
+            one = watched[series_id]
+            judged = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
+            of_series = series[series_id].judge, series[series_id].judge_model
+            patience = _PATIENCE if of_series in self._confirmed else 0
+            for number in range(max(first, one.done + 1), last + 1):
+                failed, confirmed, cleared = (counts[series_id, str(number), word] for word in _WORDS)
+                unanswered = one.wait(number, failed, confirmed + cleared, patience)
+                judgements = judged.get(number, 0) - counts[series_id, str(number), _OF_CASCADE]
+                change = one.count(number, confirmed, unanswered, max(0, judgements))
+                if change is not None:
+                    changes.append((series_id, change))
+            one.done = last
+        examples: dict[str, list[str]] = {}
+        for series_id in {series_id for series_id, _ in changes}:
+            state = watched[series_id].state
+            if state.is_paged:
+                examples[series_id] = failing_traces(self._store, series[series_id], state.start * FIVE_MINUTES_S)
+            keep_examples(self._store, _KIND, series_id, examples.get(series_id, ()))
+        write_states(self._store, {names[series_id]: watched[series_id] for series_id in due})
+        for series_id, change in changes:
+            log.warning(
+                "safety incident" if change == "page" else "safety incident ended",
+                since=utc_minute(watched[series_id].incidents[-1][0] * FIVE_MINUTES_S),
+                examples=examples.get(series_id) or None,
+                **series[series_id].log_fields,
+            )
+        return watched
+
+    def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
+        """Compute the rates anew, from four weeks that end a day ago, without incidents.
+
+        The last day may hold the beginning of an incident, which must not explain itself.
+        """
+        if not watched:
+            return
+        until = now - DAY_S
+        since = until - _HISTORY_DAYS * DAY_S
+        last = int(until // FIVE_MINUTES_S)
+        failures: dict[tuple[str, str], int] = defaultdict(int)
+        of_cascades: dict[tuple[str, int], int] = defaultdict(int)
+        for (series_id, bucket, word), number in read_counts(self._store, _KIND, since, now).items():
+            if word == _OF_CASCADE:
+                of_cascades[series_id, int(bucket) // _AN_HOUR * _AN_HOUR] += number
+            elif series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
+                failures[series_id, word] += number
+        found = read_buckets(self._store, watched, since, now, fine=False)
+        for (series_id, one), buckets in zip(watched.items(), found, strict=True):
+            begins = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
+            hours = {first: max(0, number - of_cascades[series_id, first]) for first, number in begins.items()}
+            judgements = sum(number for first, number in hours.items() if first < last and not one.is_masked(first))
+            span_s = now - buckets[0].begins_at if buckets else HOUR_S
+            rates = partial(
+                rates_of,
+                judgements=judgements,
+                per_hour=sum(hours.values()) / max(1.0, span_s / HOUR_S),
+                sensitivity=_SENSITIVITY,
+                series=len(series),
+            )
+            declared = confirmed_error(self._error, _CORRELATION)
+            one.alone = rates(declared=self._error, failures=failures[series_id, "failed"])
+            one.rates = one.alone
+            if (series[series_id].judge, series[series_id].judge_model) in self._confirmed:
+                # Models differ in how far their errors agree: what is measured replaces the assumption.
+                one.rates = rates(
+                    declared=declared if judgements * declared < _ENOUGH else 0.0,
+                    failures=failures[series_id, "confirmed"],
+                )
+                one.rates = msgspec.structs.replace(one.rates, limit=max(one.rates.limit, one.alone.limit))
+            # Until there is a day of verdicts, an hour tells much more than the last one did.
+            one.learned_at = now if span_s >= 2 * DAY_S else now - DAY_S + HOUR_S
+            one.incidents = [(begin, end) for begin, end in one.incidents if not end or end * FIVE_MINUTES_S > since]

@@ -1,0 +1,359 @@
+"""Conversations: how their traces are stored, and the thread that chooses their evaluations when they are due.
+
+Ingest and replays add the traces in the steps that choose (scripts `choose` and `replay`), and set when a conversation
+is due. All effects of a judging are in the script `session_choose`: a worker that dies leaves a conversation as it was,
+and another one judges it. What is quiet is dropped.
+"""
+
+import contextlib
+import hashlib
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from judges.core.judge import Judge
+from judges.core.sessions import in_order, join, part
+from judges.core.verdict import Origin, joined_parts, session_parts
+from tracejudge import Trace
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Settings
+from worker.core.queue.batch import Session
+from worker.core.queue.notify import Notifier
+from worker.core.selection.batch_writer import BatchWriter
+from worker.core.selection.sampling import (
+    Choice,
+    Chosen,
+    EvaluationFactory,
+    not_shed,
+    publication_parts,
+)
+from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.client import Store, StoreError
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.backlog import Backpressure
+from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.service import ServiceThread
+
+log = structlog.get_logger("tracejudge.ingest")
+_LOOK_EVERY_S: Final = 1.0
+_PRESSURE_PAUSE_S: Final = 0.2
+_LEASE_MS: Final = 15_000
+_LOG_EARLY_EVERY_S: Final = 60.0
+# Conversations of one script call, read this many at once: each may have as many bytes as the largest trace.
+_PART_COUNT: Final = 64
+_PART_BYTES: Final = 8 * 1024 * 1024
+_READ_AT_ONCE: Final = 8
+
+
+class GatheredTrace(Struct, frozen=True, omit_defaults=True):
+    """A trace of a conversation, without what only judges of single traces need.
+
+    Attributes:
+        entry_id: Its entry in the stream.
+        choices: The evaluations of the conversation that it was chosen for; another trace may have others.
+        origin: `live`, or `replay` in the conversations that a replay gathers.
+    """
+
+    entry_id: str
+    choices: tuple[Choice, ...]
+    trace: Trace
+    origin: Origin = "live"
+
+
+class StoredTrace(NamedTuple):
+    """A gathered trace with its number in the conversation and the hash of its publication."""
+
+    number: int
+    publication: str
+    gathered: GatheredTrace
+
+
+class StoredSession(NamedTuple):
+    """The content of ``session:<id>``; of an absent one all numbers are 0. ``total`` counts all traces that came."""
+
+    total: int
+    judged: int
+    generation: int
+    bytes: int
+    traces: Sequence[StoredTrace]
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of the next verdict: only the first one of a live conversation is `live`."""
+        if any(one.gathered.origin == "replay" for one in self.traces):
+            return "replay"
+        return "session_update" if self.generation else "live"
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it is to be judged: for the first time, or again since it has grown by half."""
+        return self.total > 0 and 2 * self.total >= 3 * self.judged
+
+
+_NUMBERS: Final = (b"count", b"judged", b"generation", b"bytes")
+_encoder: Final = msgspec.json.Encoder()
+_decode: Final = msgspec.json.Decoder(GatheredTrace).decode
+
+
+def session_id_of(trace: Trace, replay: str = "") -> str:
+    """Return the id of a trace's conversation in Redis, 32 hex digits; each replay gathers conversations of its own."""
+    parts = session_parts(trace) + (joined_parts("replay", replay) if replay else b"")
+    return hashlib.blake2b(parts, digest_size=16).hexdigest()
+
+
+def gather(
+    writer: BatchWriter, keys: Keys, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
+) -> dict[str, object] | None:
+    """Add a trace of a conversation to a script's plan, and return its part of the plan; None without choices."""
+    if not choices:
+        return None
+    session = session_id_of(entry.trace, replay)
+    trace = GatheredTrace(entry.entry_id, choices, part(entry.trace), "replay" if replay else "live")
+    return {
+        "key": writer.key(keys.session(session)),
+        "member": session,
+        "publication": hashlib.blake2b(publication_parts(entry), digest_size=8).hexdigest(),
+        "text": writer.payload(_encoder.encode(trace)),
+    }
+
+
+def decode_session(found: Mapping[bytes, bytes]) -> StoredSession:
+    """Read a conversation, its traces in the order of their entries; traces of another version are left out."""
+    total, judged, generation, size = (int(found.get(name, 0)) for name in _NUMBERS)
+    traces = []
+    for field, value in found.items():
+        if field[:1] == b"t":
+            publication, _, text = value.partition(b" ")
+            try:
+                traces.append(StoredTrace(int(field[1:]), publication.decode(), _decode(text)))
+            except msgspec.DecodeError:
+                continue
+    # Several workers read the stream at once, so that the numbers do not follow it.
+    traces.sort(key=lambda one: tuple(map(int, one.gathered.entry_id.split("-"))))
+    return StoredSession(total, judged, generation, size, traces)
+
+
+def session_limits(settings: Settings) -> dict[str, int]:
+    """Return the limits of scripts/sessions.lua."""
+    return {
+        "max": settings.session_max,
+        "max_bytes": settings.max_trace_bytes,
+        "idle_ms": int(settings.session_idle * 1000),
+        "keep_ms": int(settings.session_keep * 1000),
+        "ttl_s": settings.ledger_ttl_s,
+    }
+
+
+class SessionAnswer(Struct):
+    """The answer of ``session_choose``.
+
+    It holds the new batches, the number of conversations by outcome, and the bytes of waiting batches and the number of
+    shed evaluations by judge model.
+    """
+
+    made: tuple[str, ...] = ()
+    ended: Mapping[str, int] = {}
+    waiting: Mapping[str, int] = {}
+    shed: Mapping[str, int] = {}
+
+
+class DueSession(NamedTuple):
+    """A conversation that is due, or is dropped early where there are too many."""
+
+    session_id: str
+    stored: StoredSession
+
+
+class _Group(NamedTuple):
+    """Evaluations that see the same traces of a conversation."""
+
+    trace: Trace
+    evaluations: Sequence[Chosen]
+
+
+class SessionSelector:
+    """Chooses evaluations of conversations under one configuration."""
+
+    def __init__(self, settings: Settings, store: Store, judges: Mapping[str, Judge], graders: Graders) -> None:
+        """Use the judges, by name, and their graders."""
+        self._settings = settings
+        self._store = store
+        self._graders = graders
+        self._units = {name: judge.unit for name, judge in judges.items()}
+        self._factory = EvaluationFactory(self._graders)
+
+    def select(
+        self, due: Sequence[DueSession], shed: frozenset[str] = frozenset(), *, drops: bool = False
+    ) -> SessionAnswer:
+        """Choose the evaluations of conversations that have grown, drop the others, in one step.
+
+        Args:
+            due: At least one.
+            shed: Judge models for which nothing is chosen now; a conversation for one of them stays due.
+            drops: Drop all of these conversations, also those that would stay for their next judging.
+
+        Raises:
+            StoreError: Redis did not answer; it is safe to call again.
+        """
+        keys = self._store.keys
+        writer = BatchWriter.choosing(self._settings, keys, keys.sessions_due, keys.sessions)
+        sessions = []
+        for session_id, stored in due:
+            groups = self._groups(stored) if stored.has_grown else []
+            away: Counter[str] = Counter()
+            kept = []
+            for group in groups:
+                evaluations, gone = not_shed(group.evaluations, shed)
+                away += gone
+                kept.append(group._replace(evaluations=evaluations))
+            # Shed is only what cannot wait for its judge model.
+            waits = bool(away) and not drops
+            wait_s = self._settings.session_idle if waits else self._settings.session_keep
+            sessions.append(
+                {
+                    "key": writer.key(keys.session(session_id)),
+                    "member": session_id,
+                    "count": stored.total,
+                    "generation": stored.generation,
+                    "bytes": stored.bytes,
+                    "is_judged": bool(groups) and not waits,
+                    # A replay brings no further traces.
+                    "is_dropped": not waits and (drops or not groups or stored.origin == "replay"),
+                    "wait_ms": int(wait_s * 1000),
+                    "shed": {} if waits else dict(away),
+                    "groups": [
+                        {
+                            "payload": writer.trace(group.trace),
+                            "evaluations": writer.evaluations(group.evaluations, group.trace),
+                        }
+                        for group in ([] if waits else kept)
+                        if group.evaluations
+                    ],
+                }
+            )
+        return msgspec.json.decode(
+            self._store.run("session_choose", *writer.finish({"sessions": sessions})), type=SessionAnswer
+        )
+
+    def _groups(self, stored: StoredSession) -> list[_Group]:
+        """Make the evaluations that the traces were chosen for; each sees only the traces chosen for it."""
+        places: dict[tuple[str, str], list[int]] = {}
+        best: dict[tuple[str, str], float] = {}
+        for place, one in enumerate(stored.traces):
+            for judge, model, probability in one.gathered.choices:
+                # The configuration may have changed since.
+                if self._units.get(judge) == "session" and self._graders.has(model):
+                    places.setdefault((judge, model), []).append(place)
+                    best[judge, model] = max(best.get((judge, model), 0.0), probability)
+        alike: dict[tuple[int, ...], list[Choice]] = {}
+        for (judge, model), chosen in places.items():
+            alike.setdefault(tuple(chosen), []).append(Choice(judge, model, best[judge, model]))
+        groups = []
+        for shown, choices in alike.items():
+            traces = in_order([stored.traces[place].gathered.trace for place in shown])
+            trace_ids = dict.fromkeys(trace.trace_id for trace in traces)
+            of = Session(stored.generation + 1, stored.total, tuple(trace_ids))
+            groups.append(_Group(join(traces), self._factory.of_session(traces[0], choices, stored.origin, of)))
+        return groups
+
+
+class SessionPasses(ServiceThread):
+    """Looks for conversations that are due; of several workers one does at a time."""
+
+    role = "ingest"
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        metrics: Metrics,
+        *,
+        selector: SessionSelector,
+        notifier: Notifier,
+        pressure: Backpressure,
+    ) -> None:
+        """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
+        super().__init__("sessions")
+        self._store = store
+        self._metrics = metrics
+        self._max_bytes = settings.max_session_bytes
+        self._selector = selector
+        self._notifier = notifier
+        self._pressure = pressure
+        self._holder = secrets.token_hex(8)
+        self._next_log = 0.0
+        self._look_every_s = min(_LOOK_EVERY_S, settings.session_idle)
+
+    def run_once(self) -> None:
+        """Choose the evaluations of some conversations that are due, or wait."""
+        if self._pressure.bounds.paused:
+            # Ingest adds no trace meanwhile.
+            self.stopping.wait(_PRESSURE_PAUSE_S)
+            return
+        ids, is_early = self._due()
+        if not ids or not self._store.hold(self._store.keys.sessions_pass, self._holder, _LEASE_MS):
+            self.stopping.wait(self._look_every_s)
+            return
+        for due in self._read(ids):
+            answer = self._selector.select(due, self._pressure.bounds.shed, drops=is_early)
+            if answer.made:
+                self._pressure.set_waiting(answer.waiting)
+            for outcome, amount in answer.ended.items():
+                self._metrics.sessions.labels(outcome).inc(amount)
+            for judge_model, amount in answer.shed.items():
+                self._metrics.shed.labels(judge_model).inc(amount)
+            self._notifier.batches_made(answer.made)
+            self.record_progress()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop the thread, and leave the conversations to another worker."""
+        ended = super().stop(timeout_s)
+        if ended:
+            with contextlib.suppress(StoreError):
+                self._store.hold(self._store.keys.sessions_pass, self._holder, 0)
+        return ended
+
+    def _due(self) -> "_Found":
+        """Find conversations that are due; where all together take too many bytes, those that are due next."""
+        keys, now_ms = self._store.keys, self._store.now_ms()
+        due, size = self._store.pipeline(
+            lambda pipe: (
+                pipe.zrangebyscore(keys.sessions_due, "-inf", now_ms, 0, _PART_COUNT),
+                pipe.hget(keys.sessions, "bytes"),
+            )
+        )
+        is_early = int(size or 0) > self._max_bytes
+        if is_early:
+            if time.monotonic() >= self._next_log:
+                self._next_log = time.monotonic() + _LOG_EARLY_EVERY_S
+                log.warning("conversations judged early", bytes=int(size), reason="they exceed max_session_bytes")
+            due = self._store.call(lambda client: client.zrange(keys.sessions_due, 0, _PART_COUNT - 1))
+        return _Found([raw.decode() for raw in due], is_early)
+
+    def _read(self, ids: Sequence[str]) -> Iterator[list[DueSession]]:
+        """Read conversations, in parts for one script call each."""
+        part: list[DueSession] = []
+        size = 0
+        for first in range(0, len(ids), _READ_AT_ONCE):
+            some = ids[first : first + _READ_AT_ONCE]
+            found = map(decode_session, self._store.hashes(map(self._store.keys.session, some)))
+            for one in map(DueSession, some, found):
+                if part and size + one.stored.bytes > _PART_BYTES:
+                    yield part
+                    part, size = [], 0
+                part.append(one)
+                size += one.stored.bytes
+        yield part
+
+
+class _Found(NamedTuple):
+    """Ids of conversations to deal with, and whether that is earlier than they are due."""
+
+    ids: Sequence[str]
+    is_early: bool
