@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from deploy import generated
-from docs import agreement, answers, charts, commands, errors, prompts, stub, wire
+from docs import agreement, answers, charts, commands, errors, prompts, spine, stub, wire
 from judges.core.model import ModelSettings
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from judges.custom import custom_prompt, guidance, instructions, template
@@ -213,6 +213,8 @@ def main(given: list[str]) -> int:
     charts_folder = charts.FOLDER if is_here else asked.into / charts.FOLDER.name
     found = [generated.run(asked.into, _pages(), check=asked.check)]
     found.append(generated.run(stub_folder, stub.pages(), check=asked.check))
+    page_folder = _FOLDER.parent if is_here else asked.into
+    found.append(generated.run(page_folder, {"spine.md": _NOTE + spine.page()}, check=asked.check, alone=False))
     found.append(generated.run(charts_folder, charts.pages(), check=asked.check))
     return max(found)
 
