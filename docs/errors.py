@@ -15,7 +15,9 @@ from typing import Any, Final, get_args
 
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS
 from tracejudge.delivery import buffer
-from worker.core.export.registry import EXPORTERS, RECEIVERS
+from worker.base.monitor.sums import QualitySums
+from worker.base.otlp.receiver import OtlpExporter
+from worker.core.export.prometheus import PrometheusExporter
 from worker.core.selection.stream_entry import InvalidReason
 from worker.core.telemetry.metrics import (
     GATEWAY_DROPPED,
@@ -23,6 +25,7 @@ from worker.core.telemetry.metrics import (
     LATE_FEEDBACK_OUTCOMES,
     SESSION_OUTCOMES,
 )
+from worker.features.receivers.feature import RECEIVERS
 
 __all__ = ["page", "problems"]
 
@@ -145,7 +148,8 @@ def _producer_reasons() -> dict[str, str]:
 
 
 def _export_reasons() -> set[str]:
-    return {reason for exporter in (*EXPORTERS.values(), *RECEIVERS.values()) for reason in exporter.drop_reasons}
+    exporters = (PrometheusExporter, QualitySums, OtlpExporter, *RECEIVERS.values())
+    return {reason for exporter in exporters for reason in exporter.drop_reasons}
 
 
 def _doctor_names() -> list[str]:

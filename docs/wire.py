@@ -22,8 +22,9 @@ from tracejudge.model import (
     Usage,
 )
 from worker.base.delivery.settings import KINDS
+from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.settings import Settings
-from worker.core.export.registry import RECEIVERS
+from worker.features.receivers.feature import RECEIVERS
 
 __all__ = ["receivers_page", "traces_page"]
 
@@ -96,10 +97,11 @@ def traces_page() -> str:
 def receivers_page(fields: Rows) -> str:
     """Write the page on receivers; ``fields`` lists the keys of a class, as on the page on configuration."""
     parts = [_RECEIVERS]
+    exporters = {OtlpExporter.kind: OtlpExporter, **RECEIVERS}
     for kind, struct in KINDS.items():
-        module = sys.modules[RECEIVERS[kind].__module__]
+        module = sys.modules[exporters[kind].__module__]
         about = (inspect.getdoc(struct) or "").split("\nAttributes:")[0].strip()
-        reasons = ", ".join(f"`{reason}`" for reason in RECEIVERS[kind].drop_reasons)
+        reasons = ", ".join(f"`{reason}`" for reason in exporters[kind].drop_reasons)
         sent = (module.__doc__ or "").splitlines()[0]
         parts += [f"## {kind}\n", f"{sent}\n", f"{about}\n", f"Drops a verdict for: {reasons}.\n"]
         parts += ["| key | default | what |", "| --- | --- | --- |"]

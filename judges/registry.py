@@ -6,6 +6,8 @@ Every mistake raises ``SettingsError``, which names the file and the key.
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -16,12 +18,32 @@ from judges.core.faults import Fault, Kind, SettingsError, fault_of
 from judges.core.judge import RULE, Judge, is_name
 from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
 from judges.custom.definition import read_text, read_toml
-from judges.features.python.installed import distribution_of, installed
 
 __all__ = ["CatalogueError", "catalogue", "configured"]
+_PYTHON: Final = "judges.features.python"
 _NAMING: Final = f"a judge's name is of {RULE}"
 # A longer name is a template's text in the place of its file; no error line should repeat it.
 _MAX_FILE_CHARS: Final = 1000
+
+
+def distributed(taken: frozenset[str] | None = None) -> Mapping[str, Judge]:
+    """Load the judges in Python of installed distributions, by name; none without that feature.
+
+    Args:
+        taken: The names of built-in judges, which none of them may have; by default those of the catalogue.
+
+    Raises:
+        DefinitionError: One is no judge, or its name is taken.
+    """
+    if find_spec(_PYTHON) is None:
+        return {}
+    judges: Mapping[str, Judge] = import_module(f"{_PYTHON}.installed").installed(taken or frozenset(catalogue()))
+    return judges
+
+
+def origin_of(name: str) -> str:
+    """Return the name of the distribution that contains an installed judge."""
+    return str(import_module(f"{_PYTHON}.installed").distribution_of(name))
 
 
 def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge]:
@@ -40,7 +62,7 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
     definitions = {name: table for name, table in tables.items() if is_definition(table)}
     # The name of the combined verdict is taken too.
     taken = frozenset({*built_in, JOINT.name})
-    from_distributions = installed(taken)
+    from_distributions = distributed(taken)
     for name, table in definitions.items():
         if name in from_distributions or (name in taken and table.get("based_on") != name):
             owner = "a built-in judge" if name in taken else "a judge that an installed distribution brings"
@@ -119,8 +141,8 @@ def is_toml(path: Path) -> bool:
 def make_defined(table: JudgeTable) -> Judge:
     """Make the judge that a table defines."""
     name, place, values = table
-    if name in installed(frozenset(catalogue())):
-        fix = f"rename it, or uninstall {distribution_of(name)}"
+    if name in distributed():
+        fix = f"rename it, or uninstall {origin_of(name)}"
         raise place.error(f"has the name of a judge of an installed distribution; {fix}", "conflict")
     if name in catalogue() and values.get("based_on") != name:
         fix = f"rename it; settings of the built-in judge belong in tracejudge.toml under [judges.{name}]"

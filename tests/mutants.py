@@ -58,7 +58,7 @@ PARTS: Final = {
     ),
     "scripts": Part(
         16,
-        ["worker/storage/scripts/*.lua", "producers/tracejudge/scripts/*.lua"],
+        ["worker/core/storage/scripts/*.lua", "producers/tracejudge/scripts/*.lua"],
         [
             *("tests/producers/test_sdk_script.py", "tests/worker/test_choose_*.py", "tests/worker/test_ledger.py"),
             *("tests/worker/test_leases*.py", "tests/worker/test_accounting.py", "tests/worker/test_heartbeat*.py"),
@@ -141,7 +141,12 @@ PARTS: Final = {
     ),
     "exporters": Part(
         10,
-        ["worker/export/*.py"],
+        [
+            "worker/core/export/*.py",
+            "worker/base/delivery/*.py",
+            "worker/base/otlp/*.py",
+            "worker/base/monitor/sums.py",
+        ],
         [
             *("tests/worker/test_verdict_counter.py", "tests/worker/test_prometheus_export.py"),
             "tests/worker/test_explorations.py",

@@ -12,11 +12,10 @@ from typing import Final
 from judges.agent.conversation import ExplorationStats
 from judges.agent.loop import RetryGuard
 from judges.calling.answering import AnswerLoop
-from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, Reading
+from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, PassingError, Reading
 from judges.core.model import ChatModel, ModelError
 from judges.core.prompt import Prompt, texts_of
 from judges.core.verdict import Assessment, Call, Outcome, Refusals
-from judges.features.python.api import PassingError
 from judges.parsing.retrievals import with_context
 from judges.requests.request import (
     LARGE_CHARS,

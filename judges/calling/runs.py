@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ModelSettings, Price
-from judges.core.verdict import Assessment
-from judges.features.python.protocol import class_name
+from judges.core.verdict import Assessment, class_name
 from judges.models.registry import PROVIDERS
 from tracejudge import Trace
 

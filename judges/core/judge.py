@@ -26,6 +26,10 @@ Needs = Sequence[str | tuple[str, ...]]
 Unit = Literal["trace", "session"]
 
 
+class PassingError(Exception):
+    """A judge in Python did not run; another worker, or this one later, may run it."""
+
+
 class AnyOf(tuple[str, ...]):
     """Names of trace fields of which at least one is needed."""
 

@@ -4,9 +4,11 @@
 outbox and the line that ``tracejudge evaluate`` prints.
 """
 
+import builtins
 import hashlib
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Final, Literal, NamedTuple, Never, get_args
 
 from msgspec import Struct, field
@@ -235,6 +237,21 @@ class ReasonBudget:
         kept = reason if len(reason) <= most else f"{reason[: most - 1]}\u2026" if most > 1 else ""
         self._left_chars -= len(kept)
         return kept
+
+
+def declared_errors(module: ModuleType | None) -> dict[type[BaseException], str]:
+    """Map the exception classes in a module, imported ones included, to their current names."""
+    found = vars(module).values() if module is not None else ()
+    return {kind: kind.__name__ for kind in found if isinstance(kind, type) and issubclass(kind, BaseException)}
+
+
+def class_name(error: BaseException, declared: Mapping[type[BaseException], str] | None = None) -> str:
+    """Return the name of a built-in or declared error class for a verdict's note; ``Exception`` for any other class."""
+    # Only known names, because code may name a class after the text of a trace.
+    return {**_BUILT_IN, **(declared or {})}.get(type(error), "Exception")
+
+
+_BUILT_IN: Final = declared_errors(builtins)
 
 
 def with_said(note: str, said: str) -> str:

@@ -13,8 +13,8 @@ from judges.custom.definition import KINDS, DefinitionError, check_name, is_defi
 
 __all__ = ["KINDS", "DefinitionError", "define", "is_definition", "kind_of", "nearly_kind"]
 
-# Modules whose names are not those of their kinds.
-_MODULES: Final = {"code": "installed", "based_on": "guidance"}
+# Modules whose names are not those of their kinds; that of judges in Python is a feature.
+_MODULES: Final = {"code": "judges.features.python.installed", "based_on": f"{__name__}.guidance"}
 
 
 def define(name: str, table: Mapping[str, object]) -> Judge:
@@ -22,5 +22,5 @@ def define(name: str, table: Mapping[str, object]) -> Judge:
     kind = kind_of(table)
     check_name(name, kind)
     # Imported on demand: a configuration loads only the kinds that it defines.
-    make: Callable[[str, Mapping[str, object]], Judge] = import_module(f"{__name__}.{_MODULES.get(kind, kind)}").make
+    make: Callable[[str, Mapping[str, object]], Judge] = import_module(_MODULES.get(kind, f"{__name__}.{kind}")).make
     return make(name, table)

@@ -19,7 +19,7 @@ from worker.core.storage.keys import Keys
 from worker.core.telemetry.metrics import Metrics
 
 AT_S = 1_900_000_000
-COMMANDS = ("hset", "hmget", "hlen", "expire", "xack", "hincrby", "exists", "xpending", "xinfo")
+COMMANDS = ("hset", "hmget", "hlen", "expire", "xack", "hincrby", "xpending", "xinfo")
 VERDICT = Verdict(
     evaluation_id="e",
     outcome="scored",

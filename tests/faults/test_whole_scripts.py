@@ -26,6 +26,7 @@ from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
+from worker.core.features import Parts, built, installed
 from worker.core.ingest.plan import Planner
 from worker.core.queue import batch as batches
 from worker.core.queue.leases import LeasedPayload, Leases
@@ -60,8 +61,10 @@ COUNTED = (
 LARGEST = 2**63 - 1
 
 
-def _planner(keys: Keys) -> Planner:
-    return Planner(SETTINGS, keys, Sampler(SETTINGS, Graders(SETTINGS, catalogue())))
+def _planner(store: Store) -> Planner:
+    sampler = Sampler(SETTINGS, Graders(SETTINGS, catalogue()))
+    parts = Parts(SETTINGS, None, Ledger(store, SETTINGS), sampler)
+    return Planner(SETTINGS, store.keys, sampler, built((feature.select for feature in installed()), parts))
 
 
 class Scene:
@@ -114,7 +117,7 @@ class Scene:
     # --- the steps ---
 
     def choose(self) -> None:
-        plan = _planner(self.keys).plan(read_entry(entry, 10**6) for entry in self.entries)
+        plan = _planner(self.store).plan(read_entry(entry, 10**6) for entry in self.entries)
         self.store.run("choose", plan.keys, plan.arguments)
 
     def take(self) -> None:
@@ -160,7 +163,7 @@ class Scene:
         trace_id = members[0].item.trace_id
         entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
         feedback = FeedbackOnTrace(trace_id, members, [Found(entry[0].decode(), 100)])
-        FeedbackSelector(SETTINGS, self.store, _planner(self.keys)).select([feedback])
+        FeedbackSelector(SETTINGS, self.store, _planner(self.store)).select([feedback])
 
     def judge_session(self) -> None:
         """Choose the evaluation of the conversation of the third batch."""

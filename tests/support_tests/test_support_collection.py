@@ -44,6 +44,7 @@ WHOLLY_SLOW = {
     "faults/test_soak.py",
     "faults/test_upgrade.py",
     "gateway/test_gateway_shards.py",
+    "pipeline/test_frozen.py",
     "pipeline/scenarios/test_scenario_load.py",
     "pipeline/scenarios/test_scenario_workers.py",
     "pipeline/test_canary.py",

@@ -37,7 +37,7 @@ class Passes:
             self.settings,
             ground.store,
             self.metrics,
-            planner=planner_of(self.settings, ground.keys),
+            planner=planner_of(self.settings, ground.store),
             notifier=notes,
             pressure=self.pressure,
         )

@@ -18,10 +18,11 @@ from judges.registry import configured
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
+from worker.core.features import Parts, built, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.queue.batch import Batch, decode
-from worker.core.queue.ledger import field_of
+from worker.core.queue.ledger import Ledger, field_of
 from worker.core.selection.sampling import Sampler
 from worker.core.storage import client as store_module
 from worker.core.storage.client import Entry, Store
@@ -217,10 +218,15 @@ class Chosen:
         notes = Notes()
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
-        planner = planner_of(self.settings, ground.keys)
+        planner = planner_of(self.settings, ground.store)
         parts = self.settings, ground.store, self.metrics
         self.ingest = IngestConsumer(*parts, planner=planner, notifier=notes, pressure=self.pressure)
         self._ground = ground
+
+    def write_unusable(self) -> None:
+        """Write what could not be used, as at the end of the thread."""
+        for close in self.ingest._close:
+            close()
 
     def take(self, entries: Sequence[Entry] | None = None) -> None:
         """Deal with entries, or with all that nobody has read."""
@@ -253,9 +259,11 @@ def sampler_of(settings: Settings) -> Sampler:
     return Sampler(settings, Graders(settings, configured(settings.judges)))
 
 
-def planner_of(settings: Settings, keys: Keys) -> Planner:
-    """Make the planner of a worker with these settings."""
-    return Planner(settings, keys, sampler_of(settings))
+def planner_of(settings: Settings, store: Store) -> Planner:
+    """Make the planner of a worker with these settings, and with all features."""
+    sampler = sampler_of(settings)
+    parts = Parts(settings, None, Ledger(store, settings), sampler)
+    return Planner(settings, store.keys, sampler, built((feature.select for feature in installed()), parts))
 
 
 def encoded(payload: object) -> bytes:

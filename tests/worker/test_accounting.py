@@ -14,11 +14,12 @@ from support.processes import wait_until
 import tracejudge
 from judges.core.verdict import Score
 from tracejudge import api
-from worker.base.accounting.accounting import PRODUCER_SILENCE_S, Account, forget_producers, read_account
+from worker.base.accounting.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Batch, Evaluation, Item, fresh_id, head
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.runtime.maintenance import PRODUCER_SILENCE_S, forget_producers
 
 RULES = (Rule(name="shops", judges=("safety", "relevance_to_query"), where=Where(service="shop*")),)
 EMPTY = Account(*[0] * 19, reasons={})

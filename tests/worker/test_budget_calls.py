@@ -79,7 +79,7 @@ def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:
         _, budgets = of(ground)
         for number, (reply, wanted) in enumerate(cases):
             model = LimitedModel(Endpoint(reply), retries=Retries(attempts=1))
-            paid = budgets.model(model, make_trace(number), SAFETY)
+            paid = budgets.wrap(model, make_trace(number), SAFETY)
             try:
                 await paid.complete(request())
             except (ModelUnavailableError, ModelTimeoutError):
@@ -95,7 +95,7 @@ def test_tokens_from_a_cache_are_charged_at_their_own_price(ground: Ground) -> N
         model = msgspec.structs.replace(MODEL, price=Price(input=10.0, output=1.0, cached_input=1.0))
         _, budgets = of(ground, models={"default": model}, budgets={"all": Budget(usd_per_day=1.0)})
         answer = ChatResponse(YES, input_tokens=1000, output_tokens=10, cached_tokens=600, written_tokens=200)
-        paid = budgets.model(LimitedModel(Endpoint(answer, settings=model)), make_trace(1), SAFETY)
+        paid = budgets.wrap(LimitedModel(Endpoint(answer, settings=model)), make_trace(1), SAFETY)
         await paid.complete(request())
         await drained(budgets)
         (found, _) = ground.store.run("budget_state", ground.keys.budget("all"), ())
@@ -127,7 +127,7 @@ def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing(
         monkeypatch.setattr(ground.store, "run_each", held)
         _, budgets = of(ground)
         endpoint = Endpoint(None)
-        call = asyncio.create_task(budgets.model(LimitedModel(endpoint), make_trace(1), SAFETY).complete(request()))
+        call = asyncio.create_task(budgets.wrap(LimitedModel(endpoint), make_trace(1), SAFETY).complete(request()))
         await reached.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -164,7 +164,7 @@ def test_a_script_that_redis_forgot_is_loaded_for_the_whole_group(ground: Ground
 
     async def run() -> None:
         models = [LimitedModel(Endpoint(ChatResponse(YES, input_tokens=1))) for _ in range(3)]
-        paid = [budgets.model(model, make_trace(number), SAFETY) for number, model in enumerate(models)]
+        paid = [budgets.wrap(model, make_trace(number), SAFETY) for number, model in enumerate(models)]
         await asyncio.gather(*(one.complete(request()) for one in paid))
         await budgets.aclose()
 
@@ -271,7 +271,7 @@ def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(ground: Ground) 
 
     async def run() -> None:
         model = LimitedModel(Endpoint(ChatResponse(YES, input_tokens=9), settings=models["second"]))
-        await budgets.model(model, make_trace(1), SAFETY).complete(request())
+        await budgets.wrap(model, make_trace(1), SAFETY).complete(request())
         await budgets.aclose()
 
     asyncio.run(run())
@@ -281,7 +281,7 @@ def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(ground: Ground) 
 def test_the_built_in_model_costs_nothing(ground: Ground) -> None:
     _, budgets = of(ground, models={"default": ModelSettings(provider="lexical")})
     model = LexicalModel()
-    assert budgets.model(model, make_trace(1), SAFETY) is model
+    assert budgets.wrap(model, make_trace(1), SAFETY) is model
 
 
 def test_doctor_names_models_without_a_price_and_rates_that_stay(ground: Ground) -> None:

@@ -194,7 +194,7 @@ def test_what_is_repeated_changes_nothing(ground: Ground, again: str) -> None:
     ground.client.xdel(ground.keys.traces, doomed)
     entries = [(entry_id, None if entry_id == doomed.encode() else fields) for entry_id, fields in entries]
     if again == "plan":
-        plan = planner_of(chosen.settings, ground.keys).plan(read_entry(entry, 2000) for entry in entries)
+        plan = planner_of(chosen.settings, ground.store).plan(read_entry(entry, 2000) for entry in entries)
         ground.store.run("choose", plan.keys, plan.arguments)
         before = ground.everything()
         ground.store.run("choose", plan.keys, plan.arguments)

@@ -238,7 +238,7 @@ def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPa
     assert load(os.environ).max_dead == 7
 
 
-CANARY = str(files("worker.core.config").joinpath("canary.jsonl"))
+CANARY = str(files("worker.features.canary").joinpath("canary.jsonl"))
 VARIABLES: Mapping[str, tuple[str, object]] = {
     "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
     "shards": (

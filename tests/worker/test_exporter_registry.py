@@ -1,7 +1,6 @@
 """A further exporter is one file and one row: the outbox, its thread, the gauges and the doctor know it by that."""
 
 from collections.abc import Sequence
-from types import MappingProxyType
 from unittest.mock import MagicMock
 
 import msgspec
@@ -15,6 +14,7 @@ from worker.cli import cli
 from worker.core.config.settings import Settings
 from worker.core.export import registry
 from worker.core.export.consumer import ExportConsumer
+from worker.core.features import Exporter, Feature, installed
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.runtime.runtime import Runtime
 from worker.core.telemetry.metrics import Metrics
@@ -26,14 +26,6 @@ class ListExporter(ExportConsumer):
     exporter = "list"
     drop_reasons = ("unreadable", "refused")
 
-    @classmethod
-    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:  # noqa: ARG003
-        return [Check("list", lambda: [ok("list", settings.prefix)])]
-
-    @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str:  # noqa: ARG003
-        return f"the list keeps everything of {settings.prefix}"
-
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         self.acknowledge([entry.entry_id for entry in entries])
         self.dropped("refused", sum(entry.verdict.outcome == "unscored" for entry in entries))
@@ -41,7 +33,15 @@ class ListExporter(ExportConsumer):
 
 @pytest.fixture(autouse=True)
 def _row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "EXPORTERS", MappingProxyType({**registry.EXPORTERS, "list": ListExporter}))
+    def checks(settings: Settings) -> Sequence[Check]:
+        return [Check("list", lambda: [ok("list", settings.prefix)])]
+
+    def keeps(settings: Settings) -> str:
+        return f"the list keeps everything of {settings.prefix}"
+
+    row = Exporter(ListExporter.role, ListExporter, checks, keeps)
+    feature = Feature(name="list", exporters=lambda _: {"list": row})
+    monkeypatch.setattr(registry, "installed", lambda: (*installed(), feature))
 
 
 def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground) -> None:
@@ -60,8 +60,8 @@ def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
     assert list(registry.enabled(Settings(otlp_endpoint="http://collector:4318"))) == [
         "metrics",
         "monitor",
-        "list",
         "otel",
+        "list",
     ]
 
 

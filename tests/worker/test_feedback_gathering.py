@@ -7,7 +7,6 @@ from feedback_parts import HEARD, Passes, balanced, complain, ended, gathered, m
 from stage_parts import Chosen, Ground, make_trace, planner_of, samples
 
 from worker.core.config.settings import Rule
-from worker.core.ingest import plan as planning
 from worker.core.selection.stream_entry import read_entry
 
 DEAF = Rule(name="deaf", judges=("safety",), always=("error",))
@@ -67,7 +66,7 @@ def test_what_is_repeated_gathers_nothing_twice(ground: Ground, again: str) -> N
         complain(ground, trace_id, score)
     entries = ground.read()
     if again == "plan":
-        plan = planner_of(chosen.settings, ground.keys).plan(read_entry(entry, 2000) for entry in entries)
+        plan = planner_of(chosen.settings, ground.store).plan(read_entry(entry, 2000) for entry in entries)
         repeat = lambda: ground.store.run("choose", plan.keys, plan.arguments)  # noqa: E731 - a name for one expression
     else:
         repeat = lambda: chosen.take(entries)  # noqa: E731
@@ -97,7 +96,7 @@ def test_a_complaint_that_was_dealt_with_is_not_gathered_again(ground: Ground) -
 def test_past_the_bound_complaints_are_counted_and_not_gathered(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "MAX_PENDING", 5)
+    monkeypatch.setattr("worker.features.late_feedback.feature.MAX_PENDING", 5)
     chosen = Chosen(ground, rules=(HEARD,))
     for number in range(4):
         complain(ground, f"early {number}")

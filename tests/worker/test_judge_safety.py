@@ -128,7 +128,7 @@ class Traffic:
             started_at=at - 1,
             duration_s=1.0,
         )
-        batches = self._repeats.of(verdict, Item(self._trace, (evaluation,)), evaluation)
+        batches = self._repeats.choose(verdict, Item(self._trace, (evaluation,)), evaluation)[1]
         return verdict, batches[0].items[0].evaluations[0] if batches else None
 
     def _publish(self, entries: list[tuple[float, Verdict]]) -> None:

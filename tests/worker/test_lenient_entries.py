@@ -247,7 +247,7 @@ def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(ground: Grou
         ground.add({**NEEDED, "traceId": f"t{number}", "trace_id": None, "tool_calls": 5, "ended_at": "secret"})
     with capture_logs() as logs:
         chosen.take()
-        chosen.ingest._unusable.write(at_end=True)
+        chosen.write_unusable()
     said = [line for line in logs if line["event"] == "field left out of traces"]
     assert [(line["field"], line["type"], line["trace_id"]) for line in said] == [
         ("tool_calls", "number", "t0"),
@@ -266,7 +266,7 @@ def test_the_last_hundred_invalid_entries_are_listed_without_their_texts(ground:
     ground.add(b"{secret")
     chosen.take()
     chosen.take()
-    chosen.ingest._unusable.write(at_end=True)
+    chosen.write_unusable()
     broken, last, *others = read_invalid(ground.store)
     assert (broken.reason, broken.keys, broken.trace_id) == ("not_json", ("v", "t"), None)
     shown = (last.reason, last.detail, last.keys, last.trace_id)

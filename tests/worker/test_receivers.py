@@ -30,11 +30,13 @@ from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporte
 from worker.base.delivery.settings import KINDS, FileSettings
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.label_store import Label, write_labels
+from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
 from worker.core.config.settings import Redact, Settings, SettingsError
-from worker.core.export.registry import RECEIVERS, enabled
+from worker.core.export.registry import enabled
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.feature import RECEIVERS
 from worker.features.receivers.files import FileExporter, locked, tidy
 from worker.features.receivers.webhook import WebhookExporter
 
@@ -493,7 +495,7 @@ def test_standard_output_has_a_line_for_each_verdict(
 
 
 def test_every_kind_has_a_file_and_doctor_checks_it(ground: Ground, tmp_path: Path) -> None:
-    assert RECEIVERS.keys() == KINDS.keys()
+    assert {OtlpExporter.kind, *RECEIVERS} == KINDS.keys()
     for kind in BACKENDS:
         with kind() as server:
             settings = settings_of(ground, models=MODELS, receivers={"mine": receiver(server.settings())})

@@ -40,16 +40,12 @@ import msgspec
 from msgspec import Struct
 
 from judges.core import sessions
-from judges.core.judge import RULE, AnyOf, Metric, Needs, Unit, is_name
+from judges.core.judge import RULE, AnyOf, Metric, Needs, PassingError, Unit, is_name
 from tracejudge import Trace
 
 
 class CodeError(ValueError):
     """No judge can be made of this code; the message says how to fix it."""
-
-
-class PassingError(Exception):
-    """The judge did not run; another worker, or this one later, may run it."""
 
 
 class ClosedError(PassingError):

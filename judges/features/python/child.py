@@ -22,14 +22,13 @@ from typing import Any
 import msgspec
 
 from judges.core.judge import JudgeFailedError, Metric
+from judges.core.verdict import class_name, declared_errors
 from judges.features.python.api import CodeError, CodeJudge
 from judges.features.python.importing import load
 from judges.features.python.protocol import (
     MAX_ANSWER_BYTES,
     Answer,
     Start,
-    class_name,
-    declared_errors,
     framed,
     read_frame,
     where,

@@ -8,7 +8,6 @@ worker                      process
   (end of file)   ->                    it ends, with all processes it started
 """
 
-import builtins
 import os
 import re
 import struct
@@ -17,7 +16,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from traceback import FrameSummary, extract_tb
-from types import ModuleType
 from typing import Final
 
 from msgspec import Struct
@@ -84,18 +82,6 @@ def said(error: BaseException, file: str = "") -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text}{f' ({place})' if place else ''}"
 
 
-def declared_errors(module: ModuleType | None) -> dict[type[BaseException], str]:
-    """Map the exception classes in a module, imported ones included, to their current names."""
-    found = vars(module).values() if module is not None else ()
-    return {kind: kind.__name__ for kind in found if isinstance(kind, type) and issubclass(kind, BaseException)}
-
-
-def class_name(error: BaseException, declared: Mapping[type[BaseException], str] | None = None) -> str:
-    """Return the name of a built-in or declared error class for a verdict's note; ``Exception`` for any other class."""
-    # Only known names, because code may name a class after the text of a trace.
-    return {**_BUILT_IN, **(declared or {})}.get(type(error), "Exception")
-
-
 def where(error: BaseException, file: str) -> str:
     """Return the file and line of the last frame in a file; empty where there is none."""
     return _place([frame for frame in extract_tb(error.__traceback__) if frame.filename == file])
@@ -110,7 +96,6 @@ def _line(text: str) -> str:
     return line if len(line) <= _MAX_CHARS else f"{line[: _MAX_CHARS - 1]}…"
 
 
-_BUILT_IN: Final = declared_errors(builtins)
 _SECRET: Final = re.compile(
     r"^TRACEJUDGE_|KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|HEADERS|PASS($|_)|(^|_)(PW|AUTH)($|_)",
     re.IGNORECASE,

@@ -55,7 +55,7 @@ def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
     monkeypatch.setattr("worker.base.otlp.receiver.CHECK_TIMEOUT_S", PATIENCE_S)
     for name in DOCTORS_TIMEOUTS:
-        monkeypatch.setattr(importlib.import_module(f"worker.base.doctor.command.{name}"), "_TIMEOUT_S", PATIENCE_S)
+        monkeypatch.setattr(importlib.import_module(f"worker.base.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
     for name, constant in WORDS_COUNT:
         monkeypatch.setattr(importlib.import_module(name), constant, PATIENCE_S * 1000)
 

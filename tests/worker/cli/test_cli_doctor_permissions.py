@@ -109,12 +109,12 @@ def test_a_user_without_a_right_is_no_mistake_of_ours(run: Run, ends: ExitStack)
 
 # --- all that we run ---
 def test_every_command_of_our_scripts_is_asked_for() -> None:
-    scripts = [*WORKER.glob("storage/scripts/**/*.lua")]
+    scripts = [*WORKER.glob("**/scripts/**/*.lua")]
     assert len(scripts) > 10
     for script in scripts:
         said = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
         missing = {part.split("'")[0] for part in said} - ASKED
-        assert not missing, f"{script.name} runs what worker/cli/doctor/redis.py does not ask for"
+        assert not missing, f"{script.name} runs what worker/base/doctor/redis_server.py does not ask for"
 
 
 # A method's name begins with its command; these make none of their own, or only the doctor's, which may be refused.
@@ -130,7 +130,7 @@ def test_every_command_that_our_code_calls_is_asked_for() -> None:
     assert len(called) > 20
     commands = {method: SPELLED.get(method, method.split("_")[0].upper()) for method in called}
     missing = {method for method, command in commands.items() if command not in ASKED}
-    assert missing <= DOCTORS_OWN | NOT_QUEUED, "worker/cli/doctor/redis.py does not ask for it"
+    assert missing <= DOCTORS_OWN | NOT_QUEUED, "worker/base/doctor/redis_server.py does not ask for it"
 
 
 def _methods(source: str) -> set[str]:

@@ -20,7 +20,7 @@ def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
 def take(ground: Ground) -> None:
     chosen = Chosen(ground)
     chosen.take()
-    chosen.ingest._unusable.write(at_end=True)
+    chosen.write_unusable()
 
 
 def test_the_last_invalid_entries_are_listed_newest_first(served: Run, ground: Ground) -> None:

@@ -82,7 +82,7 @@ def test_commands_sum_and_merge_what_several_servers_hold(grounds: list[Ground],
         ground.client.xadd(ground.keys.traces, {"v": "1", "t": "no JSON"})
         chosen = Chosen(ground)
         chosen.take()
-        chosen.ingest._unusable.write(at_end=True)
+        chosen.write_unusable()
     assert len(run("invalid", "list", "--json").lines) == SHARDS
     dry = run("forget", "--user-id", "u-1", "--dry-run", "--json").document
     erased = run("forget", "--user-id", "u-1", "--json").document

@@ -16,14 +16,11 @@ from msgspec import Struct
 from worker.core.queue.batch import EvaluationRef
 from worker.core.queue.ledger import evaluation_states
 from worker.core.storage.client import Store
-from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import measure
 
 # After this silence a producer is gone: a live one reports at least each hour.
-PRODUCER_SILENCE_S: Final = 2 * 86_400
-_ATTEMPTS: Final = 20
-# Producers read at once: Redis serves no other client meanwhile.
 _CHUNK_COUNT: Final = 1_000
+_ATTEMPTS: Final = 20
 _TRACE_ENDS: Final = ("cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
 _EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
 _WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "removed", "unreadable", "session"})
@@ -113,22 +110,6 @@ def summed(accounts: Sequence[Account]) -> Account:
         reasons.update(one.reasons)
     lost = sum(max(0, one.lost) for one in accounts) or sum(one.lost for one in accounts)
     return Account(**totals, lost=lost, reasons=dict(sorted(reasons.items())))
-
-
-def forget_producers(store: Store) -> int:
-    """Remove the keys of producers that are gone, and account for their remainders; return how many.
-
-    At most a thousand per call; the next call continues. Any number of workers may call it at once; it can be repeated.
-    """
-    keys = store.keys
-    silence_ms = PRODUCER_SILENCE_S * 1000
-    before_ms = store.now_ms() - silence_ms
-    silent = store.call(lambda client: client.zrangebyscore(keys.producers, "-inf", before_ms, 0, _CHUNK_COUNT))
-    if not silent:
-        return 0
-    fixed = (keys.producers, keys.traces, keys.account_now(), keys.account_all)
-    names = (*fixed, *(keys.producer(raw.decode()) for raw in silent))
-    return int(store.run("forget_producers", names, (INGEST_GROUP, silence_ms, *silent)))
 
 
 def _read_once(store: Store) -> Account:

@@ -16,8 +16,7 @@ from judges.core.prompt import neutralise, render
 from judges.custom import is_definition
 from judges.custom.template import metadata_of
 from judges.features.python import runner
-from judges.features.python.installed import distribution_of, installed
-from judges.registry import catalogue, configured, shown
+from judges.registry import catalogue, configured, distributed, origin_of, shown
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
@@ -101,8 +100,8 @@ def _origin(name: str, settings: Settings) -> str:
     """Name the definition of a judge: built-in, a distribution, a file of the folder, or the configuration."""
     if name in catalogue() and not is_definition(settings.judges.get(name, {})):
         return _BUILT_IN
-    if name in installed(frozenset(catalogue())):
-        return f"distribution {distribution_of(name)}"
+    if name in distributed():
+        return f"distribution {origin_of(name)}"
     file = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
     return "configuration" if file is None else str(shown(file))
 

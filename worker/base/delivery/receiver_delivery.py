@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
 
 import httpx
@@ -34,6 +35,7 @@ from worker.core.config.redaction import Redaction
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.consumer import ExportConsumer
+from worker.core.features import Exporter
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError, address
 from worker.core.telemetry.metrics import Metrics
@@ -169,7 +171,7 @@ class _GiveUpPolicy:
 
 
 class ReceiverExporter(ExportConsumer):
-    """Base of all receivers. A subclass is one file and one row of ``worker.core.export.registry.RECEIVERS``.
+    """Base of all receivers. A subclass is one file and one row of the feature that brings it.
 
     Attributes:
         kind: The kind, as `[receivers.NAME] kind` names it.
@@ -209,6 +211,16 @@ class ReceiverExporter(ExportConsumer):
         self._keep_at = 0.0
         self._next_parked = 0.0
         self._send_at = 0.0
+
+    @classmethod
+    @abstractmethod
+    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:
+        """Return what `tracejudge doctor` checks; ``name`` is the receiver's in the settings."""
+
+    @classmethod
+    @abstractmethod
+    def keeps(cls, settings: Settings, name: str) -> str:
+        """Return which data `tracejudge forget` cannot erase there, and how to erase it; for its output."""
 
     @property
     @abstractmethod
@@ -701,3 +713,17 @@ def _batches(channel: Channel, items: Sequence[Item]) -> Iterator[Sequence[Item]
             size += len(item.body)
         if batch:
             yield batch
+
+
+def receivers_of(settings: Settings, kinds: Mapping[str, type[ReceiverExporter]]) -> dict[str, Exporter]:
+    """Return the exporters of the configured receivers of some kinds, by their consumer groups."""
+    return {
+        group_of(name): Exporter(
+            exporter.role,
+            partial(exporter, name=name),
+            partial(exporter.checks, name=name),
+            partial(exporter.keeps, name=name),
+        )
+        for name, options in settings.all_receivers.items()
+        if (exporter := kinds.get(options.kind)) is not None
+    }

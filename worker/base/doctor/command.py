@@ -44,10 +44,10 @@ from worker.base.doctor.redis_server import (
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.export.registry import EXPORTERS, enabled
+from worker.core.export.registry import enabled
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import Store, groups_of, make_stores
-from worker.core.storage.keys import INGEST_GROUP, Keys
+from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 from worker.features.budgets.control import read_states
@@ -280,7 +280,7 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
             fix = f"start one: tracejudge worker --roles {role}, or without --roles for all"
             findings.append(broken(name, f"no worker runs it{more}", fix))
     # A group that is left over shows as a backlog that never ends.
-    if unread := sorted(groups_of(store, store.keys.verdicts).keys() - exporters.keys() - EXPORTERS.keys()):
+    if unread := sorted(groups_of(store, store.keys.verdicts).keys() - exporters.keys() - {MONITOR_GROUP}):
         fix = f"add the receiver again, or remove the group: XGROUP DESTROY {store.keys.verdicts} {unread[0]}"
         what = f"no receiver of this configuration reads {', '.join(unread)}"
         findings.append(warning("removed receivers", what, fix))

@@ -12,8 +12,10 @@ import msgspec
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.series import COARSE_DAYS, utc_days
+from worker.core.config.settings import Settings
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP
+from worker.core.telemetry.metrics import Metrics
 
 GRACE_S: Final = 60.0
 """Verdicts that another worker had read come this late into their bucket."""
@@ -38,6 +40,24 @@ class Increment(NamedTuple):
 
 
 VerdictCounter = Callable[[Verdict, float], Iterable[Increment]]
+
+
+class MonitorParts(NamedTuple):
+    """What counters and watches of features may use.
+
+    Attributes:
+        settings: The configuration.
+        store: The first server, which has the sums.
+        metrics: The metrics of the process.
+        is_listed: Whether the monitor keeps sums for a series; called in the thread that adds them.
+    """
+
+    settings: Settings
+    store: Store
+    metrics: Metrics
+    is_listed: Callable[[str], bool]
+
+
 """Makes the increments of a verdict; the time is that of its entry in the outbox."""
 
 

@@ -16,7 +16,6 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from operator import attrgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +23,7 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
-from worker.base.monitor.counts import Increment, VerdictCounter, field_of
+from worker.base.monitor.counts import Increment, MonitorParts, VerdictCounter, field_of
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.pruning import SeriesPruning, segment_of
 from worker.base.monitor.series import (
@@ -44,18 +43,12 @@ from worker.base.monitor.series import (
 from worker.base.monitor.watch import QualityWatch
 from worker.core.config.settings import Settings, tag_of
 from worker.core.export.consumer import ExportConsumer
+from worker.core.features import built, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Store, StoreError, entry_position
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
-from worker.features.budgets.control import BudgetController
-from worker.features.canary.canary import CanaryCounter, CanaryWatch
-from worker.features.canary.canary_file import Canary
-from worker.features.cascades.shares import CascadeWatch, count_cascades
-from worker.features.labels.correction import CorrectionWatch
-from worker.features.repeats.flips import RepeatsWatch, count_repeats
-from worker.features.safety.watch import SafetyWatch, count_safety
 
 log = structlog.get_logger("tracejudge.monitor")
 _LOCK_MS: Final = 10_000
@@ -169,24 +162,16 @@ class QualitySums(ExportConsumer):
         self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
         self._max_series = settings.monitor.max_series
         self._max_values = settings.monitor.max_segment_values
-        canary = Canary.of(settings)
-        # A further watch is a row here.
+        parts = MonitorParts(settings, store, metrics, self._is_listed)
+        features = installed()
         self._tasks: tuple[Watch, ...] = (
             QualityWatch(store, settings.monitor, metrics),
-            BudgetController(settings, store, metrics),
-            CorrectionWatch(store, metrics),
-            CanaryWatch(settings, store, metrics, canary),
-            RepeatsWatch(store, metrics),
-            CascadeWatch(store, settings, metrics),
-            SafetyWatch(store, settings, metrics),
+            *(watch for made in built((one.watches for one in features), parts) for watch in made),
             SeriesPruning(store, settings.monitor, self.relist),
         )
         # Further counts that are added exactly once, whatever the origin of a verdict.
-        self._counters: tuple[VerdictCounter, ...] = (
-            CanaryCounter(canary),
-            count_repeats,
-            count_cascades,
-            partial(count_safety, settings.monitor.safety, self._is_listed),
+        self._counters: tuple[VerdictCounter, ...] = tuple(
+            counter for made in built((one.counters for one in features), parts) for counter in made
         )
         self._holder = secrets.token_hex(8)
         self.is_active = False
@@ -199,11 +184,6 @@ class QualitySums(ExportConsumer):
         self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()
-
-    @classmethod
-    def is_enabled(cls, settings: Settings) -> bool:
-        """Return whether some worker runs the monitor."""
-        return settings.monitor.enabled
 
     def prepare(self) -> None:
         """Create the consumer group, and read which series are known."""

@@ -23,12 +23,13 @@ from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
+from worker.core.features import Parts, built, installed, overridden
+from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
-from worker.features.sessions.conversations import gather, session_id_of, session_limits
 
 QUESTION_VERSION: Final = 1
 _KNOWN_VERSIONS: Final = (1, 2)
@@ -393,6 +394,10 @@ class ReplayRun:
         self._chooser = chooser
         self._cursor = cursor
         self._wait = wait
+        parts = Parts(settings, None, Ledger(store, settings), chooser.sampler)
+        selectors = built((feature.select for feature in installed()), parts)
+        self._gather = next(iter(overridden(selectors, "gather")), None)
+        self._limits = {name: limit for selector in selectors for name, limit in selector.limits().items()}
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
@@ -455,9 +460,11 @@ class ReplayRun:
         keys = self._store.keys
         writer = BatchWriter.choosing(self._settings, keys, self._cursor.key, keys.sessions_due, keys.sessions)
 
-        def session(one: _Selected) -> dict[str, object] | None:
-            planned = gather(writer, keys, one.entry, one.of_session, self._cursor.name)
-            return planned and {**planned, "live": writer.key(keys.session(session_id_of(one.entry.trace)))}
+        def session(one: _Selected) -> Mapping[str, object] | None:
+            if not one.of_session or self._gather is None:
+                return None
+            part: Mapping[str, object] | None = self._gather(writer, one.entry, one.of_session, self._cursor.name)
+            return part
 
         plan = {
             "dry_run": self.state.question.dry_run,
@@ -478,7 +485,8 @@ class ReplayRun:
                 }
                 for one in chosen
             ],
-            "sessions": session_limits(self._settings),
+            "sessions": {},
+            **self._limits,
         }
         flat = iter(self._store.run("replay", *writer.finish(plan)))
         self.state = self._cursor.state_of(dict(zip(flat, flat, strict=True)))

@@ -17,8 +17,17 @@ from judges.core.faults import SettingsError, fault_of
 from judges.core.judge import Judge
 from judges.custom import is_definition, nearly_kind
 from judges.custom.definition import nearest, unread
-from judges.features.python.installed import installed
-from judges.registry import JudgeTable, Place, catalogue, complete, is_toml, make_defined, read_judge, shown
+from judges.registry import (
+    JudgeTable,
+    Place,
+    catalogue,
+    complete,
+    distributed,
+    is_toml,
+    make_defined,
+    read_judge,
+    shown,
+)
 from worker.core.config.errors import Faults, caught, conversion_fault
 
 log = logging.getLogger("tracejudge.config")
@@ -80,7 +89,7 @@ def checked(tables: Iterable[JudgeTable]) -> Faults[Mapping[str, Mapping[str, ob
 def check(table: JudgeTable) -> Judge:
     """Check one table by making its judge, which is returned."""
     name, place, values = table
-    if place.table and not is_definition(values) and name not in installed(frozenset(catalogue())):
+    if place.table and not is_definition(values) and name not in distributed():
         if name in catalogue():
             return _with_settings(place, catalogue()[name], values)
         close = nearest(name, catalogue())
@@ -120,7 +129,7 @@ def clashes(own: Mapping[str, Judge]) -> Iterator[Clash]:
     # Exporters name a result after its judge and metric alone, so equal names would be one series there.
     built_in = catalogue()
     taken: dict[str, str] = {}
-    for judge in {**built_in, **installed(frozenset(built_in)), **own}.values():
+    for judge in {**built_in, **distributed(frozenset(built_in)), **own}.values():
         # With the metrics that only panels give.
         for metric in metrics_of(judge.metrics):
             name = exported_name(judge.name, metric.name)

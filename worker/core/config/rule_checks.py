@@ -10,9 +10,8 @@ from judges.core.faults import Fault, fault_of
 from judges.core.judge import Judge
 from judges.core.model import DECIDING
 from judges.custom.variables import has_value
-from judges.features.python.installed import installed
 from judges.models.registry import PROVIDERS, ModelSettingsError, check
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, configured, distributed
 from worker.core.config.checks import table_name_faults
 from worker.core.config.errors import unknown
 from worker.core.config.graders import CODE, is_reserved, judge_for
@@ -26,7 +25,7 @@ _WAYS: Final = ", ".join(get_args(Combine))
 
 def judge_names(settings: Settings) -> frozenset[str]:
     """Return the names of all judges: the built-in ones, those of distributions, and the user's own."""
-    return frozenset((*catalogue(), *installed(frozenset(catalogue())), *settings.judges))
+    return frozenset((*catalogue(), *distributed(), *settings.judges))
 
 
 def rule_faults(

@@ -15,7 +15,6 @@ from typing import ClassVar, Final
 import structlog
 from redis.exceptions import ResponseError
 
-from worker.base.doctor.finding import Check
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OUTBOX_VERSION, OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Entry, Store, StoreError, leave
@@ -33,7 +32,7 @@ class ExportConsumer(ServiceThread):
     """Base of all exporters. A subclass delivers entries and acknowledges what was delivered.
 
     Attributes:
-        exporter: Name of the exporter, of its consumer group, and in ``worker.core.export.registry``.
+        exporter: Name of the exporter, and of its consumer group.
         drop_reasons: Reasons for which it drops verdicts; each counter exists at zero from the start.
         read_count: Maximum of entries read at once; after a full read the next follows without a pause.
         gather_s: How long entries gather after a read.
@@ -56,21 +55,6 @@ class ExportConsumer(ServiceThread):
         self._drop_counter = partial(metrics.export_dropped.labels, self.exporter)
         for reason in self.drop_reasons:
             self._drop_counter(reason)
-
-    @classmethod
-    def is_enabled(cls, settings: Settings) -> bool:  # noqa: ARG003 - subclasses use them
-        """Return whether the settings ask for this exporter."""
-        return True
-
-    @classmethod
-    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:  # noqa: ARG003 - subclasses use them
-        """Return what `tracejudge doctor` checks; ``name`` is that of a receiver in the settings."""
-        return ()
-
-    @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str | None:  # noqa: ARG003 - subclasses use them
-        """Return which data `tracejudge forget` cannot erase there, and how to erase it; for its output."""
-        return None
 
     @abstractmethod
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:

@@ -228,7 +228,7 @@ class PrometheusExporter(ExportConsumer):
         self._unanswered: _Unanswered | None = None
 
     @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str:  # noqa: ARG003 - the same for all settings
+    def keeps(cls, settings: Settings) -> str:  # noqa: ARG003 - the same for all settings
         """Name what Prometheus has scraped."""
         return "Prometheus keeps counts, and exemplars with trace ids"
 

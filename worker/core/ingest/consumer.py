@@ -12,18 +12,17 @@ import structlog
 from msgspec import Struct
 
 from tracejudge.model import TIMES
-from worker.base.input.unusable import UnusableInput
 from worker.core.config.settings import Settings
+from worker.core.features import overridden
 from worker.core.ingest.plan import Plan, Planner
 from worker.core.queue.notify import Notifier
-from worker.core.selection.stream_entry import InvalidEntry, TraceEntry, read_entry
+from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Entry, Store, StoreError, leave
 from worker.core.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure, Bounds
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
-from worker.features.budgets.rates import RateFactors
 
 log = structlog.get_logger("tracejudge.ingest")
 
@@ -124,18 +123,6 @@ class IngestMetrics:
             metrics.producer_published.labels(label).inc(amount)
 
 
-def _unusable(plan: Plan, answer: Answer) -> tuple[list[InvalidEntry], list[TraceEntry]]:
-    """Return the invalid entries, and the traces without some of their fields, that took effect now."""
-    counted = {
-        (tally.reason, tally.producer) for tally, amount in zip(plan.tallies, answer.tallied, strict=True) if amount
-    }
-    traces = zip(plan.traces, answer.outcomes, strict=True)
-    return (
-        [one for one in plan.invalid if (one.reason, one.producer) in counted],
-        [one for one, outcome in traces if outcome and one.left_out],
-    )
-
-
 _BLOCK_MS: Final = 1000
 _STALE_MS: Final = 10_000
 """Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
@@ -171,10 +158,11 @@ class IngestConsumer(ServiceThread):
         self._is_pause_logged = False
         self._next_pause_log = 0.0
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._unusable = UnusableInput(store)
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
-        self._rates = RateFactors(store.first, planner.sampler)
+        self._before_read, self._after_read, self._close = (
+            overridden(planner.selectors, name) for name in ("before_read", "after_read", "close")
+        )
 
     def prepare(self) -> None:
         """Make the consumer group."""
@@ -182,15 +170,8 @@ class IngestConsumer(ServiceThread):
 
     def run_once(self) -> None:
         """Read once and process all of it."""
-        self._unusable.write()
-        if self._settings.changes_rates:
-            try:
-                self._rates.exchange_due()
-            except StoreError as error:
-                # The first shard is away: the factors stay as they are, and this one is read on.
-                if self._store is self._store.first:
-                    raise
-                log.warning("factors of rates not exchanged", error=str(error))
+        for prepare in self._before_read:
+            prepare()
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:
@@ -230,14 +211,16 @@ class IngestConsumer(ServiceThread):
             # At once: until the next measurement, a second's worth of work would be chosen past the bound.
             self._pressure.set_waiting(answer.waiting)
         self._metrics.count(plan, answer)
-        self._unusable.add(*_unusable(plan, answer))
+        for note in self._after_read:
+            note(plan, answer)
         self._notifier.batches_made(answer.made, notified)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop the thread; once it has ended, remove its name from the group unless entries are pending."""
         ended = super().stop(timeout_s)
         if ended:
-            self._unusable.write(at_end=True)
+            for close in self._close:
+                close()
             self._reader.close()
             leave(self._store, self._store.keys.traces, INGEST_GROUP, self._consumer)
         return ended

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.core.config.settings import Settings
+from worker.core.features import Selector, overridden
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import (
     Chosen,
@@ -17,8 +18,6 @@ from worker.core.selection.sampling import (
 )
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.core.storage.keys import Keys
-from worker.features.late_feedback.pending import MAX_PENDING, encode_member
-from worker.features.sessions.conversations import gather, session_limits
 
 
 class Tally(NamedTuple):
@@ -101,12 +100,18 @@ class Plan:
 class Planner:
     """Plans under one configuration; threads may share it."""
 
-    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler) -> None:
-        """Keep the compiled rules."""
+    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler, selectors: Sequence[Selector] = ()) -> None:
+        """Keep the compiled rules, and the features that take part."""
         self._settings = settings
         self._keys = keys
         self.sampler = sampler
+        self.selectors = selectors
         self._factory = EvaluationFactory(sampler.graders)
+        self._gather = next(iter(overridden(selectors, "gather")), None)
+        self._keep_feedback = next(iter(overridden(selectors, "feedback")), None)
+        self._limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
+        for selector in selectors:
+            self._limits |= selector.limits()
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry.
@@ -173,17 +178,17 @@ class Planner:
                 "payload": plan.writer.trace(entry.trace) if chosen else 0,
                 "evaluations": plan.writer.evaluations(chosen, entry.trace),
                 "shed": dict(shed_models),
-                "session": gather(plan.writer, self._keys, entry, sampling.of_session),
+                "session": self._gather(plan.writer, entry, sampling.of_session)
+                if sampling.of_session and self._gather is not None
+                else None,
             }
         )
 
     def _feedback(self, plan: Plan, entry: FeedbackEntry) -> None:
-        if entry.feedback.score < 0 and self.sampler.judges_negative_feedback:
-            plan.pending_feedback.append(
-                {"id": entry.entry_id, "member": encode_member(entry.entry_id, entry.feedback)}
-            )
+        member = None if self._keep_feedback is None else self._keep_feedback(entry)
+        if member is not None:
+            plan.pending_feedback.append({"id": entry.entry_id, "member": member})
         else:
-            # Feedback that no rule asks for would make every pass over the stream longer.
             outcome = "no_rule" if entry.feedback.score < 0 else "not_negative"
             plan.feedback.setdefault(outcome, []).append(entry.entry_id)
 
@@ -201,13 +206,11 @@ class Planner:
             ],
             "feedback": plan.feedback,
             "pending_feedback": plan.pending_feedback,
-            "max_pending": MAX_PENDING,
-            "feedback_wait_ms": int(self._settings.late_feedback_wait * 1000),
             "gone": plan.gone,
             "traces": plan.chosen,
             "reports": plan.reported,
             "producers": list(plan.producers.values()),
-            "sessions": session_limits(self._settings),
             "first": plan.first,
             "last": plan.last,
+            **self._limits,
         }

@@ -15,20 +15,17 @@ from judges.core.backoff import backoff_s
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price, Spent
-from judges.core.verdict import Assessment, Verdict, with_said
-from judges.features.python.protocol import class_name
+from judges.core.verdict import Assessment, Verdict, class_name, with_said
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.redaction import Redaction, UserKeys, hashed_user
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
+from worker.core.features import Feature, Parts, built, installed
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 from worker.core.selection.sampling import Sampler
 from worker.core.storage.client import StoreError
-from worker.features.budgets.reservations import Budgets
-from worker.features.cascades.choosing import Cascades
-from worker.features.panels.panels import Panels, PanelVotes
-from worker.features.repeats.choosing import Repeats
+from worker.core.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.judging")
 _MAX_GROUP: Final = 128
@@ -160,7 +157,8 @@ class _BatchRun(NamedTuple):
     tries: Mapping[str, Spent]
     ended: Callable[[], None]
     count_outcome: Callable[[str, Spent, Spent], None]
-    votes: PanelVotes
+    # What each assessor has read for the batch.
+    prepared: Sequence[object]
     # The key of the hash of end users' ids; empty where no trace names one.
     user_key: str
     # None for panels, judges in Python, and models that are not configured here.
@@ -252,8 +250,9 @@ class BatchEvaluator:
         *,
         graders: Graders,
         sampler: Sampler,
-        refused: Callable[[str], object] = lambda _budget: None,
+        metrics: Metrics | None = None,
         slots: Mapping[str, asyncio.Semaphore] | None = None,
+        features: Sequence[Feature] | None = None,
     ) -> None:
         """Prepare.
 
@@ -264,9 +263,10 @@ class BatchEvaluator:
             ledger: Where verdicts are written.
             graders: What judges with which model.
             sampler: Knows the rules.
-            refused: Called with the name of a budget that refuses a call.
+            metrics: Where features count; None counts nothing.
             slots: Those of ``code_slots``, where several evaluators share the process; then they share models and
                 judges too, which whoever made them closes.
+            features: What is between an evaluation and its verdict; by default what is installed.
         """
         self._settings = settings
         self._closes = slots is None
@@ -276,14 +276,14 @@ class BatchEvaluator:
         self._redaction = Redaction.of(settings.redact)
         self._graders = graders
         self._sampler = sampler
-        self._panels = Panels(ledger, settings)
         self._tags = settings.verdict_tags
-        # Keys of users, factors and budgets are those of the installation, and not of a shard.
-        first = ledger.store.first
-        self._user_keys = UserKeys(settings, first)
-        self._repeats = Repeats(settings, sampler)
-        self._cascades = Cascades(settings, first, sampler)
-        self._budgets = Budgets(settings, first, sampler, refused)
+        # Keys of users are those of the installation, and not of a shard.
+        self._user_keys = UserKeys(settings, ledger.store.first)
+        features = installed() if features is None else features
+        parts = Parts(settings, metrics, ledger, sampler)
+        self._assessors = built((one.assess for one in features), parts)
+        self._wrappers = built((one.wrap_model for one in features), parts)
+        self._followers = built((one.after_verdict for one in features), parts)
         self._code_slots = code_slots(graders) if slots is None else slots
 
     async def run(
@@ -310,14 +310,15 @@ class BatchEvaluator:
             # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
             known = self._user_keys.known
             user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
-        await self._cascades.refresh()
-        votes = await self._panels.collect(batch)
+        for follower in self._followers:
+            await follower.refresh()
+        prepared = [await assessor.prepare(batch) for assessor in self._assessors]
         # The name in the settings may mean another judge model by now.
         candidates = (self._models.get(batch.model), *self._models.values())
         model = next((one for one in candidates if one and one.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
         price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
-        this = _BatchRun(batch, tries, ended, count_outcome, votes, user_key, model, price)
+        this = _BatchRun(batch, tries, ended, count_outcome, prepared, user_key, model, price)
         wanted = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -336,7 +337,8 @@ class BatchEvaluator:
         """Write the verdicts that are ready, and close connections and judges."""
         await self._recorder.drain()
         self._recorder.close()
-        await self._budgets.aclose()
+        for wrapper in self._wrappers:
+            await wrapper.aclose()
         if self._closes:
             await close_all(self._models, self._judges)
 
@@ -383,10 +385,12 @@ class BatchEvaluator:
         try:
             verdict, spent = build(assessment)
             if assessment.is_final:
-                again = self._repeats.of(verdict, item, evaluation)
-                verdict, second = self._cascades.of(verdict, item, evaluation)
+                batches: list[Batch] = []
+                for follower in self._followers:
+                    verdict, further = follower.choose(verdict, item, evaluation)
+                    batches.extend(further)
                 finished = Finished.of(
-                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=[*again, *second]
+                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=batches
                 )
                 _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.record(finished))
                 this.count_outcome(verdict.outcome, earlier, spent)
@@ -409,8 +413,9 @@ class BatchEvaluator:
             note = "this worker does not have this version of the judge, or not its model"
             return Assessment("unscored", "unknown_judge_version", note=note)
         try:
-            if evaluation.members:
-                return this.votes.assess(self._graders.panels[judge_model], judge, evaluation)
+            for assessor, prepared in zip(self._assessors, this.prepared, strict=True):
+                if (assessment := assessor.assess(prepared, judge, evaluation, judge_model)) is not None:
+                    return assessment
             if not self._sampler.allows(item.trace, judge_model):
                 # The evaluation was chosen before the rule came, or under other rules.
                 note = "a rule keeps this trace to other models (egress)"
@@ -418,9 +423,11 @@ class BatchEvaluator:
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
             tools = self._sampler.context_tools(item.trace)
-            if self._settings.budgets and this.model is not None:
-                # The rules match the published trace, not the redacted one.
-                this = this._replace(model=self._budgets.model(this.model, item.trace, evaluation))
+            if (model := this.model) is not None:
+                for wrapper in self._wrappers:
+                    # The rules match the published trace, not the redacted one.
+                    model = wrapper.wrap(model, item.trace, evaluation)
+                this = this._replace(model=model) if self._wrappers else this
             return await self._evaluate(this, judge, trace, evaluation, tools)
         except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
             return _internal_error(evaluation, error)

@@ -5,11 +5,9 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from worker.base.accounting.accounting import forget_producers
-from worker.base.dead_letters.store import prune
 from worker.core.config.settings import Settings
 from worker.core.queue.leases import LEASE_MS
 from worker.core.storage.client import Store, StoreError, retire
@@ -20,12 +18,32 @@ from worker.core.telemetry.heartbeat import Heartbeat
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
+PRODUCER_SILENCE_S: Final = 2 * 86_400
+_ATTEMPTS: Final = 20
+# Producers read at once: Redis serves no other client meanwhile.
+_PRODUCERS_AT_ONCE: Final = 1_000
 _INTERVAL_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
 # A clock that goes back by less was adjusted, and not set.
 _SET_BACK_MS: Final = 1_000
 # One of the workers measures the mean entry size each second: Redis reads all entries for it.
 _MEAN_AGE_MS: Final = 900
+
+
+def forget_producers(store: Store) -> int:
+    """Remove the keys of producers that are gone, and account for their remainders; return how many.
+
+    At most a thousand per call; the next call continues. Any number of workers may call it at once; it can be repeated.
+    """
+    keys = store.keys
+    silence_ms = PRODUCER_SILENCE_S * 1000
+    before_ms = store.now_ms() - silence_ms
+    silent = store.call(lambda client: client.zrangebyscore(keys.producers, "-inf", before_ms, 0, _PRODUCERS_AT_ONCE))
+    if not silent:
+        return 0
+    fixed = (keys.producers, keys.traces, keys.account_now(), keys.account_all)
+    names = (*fixed, *(keys.producer(raw.decode()) for raw in silent))
+    return int(store.run("forget_producers", names, (INGEST_GROUP, silence_ms, *silent)))
 
 
 class BacklogGauges:
@@ -111,11 +129,12 @@ class Maintenance(ServiceThread):
         backpressure: Backpressure,
         heartbeat: Heartbeat,
         gauges: BacklogGauges | None = None,
+        chores: Sequence[Callable[[], None]] = (),
     ) -> None:
         """Prepare the thread.
 
         ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` are those of all
-        shards, where this worker serves several.
+        shards, where this worker serves several; ``chores`` run once a minute.
         """
         super().__init__("maintenance")
         self._settings = settings
@@ -127,6 +146,7 @@ class Maintenance(ServiceThread):
         self._heartbeat = heartbeat
         self._backpressure = backpressure
         self._gauges = gauges or BacklogGauges(settings, metrics)
+        self._chores = chores
         self._prune_at = 0.0
 
     def run_once(self) -> None:
@@ -168,7 +188,7 @@ class Maintenance(ServiceThread):
         return ended
 
     def _prune(self) -> None:
-        """Once a minute: remove dead consumers and producers, and cut the dead letters to their caps."""
+        """Once a minute: remove dead consumers and producers, and do the chores of features."""
         if time.monotonic() < self._prune_at:
             return
         self._prune_at = time.monotonic() + _PRUNE_INTERVAL_S
@@ -176,4 +196,5 @@ class Maintenance(ServiceThread):
         for stream, group in ((keys.traces, INGEST_GROUP), *((keys.verdicts, group) for group in self._groups)):
             retire(self._store, stream, group)
         forget_producers(self._store)
-        self._metrics.dead_cut_off.inc(prune(self._store, self._settings))
+        for chore in self._chores:
+            chore()

@@ -13,27 +13,26 @@ from prometheus_client import disable_created_metrics
 
 from judges.endpoints.client import LimitedModel, Retries
 from judges.endpoints.limiter import EndpointLimiter
-from judges.features.python.protocol import withhold
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
-from worker.base.monitor.sums import QualitySums, ShardSums
 from worker.core.config.graders import CODE, Graders, queue_label
-from worker.core.config.reading import named_variables, place_of, redis_fix
+from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.registry import enabled
+from worker.core.features import installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
 from worker.core.runtime.shard import Shard, Shared
 from worker.core.storage.client import LayoutError, StoreError, make_stores
-from worker.core.storage.keys import MONITOR_GROUP, Keys
+from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
-from worker.core.telemetry.calls import CallMetrics, measure_python
+from worker.core.telemetry.calls import CallMetrics
 from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.core.telemetry.http_server import HttpServer
 from worker.core.telemetry.metrics import Metrics
-from worker.core.telemetry.service import OUTAGE, LoopEndedError, ServiceThread, stop_threads
+from worker.core.telemetry.service import OUTAGE, LoopEndedError, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0
@@ -80,8 +79,9 @@ class Runtime:
         self._readiness = Readiness()
         self._http_server = HttpServer.of(settings, os.environ, self.metrics.registry, self._readiness)
         judges = configured(settings.judges)
-        withhold(*named_variables(settings))
-        measure_python(judges.values(), self.metrics)
+        for feature in installed():
+            if feature.prepare is not None:
+                feature.prepare(settings, judges, self.metrics)
         self._graders = Graders(settings, judges)
         for judge, judge_model in self._graders.outvoted:
             self.metrics.panel_member.labels(judge, judge_model).set(1)
@@ -106,16 +106,14 @@ class Runtime:
             number: Shard(self._shared, self.stores[number], partial(send, number)) for number in settings.served
         }
         # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
-        self._monitors: list[ServiceThread] = []
-        if MONITOR_GROUP in exporters and self._shared.has("monitor"):
-            sums = QualitySums(settings, self.stores[0], self.metrics)
-            self._monitors = [sums, *(ShardSums(store, sums) for store in self.stores[1:])]
-            for thread, store in zip(self._monitors, self.stores, strict=True):
-                # Without the first shard nothing can be added, and another one that is away holds up nothing.
-                is_first = store is store.first
-                self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.shard)
-            if 0 in self.shards:
-                self._readiness.add_flow(monitor_flow())
+        factories = (feature.process_threads for feature in installed() if feature.process_threads is not None)
+        self._monitors = [thread for make in factories for thread in make(settings, self.metrics, self.stores)]
+        for thread, store in zip(self._monitors, self.stores, strict=False):
+            # Without the first shard nothing can be added, and another one that is away holds up nothing.
+            is_first = store is store.first
+            self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.shard)
+        if self._monitors and 0 in self.shards:
+            self._readiness.add_flow(monitor_flow())
         self._readiness.publish(self.metrics.ready)
 
     @property

@@ -10,10 +10,9 @@ import structlog
 
 from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
-from worker.base.dead_letters.retry import AutoRetry
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Settings
-from worker.core.export.registry import Enabled
+from worker.core.features import Exporter, Parts, ShardParts, built, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.judging.consumer import JudgingConsumer, Serves, Sweeper
@@ -29,8 +28,6 @@ from worker.core.telemetry.health import Readiness, flows
 from worker.core.telemetry.heartbeat import Heartbeat
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import EventLoopThread, ServiceThread, stop_threads
-from worker.features.late_feedback.search import LateFeedbackPasses
-from worker.features.sessions.conversations import SessionPasses, SessionSelector
 
 log = structlog.get_logger("tracejudge.worker")
 
@@ -48,7 +45,7 @@ class Shared:
         graders: Graders,
         limits: Mapping[str, Limits],
         readiness: Readiness,
-        exporters: Mapping[str, Enabled],
+        exporters: Mapping[str, Exporter],
         serves: Serves,
     ) -> None:
         """Keep them; ``exporters`` are those of all workers, ``serves`` says whether a queue is consumed now."""
@@ -95,7 +92,7 @@ class Shard:
                 *(settings, shared.judges, shared.models, ledger),
                 graders=graders,
                 sampler=sampler,
-                refused=lambda budget: metrics.budget_refused.labels(budget).inc(),
+                metrics=metrics,
                 slots=shared.code_slots,
             ),
             ledger,
@@ -119,29 +116,42 @@ class Shard:
             backpressure=self._backpressure,
             heartbeat=heartbeat,
             gauges=shared.gauges,
+            chores=[
+                chore
+                for feature in installed()
+                if feature.chores is not None
+                for chore in feature.chores(settings, metrics, store)
+            ],
         )
+        selectors = built((feature.select for feature in installed()), Parts(settings, metrics, ledger, sampler))
+        planner = Planner(settings, store.keys, sampler, selectors)
+        parts = ShardParts(
+            settings=settings,
+            metrics=metrics,
+            judges=shared.judges,
+            graders=graders,
+            store=store,
+            sampler=sampler,
+            planner=planner,
+            notifier=self._notifier,
+            pressure=self._backpressure,
+            judging=self.judging,
+        )
+        factories = (feature.threads for feature in installed() if feature.threads is not None)
+        made = [thread for threads in factories for thread in threads(parts)]
         self._ingest: list[ServiceThread] = []
         if shared.has("ingest"):
-            planner = Planner(settings, store.keys, sampler)
-            for kind in (IngestConsumer, LateFeedbackPasses):
-                parts = settings, store, metrics
-                self._ingest.append(kind(*parts, planner=planner, notifier=self._notifier, pressure=self._backpressure))
-            selector = SessionSelector(settings, store, shared.judges, graders)
-            self._ingest.append(
-                SessionPasses(*parts, selector=selector, notifier=self._notifier, pressure=self._backpressure)
+            ingest = IngestConsumer(
+                *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure
             )
+            self._ingest = [ingest, *(thread for thread in made if thread.role == "ingest")]
         self._notifiers = [self._notifier] if shared.has("ingest") or shared.has("judge") else []
         self._sweepers: list[ServiceThread] = []
         if shared.has("judge"):
-            auto_retry = AutoRetry(
-                *(settings, store),
-                healthy=self.judging.healthy_models,
-                probed=self.judging.models_to_probe,
-                sampler=sampler,
-            )
-            self._sweepers = [Sweeper(settings, store, self.judging, self._notifier, heartbeat), auto_retry]
-        made = [one for one in shared.exporters.values() if shared.has(one.role) and one.role != "monitor"]
-        self.exporters = [exporter.make(settings, store, metrics) for exporter in made]
+            sweeper = Sweeper(settings, store, self.judging, self._notifier, heartbeat)
+            self._sweepers = [sweeper, *(thread for thread in made if thread.role == "judge")]
+        own = [one for one in shared.exporters.values() if shared.has(one.role) and one.role != "monitor"]
+        self.exporters = [exporter.make(settings, store, metrics) for exporter in own]
         readiness, number = shared.readiness, store.shard
         for thread in (*self._ingest, *self._sweepers, *self.exporters):
             readiness.watch(thread.name, thread.role, thread, number)

@@ -1,14 +1,10 @@
-"""Metrics of the calls to judge models, and of evaluations by judges in Python."""
+"""Metrics of the calls to judge models."""
 
-from collections.abc import Iterable
 from functools import cache, partial
 
-from judges.core.judge import Judge
 from judges.core.model import REPLY_FIELDS
 from judges.endpoints.client import CallObserver, Direction
 from judges.endpoints.limiter import EndpointLimiter
-from judges.features.python.runner import observe
-from worker.core.config.graders import CODE
 from worker.core.telemetry.metrics import Metrics
 
 
@@ -42,25 +38,3 @@ class CallMetrics(CallObserver):
     def dropped(self, field: str) -> None:
         """Count a field of a reply that was out of bounds."""
         self._metrics.reply_invalid.labels(self._judge_model, field).inc()
-
-
-def measure_python(judges: Iterable[Judge], metrics: Metrics) -> None:
-    """Measure the evaluations of judges in Python as calls of the judge model ``code``."""
-    for judge in judges:
-        if judge.run is not None:
-            observe(judge, _PythonCalls(metrics))
-
-
-class _PythonCalls:
-    """Observes a judge in Python; waiting for a process is no part of a call."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._in_flight = metrics.in_flight.labels(CODE.judge_model)
-        self._durations = cache(partial(metrics.request_duration.labels, CODE.judge_model))
-
-    def begins(self) -> None:
-        self._in_flight.inc()
-
-    def ends(self, status: str, took_s: float) -> None:
-        self._in_flight.dec()
-        self._durations(status).observe(took_s)

@@ -119,7 +119,7 @@ class Budgets:
         self._concerned: dict[tuple[str, str, tuple[str, ...]], tuple[_Concern, ...]] = {}
         self._scripts = _ScriptGroups(store)
 
-    def model(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
+    def wrap(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
         """Return a model whose calls for one evaluation are paid by its budgets; the same model where there are none.
 
         ``trace`` is the trace as it was published, which the rules match.

@@ -91,7 +91,7 @@ class Cascades:
         except StoreError as error:
             log.warning("factors of cascades not readable", error=str(error))
 
-    def of(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> tuple[Verdict, list[Batch]]:
+    def choose(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> tuple[Verdict, list[Batch]]:
         """Return a verdict with its part in a cascade, and the batch of its second judging if one is chosen."""
         pair = self._pairs.get((evaluation.judge, verdict.judge_model))
         if pair is None or evaluation.origin != "live" or evaluation.members or evaluation.cascade is not None:

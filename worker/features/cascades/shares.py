@@ -22,6 +22,7 @@ from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.second_verdicts import step_of
 from worker.base.monitor.series import DAY_S, HOUR_S
 from worker.core.config.settings import NANO, Cascade, Settings
 from worker.core.queue.batch import CascadeStep
@@ -175,15 +176,6 @@ def read_factors(store: Store) -> dict[str, float]:
     """Read the factors of all cascades by ``factor_field``, and rates by ``rate_field``."""
     found = store.call(lambda client: client.hgetall(store.keys.cascades))
     return {field.decode(): float(factor) for field, factor in found.items()}
-
-
-def step_of(verdict: Verdict) -> CascadeStep | None:
-    """Return the part of a verdict of live traffic in a cascade, None where it has none."""
-    known = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
-    try:
-        return None if known is None else msgspec.convert(known, CascadeStep)
-    except msgspec.ValidationError:
-        return None
 
 
 def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:

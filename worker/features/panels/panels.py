@@ -44,7 +44,7 @@ class PanelVotes(NamedTuple):
     given_up: Mapping[str, Reason] = {}
     wait_s: float | None = _MIN_WAIT_S
 
-    def assess(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
+    def combined(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
         """Combine the members' assessments; a passing reason while a member that counts has not ended."""
         missing = [member for member in evaluation.members if member.id not in self.found]
         if not missing or self.wait_s is None:
@@ -63,15 +63,21 @@ class PanelVotes(NamedTuple):
 
 
 class Panels:
-    """Reads the verdicts of panel members for one process."""
+    """Assesses the evaluations of panels, for one process."""
 
-    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+    def __init__(self, ledger: Ledger, settings: Settings, graders: Mapping[str, Grader]) -> None:
+        """Keep the graders of panels by the judge model that stands for them."""
         self._ledger = ledger
+        self._graders = graders
         self._dead_letters = DeadLetterStore(ledger.store)
         # By then the last try of the last member must have ended, and be known.
         self._max_age_s = settings.give_up_after + settings.evaluation_timeout + _MAX_WAIT_S
 
-    async def collect(self, batch: Batch) -> PanelVotes:
+    def assess(self, votes: PanelVotes, judge: Judge, evaluation: Evaluation, judge_model: str) -> Assessment | None:
+        """Combine the votes on an evaluation of a panel; None for every other evaluation."""
+        return votes.combined(self._graders[judge_model], judge, evaluation) if evaluation.members else None
+
+    async def prepare(self, batch: Batch) -> PanelVotes:
         """Read the verdicts of all members that the panels of a batch wait for."""
         members = {
             member.id: evaluation.period

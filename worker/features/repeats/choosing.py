@@ -28,8 +28,11 @@ class Repeats:
         self._outvoted = sampler.graders.outvoted
         self._highest = max((rule.repeat for rule in settings.rules), default=0.0)
 
-    def of(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> list[Batch]:
-        """Return the batches that judge the trace of a final verdict again, one evaluation each.
+    async def refresh(self) -> None:
+        """Nothing is read: what is repeated depends on the verdict alone."""
+
+    def choose(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> tuple[Verdict, list[Batch]]:
+        """Return the verdict, and the batches that judge its trace again, one evaluation each.
 
         Only single judgings of live traffic that passed or failed are repeated. Judges in code answer the same again.
         Combined verdicts are not confirmed, as several models have given them; their members count for the flip ratio.
@@ -46,12 +49,12 @@ class Repeats:
         place = position(evaluation.id, _KEY)
         # Before the rules are matched: nearly all verdicts end here.
         if not (passed and is_judged and (is_failure or place < self._highest)):
-            return []
+            return verdict, []
         rules = self._sampler.asking(item.trace, evaluation.judge, verdict.judge_model)
         share = max((rule.repeat for rule in rules), default=0.0)
         is_drawn = place < share
         if not (is_drawn or is_failure):
-            return []
+            return verdict, []
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
         graders, found = self._sampler.graders, []
@@ -79,4 +82,4 @@ class Repeats:
             batch_id = fresh_id(grader.judge_model, created_at)
             items = (structs.replace(item, evaluations=(again,)),)
             found.append(Batch(again.batch_version, batch_id, grader.name, grader.judge_model, created_at, items))
-        return found
+        return verdict, found

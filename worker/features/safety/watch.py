@@ -20,6 +20,7 @@ from judges.registry import configured
 from worker.base.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.second_verdicts import failures_of, first_of, step_of
 from worker.base.monitor.series import (
     DAY_S,
     FINE_DAYS,
@@ -37,8 +38,6 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
-from worker.features.cascades.shares import step_of
-from worker.features.repeats.flips import failures_of, first_of
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 log = structlog.get_logger("tracejudge.monitor")

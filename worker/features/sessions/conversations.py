@@ -109,13 +109,16 @@ def session_id_of(trace: Trace, replay: str = "") -> str:
 
 def gather(
     writer: BatchWriter, keys: Keys, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
-) -> dict[str, object] | None:
-    """Add a trace of a conversation to a script's plan, and return its part of the plan; None without choices."""
-    if not choices:
-        return None
+) -> dict[str, object]:
+    """Add a trace of a conversation to a script's plan, and return its part of the plan.
+
+    The part of a replay names the conversation of live traffic too.
+    """
     session = session_id_of(entry.trace, replay)
     trace = GatheredTrace(entry.entry_id, choices, part(entry.trace), "replay" if replay else "live")
+    of_replay = {"live": writer.key(keys.session(session_id_of(entry.trace)))} if replay else {}
     return {
+        **of_replay,
         "key": writer.key(keys.session(session)),
         "member": session,
         "publication": hashlib.blake2b(publication_parts(entry), digest_size=8).hexdigest(),

@@ -1,0 +1,227 @@
+"""What a feature, or a part of base, adds to the worker: one frozen ``Feature`` each.
+
+The core imports none of them. ``worker/installed.py`` lists their modules, and the runtime builds lists of hooks from
+them. A hook is a factory: it gets parts of the worker and returns the object that works, or None if the configuration
+does not need it. Factories run once at the start, so a hook that is not needed costs a trace nothing.
+
+What counts or finishes (threads, chores) is built whenever the feature is installed, because verdicts of an earlier
+configuration may be under way. What is on the way of a trace is built only if the configuration uses it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from judges.core.judge import Judge
+    from judges.core.model import ChatModel
+    from judges.core.verdict import Assessment, Verdict
+    from tracejudge import Trace
+    from worker.core.config.graders import Graders
+    from worker.core.config.settings import Settings
+    from worker.core.export.consumer import ExportConsumer
+    from worker.core.ingest.consumer import Answer
+    from worker.core.ingest.plan import Plan, Planner
+    from worker.core.judging.consumer import JudgingConsumer
+    from worker.core.queue.batch import Batch, Evaluation, Item
+    from worker.core.queue.ledger import Ledger
+    from worker.core.queue.notify import Notifier
+    from worker.core.selection.batch_writer import BatchWriter
+    from worker.core.selection.sampling import Choice, Sampler
+    from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
+    from worker.core.storage.client import Store
+    from worker.core.telemetry.backlog import Backpressure
+    from worker.core.telemetry.metrics import Metrics
+    from worker.core.telemetry.service import ServiceThread
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What chooses and judges for one Redis server, for hooks on the way of a trace.
+
+    Attributes:
+        settings: The configuration.
+        metrics: None if nothing is counted, as in an offline evaluation.
+        ledger: The ledger, and with it the server.
+        sampler: The rules, and through them judges and models.
+    """
+
+    settings: "Settings"
+    metrics: "Metrics | None"
+    ledger: "Ledger"
+    sampler: "Sampler"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardParts:
+    """The parts of a worker for one Redis server, for hooks with threads.
+
+    Attributes:
+        settings: The configuration.
+        metrics: The metrics of the process.
+        judges: The judges by name.
+        graders: Which judge is asked of which model.
+        store: The server.
+        sampler: The rules.
+        planner: Chooses evaluations for traces.
+        notifier: Notifies workers of batches.
+        pressure: How much waits, and what is shed.
+        judging: Judges the batches of this server.
+    """
+
+    settings: "Settings"
+    metrics: "Metrics"
+    judges: "Mapping[str, Judge]"
+    graders: "Graders"
+    store: "Store"
+    sampler: "Sampler"
+    planner: "Planner"
+    notifier: "Notifier"
+    pressure: "Backpressure"
+    judging: "JudgingConsumer"
+
+
+class Selector:
+    """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
+
+    An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``gather``
+    and ``feedback`` must not raise for any trace.
+    """
+
+    def before_read(self) -> None:
+        """Prepare for a read; called in the ingest thread, may ask Redis.
+
+        Raises:
+            StoreError: Redis does not answer.
+        """
+
+    def limits(self) -> "Mapping[str, object]":
+        """Return what script `choose` needs to know, once."""
+        return {}
+
+    def gather(
+        self, writer: "BatchWriter", entry: "TraceEntry", choices: "tuple[Choice, ...]", replay: str = ""
+    ) -> "Mapping[str, object] | None":
+        """Return the part of a conversation in the plan for script `choose`; None if there is none."""
+
+    def feedback(self, entry: "FeedbackEntry") -> str | None:
+        """Return late feedback as it is kept until its trace is searched; None if nobody asks for it."""
+
+    def after_read(self, plan: "Plan", answer: "Answer") -> None:
+        """Note what took effect; called in the ingest thread when the script has answered."""
+
+    def close(self) -> None:
+        """Write what is left; called when the ingest thread has ended."""
+
+
+def overridden(selectors: "Sequence[Selector]", name: str) -> "tuple[Callable[..., Any], ...]":
+    """Return the bound methods of those selectors that override a method."""
+    return tuple(getattr(one, name) for one in selectors if getattr(type(one), name) is not getattr(Selector, name))
+
+
+class Assessor(Protocol):
+    """Answers evaluations in place of a judge model."""
+
+    async def prepare(self, batch: "Batch") -> object:
+        """Read what the evaluations of a batch need; called in the event loop, handles ``StoreError`` itself."""
+
+    def assess(self, prepared: Any, judge: "Judge", evaluation: "Evaluation", judge_model: str) -> "Assessment | None":
+        """Return the assessment, None for an evaluation of others; without I/O. An exception is `internal_error`."""
+
+
+class ModelWrapper(Protocol):
+    """Stands between an evaluation and its model."""
+
+    def wrap(self, model: "ChatModel", trace: "Trace", evaluation: "Evaluation") -> "ChatModel":
+        """Return the model that the evaluation asks; ``trace`` is as published. An exception is `internal_error`."""
+
+    async def aclose(self) -> None:
+        """End before the connections of models are closed."""
+
+
+class Follower(Protocol):
+    """Adds batches in the step that writes a verdict."""
+
+    async def refresh(self) -> None:
+        """Read what choices depend on, before a batch; called in the event loop, handles ``StoreError`` itself."""
+
+    def choose(self, verdict: "Verdict", item: "Item", evaluation: "Evaluation") -> "tuple[Verdict, Sequence[Batch]]":
+        """Return the verdict, which may have further details, and the batches that follow from it.
+
+        Called in the event loop for every final verdict, without I/O. An exception is `internal_error`: the verdict is
+        not written, and the evaluation is judged and paid again.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """A consumer group of the outbox.
+
+    Attributes:
+        role: The role of the worker that runs it.
+        make: Makes the thread that exports.
+        checks: What `tracejudge doctor` checks.
+        keeps: Which data of exported verdicts `tracejudge forget` cannot erase, for its output; None if there is none.
+    """
+
+    role: str
+    make: "Callable[[Settings, Store, Metrics], ExportConsumer]"
+    checks: "Callable[[Settings], Sequence[Any]]" = lambda _: ()
+    keeps: "Callable[[Settings], str | None]" = lambda _: None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    """What one folder adds; everything is optional.
+
+    Attributes:
+        name: The name of the folder.
+        exporters: Exporters by the name of their consumer group.
+        prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
+        threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
+        process_threads: Threads of a process, with all its servers; they stop after the servers' own.
+        chores: Functions that run once a minute for one server.
+        counters: Counters of verdicts in the monitor; called with its parts. A counter must accept every verdict.
+        watches: Watches of the active monitor, in the order in which they run.
+        select: Takes part in reading the stream.
+        assess: Answers evaluations in place of a model.
+        wrap_model: Stands between an evaluation and its model.
+        after_verdict: Adds batches in the step that writes a verdict.
+    """
+
+    name: str
+    exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
+    prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
+    threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None
+    chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
+    counters: Callable[[Any], Sequence[Any]] | None = None
+    watches: Callable[[Any], Sequence[Any]] | None = None
+    select: Callable[[Parts], Selector | None] | None = None
+    assess: Callable[[Parts], Assessor | None] | None = None
+    wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
+    after_verdict: Callable[[Parts], Follower | None] | None = None
+
+
+@cache
+def installed() -> tuple[Feature, ...]:
+    """Import the features whose folders exist, in the order in which their hooks run.
+
+    Raises:
+        ImportError: A folder exists, and its module cannot be imported.
+    """
+    modules = import_module("worker.installed").MODULES
+    found = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
+    return tuple(import_module(name).FEATURE for name in found)
+
+
+def built(factories: Iterable[Callable[[P], T | None] | None], parts: P) -> tuple[T, ...]:
+    """Call the factories that exist; return what they made."""
+    made = (factory(parts) for factory in factories if factory is not None)
+    return tuple(hook for hook in made if hook is not None)

@@ -1,0 +1,1 @@
+"""Judges in Python: what the worker does for them beside judging."""
