@@ -17,6 +17,7 @@ from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS
 from tracejudge.delivery import buffer
 from worker.base.monitor.sums import QualitySums
 from worker.base.otlp.receiver import OtlpExporter
+from worker.core.export.consumer import ExportConsumer
 from worker.core.export.prometheus import PrometheusExporter
 from worker.core.selection.stream_entry import InvalidReason
 from worker.core.telemetry.metrics import (
@@ -25,7 +26,7 @@ from worker.core.telemetry.metrics import (
     LATE_FEEDBACK_OUTCOMES,
     SESSION_OUTCOMES,
 )
-from worker.features.receivers.feature import RECEIVERS
+from worker.features.receivers.kinds import RECEIVERS
 
 __all__ = ["page", "problems"]
 
@@ -148,7 +149,7 @@ def _producer_reasons() -> dict[str, str]:
 
 
 def _export_reasons() -> set[str]:
-    exporters = (PrometheusExporter, QualitySums, OtlpExporter, *RECEIVERS.values())
+    exporters: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter, *RECEIVERS.values())
     return {reason for exporter in exporters for reason in exporter.drop_reasons}
 
 

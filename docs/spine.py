@@ -14,8 +14,8 @@ else can be read when it is needed.
 
 `worker/core` is the way of a trace from the stream to its verdict. It imports nothing of `worker/base` (what every
 installation has: exports, the monitor, dead letters, commands) and nothing of `worker/features` (what can be removed).
-Both reach the core through one object each, a `Feature` (`worker/core/features.py`), and `worker/installed.py` lists
-them in the order in which their hooks run. A hook that a configuration does not need is not built.
+Both reach the core through a `Feature` each (`worker/core/features.py`); `worker/installed.py` lists them in the order
+in which their hooks run. A hook that a configuration does not need is not built.
 
 ## One trace in ten sentences
 
@@ -32,10 +32,9 @@ sweeper looks every second for leases that ended and for batches that nobody was
 
 - **A message may be lost**, doubled or late: it carries no work. The lease decides who judges, the ledger decides what
   counts, and the sweeper sends another message within a second.
-- **A worker may die at any line.** Whatever it held in Redis is under a lease of 15 seconds; whatever it held in memory
-  is judged again under the same id. A call that was answered and not yet written is paid twice and counted once.
-- **Every script can be repeated**: what took effect once does not take effect twice. So a lost reply is answered by
-  running the script again.
+- **A worker may die at any line.** What it held in Redis is under a lease of 15 seconds; what it held in memory is
+  judged again under the same id. A call that was answered and not written is paid twice and counted once.
+- **Every script can be repeated**: what took effect once does not take effect twice. After a lost reply it runs again.
 
 ## Files in reading order
 

@@ -24,7 +24,8 @@ from tracejudge.model import (
 from worker.base.delivery.settings import KINDS
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.settings import Settings
-from worker.features.receivers.feature import RECEIVERS
+from worker.core.export.consumer import ExportConsumer
+from worker.features.receivers.kinds import RECEIVERS
 
 __all__ = ["receivers_page", "traces_page"]
 
@@ -97,7 +98,7 @@ def traces_page() -> str:
 def receivers_page(fields: Rows) -> str:
     """Write the page on receivers; ``fields`` lists the keys of a class, as on the page on configuration."""
     parts = [_RECEIVERS]
-    exporters = {OtlpExporter.kind: OtlpExporter, **RECEIVERS}
+    exporters: dict[str, type[ExportConsumer]] = {OtlpExporter.kind: OtlpExporter, **RECEIVERS}
     for kind, struct in KINDS.items():
         module = sys.modules[exporters[kind].__module__]
         about = (inspect.getdoc(struct) or "").split("\nAttributes:")[0].strip()

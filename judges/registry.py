@@ -67,7 +67,7 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
         if name in from_distributions or (name in taken and table.get("based_on") != name):
             owner = "a built-in judge" if name in taken else "a judge that an installed distribution brings"
             raise DefinitionError(kind_of(table), f"{name} is the name of {owner}; give this one a name of its own")
-    return MappingProxyType(
+    judges: Mapping[str, Judge] = MappingProxyType(
         {
             **{
                 name: judge.configured(tables[name]) if name in tables and name not in definitions else judge
@@ -77,6 +77,10 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
             **{name: define(name, table) for name, table in definitions.items()},
         }
     )
+    if any(judge.exploration is not None for judge in judges.values()):
+        # Now, and not when the first trace is judged.
+        import_module("judges.agent.loop")
+    return judges
 
 
 class Place(NamedTuple):

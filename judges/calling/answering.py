@@ -4,10 +4,11 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from judges.agent.conversation import ExplorationStats
-from judges.agent.loop import AgentLoop
 from judges.core.decision import Decision, Problem
 from judges.core.judge import Answer, Answered
 from judges.core.prompt import Prompt, render, texts_of
@@ -29,6 +30,17 @@ from judges.requests.request import (
     offload_if_large,
     repair,
 )
+
+if TYPE_CHECKING:
+    from judges.agent.conversation import ExplorationStats
+    from judges.agent.loop import AgentLoop
+
+
+@cache
+def agent() -> ModuleType:
+    """Import the loop in which a model reads a trace by tools; most configurations have no judge that needs it."""
+    return import_module("judges.agent.loop")
+
 
 # Maximum number of concurrent requests for one trace: a trace of a hundred documents must not block all others.
 _CONCURRENT: Final = 16
@@ -75,7 +87,7 @@ class AnswerLoop(NamedTuple):
     """Requests the answers of one judge for one trace; ``stats`` only for a judge with an exploration."""
 
     call: JudgeCall
-    stats: ExplorationStats | None
+    stats: "ExplorationStats | None"
 
     async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
         """Answer all requests, some concurrently; after a failure no further one is sent.
@@ -114,7 +126,7 @@ class AnswerLoop(NamedTuple):
         if exploration is None or self.stats is None:
             dialogue = _SingleRequest(self.call, prompt)
         else:
-            dialogue = await AgentLoop.open(self.call, prompt, exploration, self.stats)
+            dialogue = await agent().AgentLoop.open(self.call, prompt, exploration, self.stats)
         text = await dialogue.answer()
         try:
             return await self._read(dialogue, prompt, text)
@@ -148,7 +160,7 @@ class AnswerLoop(NamedTuple):
         return tuple(decisions)
 
     async def _read(
-        self, dialogue: _SingleRequest | AgentLoop, prompt: Prompt, text: str, *, is_repaired: bool = False
+        self, dialogue: "_SingleRequest | AgentLoop", prompt: Prompt, text: str, *, is_repaired: bool = False
     ) -> Answer:
         """Parse an answer without the verdicts that it copies from the material: they were planted there.
 

@@ -7,11 +7,9 @@ into ``internal_error``.
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from judges.agent.conversation import ExplorationStats
-from judges.agent.loop import RetryGuard
-from judges.calling.answering import AnswerLoop
+from judges.calling.answering import AnswerLoop, agent
 from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, PassingError, Reading
 from judges.core.model import ChatModel, ModelError
 from judges.core.prompt import Prompt, texts_of
@@ -27,6 +25,9 @@ from judges.requests.request import (
     truncate_to_context,
 )
 from tracejudge import Trace
+
+if TYPE_CHECKING:
+    from judges.agent.conversation import ExplorationStats
 
 _CHARS_PER_ITEM: Final = 30
 _ITEMS_PER_SPAN: Final = 100
@@ -76,12 +77,12 @@ async def evaluate(
     evaluation = evaluation or secrets.token_hex(8)
     noted = dict[str, object]()
     call = JudgeCall(judge, truncated.trace, model, clock, calls, noted, deadline, evaluation, refusals)
-    stats = None if judge.exploration is None else ExplorationStats()
+    stats = None if judge.exploration is None else agent().ExplorationStats()
     try:
         answered = await _in_time(AnswerLoop(call, stats), truncated.prompts, deadline)
     except UnscoredError as error:
         if judge.exploration is not None:
-            error = RetryGuard(judge.exploration.limits, earlier_calls, calls, deadline).end(error)
+            error = agent().RetryGuard(judge.exploration.limits, earlier_calls, calls, deadline).end(error)
         cause = error.error or ModelError("")
         return Assessment(
             "unscored",
@@ -119,7 +120,7 @@ def _assessment(reading: Reading, calls: tuple[Call, ...] = (), asked: Mapping[s
     return Assessment(outcome, None, scores, rationale, {**details, **asked} if asked else details, calls)
 
 
-def _details(stats: ExplorationStats | None, left_out: Mapping[str, int]) -> dict[str, object]:
+def _details(stats: "ExplorationStats | None", left_out: Mapping[str, int]) -> dict[str, object]:
     """Return the details of a verdict that do not come from the judge's scoring."""
     details: dict[str, object] = {"left_out": dict(left_out)} if left_out else {}
     if stats is not None:

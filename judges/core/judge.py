@@ -304,3 +304,12 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 def is_name(text: str) -> bool:
     """Return whether a text is a valid name of a judge or metric."""
     return _NAME.fullmatch(text) is not None
+
+
+# Scales of results that have no value.
+FREE_FORMS: Final = ("text", "list", "object", "integer", "number", "label")
+
+
+def has_value(judge: Judge) -> bool:
+    """Return whether the results of a judge have values; texts, lists and objects have none."""
+    return any(metric.scale not in FREE_FORMS for metric in judge.metrics)

@@ -1,5 +1,6 @@
 """Conversations: the traces of one session, joined into one trace for judges whose unit is the conversation."""
 
+import hashlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from judges.core.judge import Needs, has_text
 from judges.core.prompt import before_query, conversation
+from judges.core.verdict import joined_parts, session_parts
 from tracejudge import Message, Trace
 
 # Fields that are about a single answer, and that would make up most of a conversation's size.
@@ -23,6 +25,12 @@ def lacking(needs: Needs) -> str | None:
     """Return a needed field that no conversation has, None if there is none."""
     wanted = ((need,) if isinstance(need, str) else need for need in needs)
     return next((names[0] for names in wanted if all(name in _OF_ONE_ANSWER for name in names)), None)
+
+
+def session_id_of(trace: Trace, replay: str = "") -> str:
+    """Return the id of a trace's conversation in Redis, 32 hex digits; each replay gathers conversations of its own."""
+    parts = session_parts(trace) + (joined_parts("replay", replay) if replay else b"")
+    return hashlib.blake2b(parts, digest_size=16).hexdigest()
 
 
 def part(trace: Trace) -> Trace:

@@ -25,7 +25,6 @@ _PLACEHOLDERS: Final[Mapping[FieldType, str]] = {
     "boolean": "true|false",
     "list": '["<text>"]',
 }
-FREE_FORMS: Final = ("text", "list", "object", "integer", "number", "label")
 _FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _MAX_FIELDS: Final = 50
 # Larger whole numbers cannot be encoded; infinity and NaN are above it too.

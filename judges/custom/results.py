@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, cast
 from msgspec import structs
 
 from judges.core.decision import Calibration, Decision, Kind, Question
-from judges.core.judge import RESULT, Answered, DecisionForm, Metric, Reading
+from judges.core.judge import FREE_FORMS, RESULT, Answered, DecisionForm, Metric, Reading
 from judges.core.prompt import OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
-from judges.custom.free_form import FREE_FORMS, FreeForm, ObjectFields, checked_fields
+from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
 from judges.custom.label_scale import LabelList, checked_labels, passing_of
 from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
 from judges.forms import typed_questions, yes_no

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import UNSET, Struct, UnsetType
 
 from judges.catalog.guidelines import numbered
-from judges.core.judge import Answered, Judge, Metric, Reading, Unit, has_text
+from judges.core.judge import FREE_FORMS, Answered, Judge, Metric, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, Block, Message, Prompt, conversation, neutralise
 from judges.core.sessions import lacking
 from judges.core.verdict import Score
@@ -27,7 +27,6 @@ from judges.custom.definition import (
     short,
     text_of,
 )
-from judges.custom.free_form import FREE_FORMS
 from judges.custom.template_answer import AnswerForm, AnswerTable, answer_form
 from judges.custom.template_file import TemplateFile, fill, parse
 from judges.custom.variables import Variable, cuts, needed, retrieved

@@ -15,7 +15,6 @@ from judges.core.judge import AnyOf, Judge, Needs, Unit, field_of, has_text
 from judges.core.prompt import Block, before_query, conversation, documents, texts_of
 from judges.core.sessions import transcript
 from judges.custom.definition import PLACEHOLDER, DefinitionError, closest, listed, placeholders, short
-from judges.custom.free_form import FREE_FORMS
 from judges.forms.yes_no import claim
 from judges.parsing.answer import folded
 from judges.parsing.words import content_words, coverage
@@ -234,11 +233,6 @@ def declared_labels(judge: Judge) -> Mapping[str, str]:
     """Return the declared labels by their form for comparison; empty where the result is no label."""
     declared = _declared(judge)
     return {folded(label): label for label in declared.get("labels", ())}
-
-
-def has_value(judge: Judge) -> bool:
-    """Return whether the results of a judge have values; texts, lists and objects have none."""
-    return any(metric.scale not in FREE_FORMS for metric in judge.metrics)
 
 
 def passing(judge: Judge) -> Mapping[str, bool]:

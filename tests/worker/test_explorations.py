@@ -14,8 +14,8 @@ from worker.core.config.reading import named_variables
 from worker.core.config.settings import Settings
 from worker.core.export.prometheus import VerdictCounter
 from worker.core.queue.ledger import OutboxEntry
-from worker.core.telemetry.calls import measure_python
 from worker.core.telemetry.metrics import EXPLORATION_ENDS, Metrics
+from worker.features.python.feature import FEATURE as PYTHON
 
 FILE = Path(__file__).parents[1] / "judges" / "judged_code.py"
 
@@ -58,7 +58,8 @@ def test_what_another_version_writes_makes_no_series(course: object) -> None:
 def test_judges_in_code_are_measured_as_models_are() -> None:
     metrics = Metrics(Settings())
     judge = make("has_link", {"code": f"{FILE}:has_link"})
-    measure_python([judge, *catalogue().values()], metrics)
+    assert PYTHON.prepare is not None
+    PYTHON.prepare(Settings(), {judge.name: judge, **catalogue()}, metrics)
     observer = judge.run.observer  # type: ignore[union-attr]
     observer.begins()
     assert value(metrics, "judge_in_flight", judge_model="code") == 1

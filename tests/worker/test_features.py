@@ -28,7 +28,7 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
     settings = settings_of(ground)
     parts = Parts(settings, None, Ledger(ground.store, settings), sampler_of(settings))
-    for hook in ("wrap_model", "after_verdict"):
+    for hook in ("assess", "wrap_model", "after_verdict"):
         assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
     selectors = built((feature.select for feature in installed()), parts)
     assert len(overridden(selectors, "feedback")) == 0

@@ -96,7 +96,7 @@ def test_a_complaint_that_was_dealt_with_is_not_gathered_again(ground: Ground) -
 def test_past_the_bound_complaints_are_counted_and_not_gathered(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.features.late_feedback.feature.MAX_PENDING", 5)
+    monkeypatch.setattr("worker.features.late_feedback.pending.MAX_PENDING", 5)
     chosen = Chosen(ground, rules=(HEARD,))
     for number in range(4):
         complain(ground, f"early {number}")

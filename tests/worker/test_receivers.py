@@ -36,8 +36,8 @@ from worker.core.config.settings import Redact, Settings, SettingsError
 from worker.core.export.registry import enabled
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.feature import RECEIVERS
 from worker.features.receivers.files import FileExporter, locked, tidy
+from worker.features.receivers.kinds import RECEIVERS
 from worker.features.receivers.webhook import WebhookExporter
 
 MIN_WAIT_S = 0.1

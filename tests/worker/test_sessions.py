@@ -7,14 +7,13 @@ from replay_parts import Replays
 from session_parts import COMPLETE, Sessions, evaluations, said
 from stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, samples, settings_of
 
-from judges.core.sessions import transcript
+from judges.core.sessions import session_id_of, transcript
 from judges.core.verdict import session_evaluation_id
 from judges.registry import catalogue
 from tracejudge import Message
 from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Session
 from worker.core.selection.sampling import position
-from worker.features.sessions.conversations import session_id_of
 
 VERSION = catalogue()["conversation_completeness"].version
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
+    from worker.core.config.errors import Faults
     from worker.core.config.graders import Graders
+    from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
@@ -182,6 +184,8 @@ class Feature:
 
     Attributes:
         name: The name of the folder.
+        complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
+            settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
         threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
@@ -196,6 +200,7 @@ class Feature:
     """
 
     name: str
+    complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None

@@ -16,7 +16,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from judges.core.sessions import in_order, join, part
+from judges.core.sessions import in_order, join, part, session_id_of
 from judges.custom.definition import nearest
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from tracejudge import Trace
@@ -25,7 +25,6 @@ from worker.core.config.settings import Settings
 from worker.core.queue.batch import Session
 from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, value_of
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.features.sessions.conversations import session_id_of
 
 # Lines read ahead: each may have megabytes.
 _AHEAD: Final = 8

@@ -1,23 +1,27 @@
 """Dead letters: evaluations that were given up, retried automatically and cut to their bounds."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from worker.base.dead_letters.retry import AutoRetry
-from worker.base.dead_letters.store import prune
-from worker.core.config.settings import Settings
 from worker.core.features import Feature, ShardParts
-from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
-from worker.core.telemetry.service import ServiceThread
+
+if TYPE_CHECKING:
+    from worker.core.config.settings import Settings
+    from worker.core.storage.client import Store
+    from worker.core.telemetry.metrics import Metrics
+    from worker.core.telemetry.service import ServiceThread
 
 
-def _threads(parts: ShardParts) -> Sequence[ServiceThread]:
+def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
+    from worker.base.dead_letters.retry import AutoRetry
+
     healthy, probed = parts.judging.healthy_models, parts.judging.models_to_probe
     return (AutoRetry(parts.settings, parts.store, sampler=parts.sampler, healthy=healthy, probed=probed),)
 
 
-def _chores(settings: Settings, metrics: Metrics, store: Store) -> Sequence[Callable[[], None]]:
+def _chores(settings: "Settings", metrics: "Metrics", store: "Store") -> Sequence[Callable[[], None]]:
+    from worker.base.dead_letters.store import prune
+
     return (lambda: metrics.dead_cut_off.inc(prune(store, settings)),)
 
 

@@ -15,6 +15,8 @@ from judges.core.faults import fault_of
 from judges.custom.definition import read_toml
 from judges.registry import catalogue
 from worker.core.config.errors import Faults, caught, conversion_fault, first_raised
+from worker.core.config.reading import Given
+from worker.core.config.settings import Settings
 
 FILE_NAME: Final = "objectives.toml"
 Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -79,3 +81,15 @@ def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
                 nothing = f"{row.judge} passes or fails nothing called {row.metric}"
                 what = nothing if judge else f"no built-in judge {row.judge}"
                 yield f"{what}; correct the name, or set own = true for a judge of your own"
+
+
+def with_objectives(settings: Settings, given: Given) -> Faults[Settings]:
+    """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
+    named, place, path = settings.monitor.objectives, given.origin.get("monitor", ""), given.path
+    file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
+    if named is None and (path is None or not file.exists()):
+        return settings
+    rows = yield from read_rows(file, f"{place}: monitor.objectives" if named else str(file))
+    safety = tuple(dict.fromkeys((*settings.monitor.safety, *(row.judge for row in rows if row.safety))))
+    monitor = structs.replace(settings.monitor, objectives=str(file), safety=safety)
+    return structs.replace(settings, monitor=monitor)

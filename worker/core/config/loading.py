@@ -1,25 +1,25 @@
-"""Loads the whole configuration: what ``reading`` reads, with judges, objectives and the canary, and all checks.
+"""Loads the whole configuration: what ``reading`` reads, with judges and the files of features, and all checks.
 
 Every mistake becomes a ``SettingsError`` of one line: the file or variable, the key, and how to fix it.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from pathlib import Path
 
 from msgspec import structs
 
-from judges.core.faults import SettingsError
+from judges.core.faults import Fault, SettingsError
 from judges.custom import DefinitionError
 from judges.registry import CatalogueError
-from worker.base.monitor.objectives import FILE_NAME, read_rows
 from worker.core.config import judge_files
 from worker.core.config.checks import setting_faults, with_files
 from worker.core.config.errors import Faults, first_raised
 from worker.core.config.reading import TABLES, Given, convert, read
 from worker.core.config.rule_checks import endpoints_of, judge_names, rule_faults
 from worker.core.config.settings import Settings
-from worker.features.canary.canary_file import read_canary
+from worker.core.features import installed
 
 
 def load(
@@ -50,25 +50,36 @@ def build(
     """Convert and check what was read; ``of_worker`` opens all files that a worker opens at its start."""
     settings, wrong = yield from convert(given)
     settings, names = yield from _with_judges(settings, given)
-    settings = yield from _with_objectives(settings, given)
-    path = given.path
-    if settings.canary_file is not None and path and given.origin["canary_file"] == path:
-        settings = structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
+    for feature in installed():
+        if feature.complete is not None:
+            settings = yield from _without_followers(feature.complete(settings, given, names), wrong)
     has_rules = "rules" in given.origin or "default" in settings.models
-    # Labels may name a judge that is wrong itself.
-    has_canary = settings.canary_file is not None and names == judge_names(settings)
     faults = chain(
         setting_faults(settings),
         rule_faults(settings, names, needs_rules=needs_rules, has_rules=has_rules),
-        read_canary(settings) if has_canary else (),
         with_files(settings, environment, endpoints_of(settings) if of_worker else None),
     )
     for fault in faults:
-        # Not what only follows from a wrong value, in place of which the default was checked.
-        follows = fault.code == "unknown-name" and not wrong.isdisjoint(TABLES)
-        if not follows and fault.key not in wrong:
+        if not _follows(fault, wrong):
             yield fault
     return settings
+
+
+def _follows(fault: Fault, wrong: AbstractSet[str]) -> bool:
+    """Return whether a fault only follows from a wrong value, in place of which the default was checked."""
+    return fault.key in wrong or (fault.code == "unknown-name" and not wrong.isdisjoint(TABLES))
+
+
+def _without_followers(faults: Faults[Settings], wrong: AbstractSet[str]) -> Faults[Settings]:
+    """Leave out the faults that only follow from a wrong value."""
+    while True:
+        try:
+            fault = next(faults)
+        except StopIteration as end:
+            settings: Settings = end.value
+            return settings
+        if not _follows(fault, wrong):
+            yield fault
 
 
 def _with_judges(settings: Settings, given: Given) -> Faults[tuple[Settings, frozenset[str]]]:
@@ -92,15 +103,3 @@ def _with_judges(settings: Settings, given: Given) -> Faults[tuple[Settings, fro
         tables += [table for _, table in further if table is not None]
     judges = yield from judge_files.checked(tables)
     return structs.replace(settings, judges=judges), names
-
-
-def _with_objectives(settings: Settings, given: Given) -> Faults[Settings]:
-    """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
-    named, place, path = settings.monitor.objectives, given.origin.get("monitor", ""), given.path
-    file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
-    if named is None and (path is None or not file.exists()):
-        return settings
-    rows = yield from read_rows(file, f"{place}: monitor.objectives" if named else str(file))
-    safety = tuple(dict.fromkeys((*settings.monitor.safety, *(row.judge for row in rows if row.safety))))
-    monitor = structs.replace(settings.monitor, objectives=str(file), safety=safety)
-    return structs.replace(settings, monitor=monitor)

@@ -7,9 +7,8 @@ from typing import Final, get_args
 
 from judges.core.combine import Combine, is_disagreement
 from judges.core.faults import Fault, fault_of
-from judges.core.judge import Judge
+from judges.core.judge import Judge, has_value
 from judges.core.model import DECIDING
-from judges.custom.variables import has_value
 from judges.models.registry import PROVIDERS, ModelSettingsError, check
 from judges.registry import catalogue, configured, distributed
 from worker.core.config.checks import table_name_faults

@@ -1,49 +1,31 @@
 """Budgets: each judge call reserves its cost, and rates follow what is left."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-import structlog
+from worker.core.features import Feature, ModelWrapper, Parts, Selector
 
-from worker.base.monitor.counts import MonitorParts
-from worker.core.features import Feature, Parts, Selector
-from worker.core.storage.client import StoreError
-from worker.features.budgets.control import BudgetController
-from worker.features.budgets.rates import RateFactors
-from worker.features.budgets.reservations import Budgets
-
-log = structlog.get_logger("tracejudge.ingest")
+if TYPE_CHECKING:
+    from worker.base.monitor.counts import MonitorParts
 
 
-class RateSelector(Selector):
-    """Exchanges the factors of rates with the monitor."""
+def _select(parts: Parts) -> Selector | None:
+    from worker.features.budgets.rates import RateSelector
 
-    def __init__(self, parts: Parts) -> None:
-        self._store = parts.ledger.store
-        self._rates = RateFactors(self._store.first, parts.sampler)
-
-    def before_read(self) -> None:
-        """Exchange factors and counts if some seconds have passed."""
-        try:
-            self._rates.exchange_due()
-        except StoreError as error:
-            # The first shard is away: the factors stay as they are, and this one is read on.
-            if self._store is self._store.first:
-                raise
-            log.warning("factors of rates not exchanged", error=str(error))
-
-
-def _select(parts: Parts) -> RateSelector | None:
     return RateSelector(parts) if parts.settings.changes_rates else None
 
 
-def _watches(parts: MonitorParts) -> tuple[BudgetController]:
+def _watches(parts: "MonitorParts") -> Sequence[Any]:
+    from worker.features.budgets.control import BudgetController
+
     return (BudgetController(parts.settings, parts.store, parts.metrics),)
 
 
-def _wrap_model(parts: Parts) -> Budgets | None:
+def _wrap_model(parts: Parts) -> ModelWrapper | None:
     settings, metrics = parts.settings, parts.metrics
     if not settings.budgets:
         return None
+    from worker.features.budgets.reservations import Budgets
 
     def count(budget: str) -> None:
         if metrics is not None:

@@ -12,10 +12,12 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from worker.core.features import Parts, Selector
 from worker.core.selection.sampling import Sampler
-from worker.core.storage.client import Store
+from worker.core.storage.client import Store, StoreError
 
 log = structlog.get_logger("tracejudge.sampling")
+_ingest_log = structlog.get_logger("tracejudge.ingest")
 HOUR_S: Final = 3600
 _EVERY_S: Final = 5.0
 _NEW_HOURS: Final = 24
@@ -77,6 +79,24 @@ class RateFactors:
             self._rates = rates
             self._sampler.set_factors(rates.factors, rates.segments)
             log.info("rates changed", factors=rates.factors)
+
+
+class RateSelector(Selector):
+    """Exchanges the factors of rates with the monitor."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.ledger.store
+        self._rates = RateFactors(self._store.first, parts.sampler)
+
+    def before_read(self) -> None:
+        """Exchange factors and counts if some seconds have passed."""
+        try:
+            self._rates.exchange_due()
+        except StoreError as error:
+            # The first shard is away: the factors stay as they are, and this one is read on.
+            if self._store is self._store.first:
+                raise
+            _ingest_log.warning("factors of rates not exchanged", error=str(error))
 
 
 def segment_field(rule: str, segment: str) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from judges.core.faults import Fault, fault_of
 from judges.core.judge import Judge
@@ -21,6 +21,8 @@ from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
 from worker.core.config.errors import Faults, caught, first_raised, placed
+from worker.core.config.reading import Given
+from worker.core.config.rule_checks import judge_names
 from worker.core.config.settings import Settings, SettingsError
 
 CANARY_SERVICE: Final = "tracejudge-canary"
@@ -88,6 +90,24 @@ class Canary:
         wanted = expected(judge, found.labels, self.judges)
         passed = {score.metric: score.passed for score in verdict.scores}
         return all(passed.get(metric) is passes for metric, passes in wanted.items()) if wanted else None
+
+
+def with_canary(settings: Settings, given: Given, names: frozenset[str]) -> Faults[Settings]:
+    """Find and check the file of the canary, relative to the configuration that names it.
+
+    Args:
+        settings: The settings so far.
+        given: What was read.
+        names: The names of all judges, those that are wrong included: labels may name one of them.
+    """
+    path = given.path
+    if settings.canary_file is None:
+        return settings
+    if path and given.origin["canary_file"] == path:
+        settings = structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
+    if names == judge_names(settings):
+        yield from read_canary(settings)
+    return settings
 
 
 def read_canary(settings: Settings) -> Faults[Canary]:

@@ -1,19 +1,35 @@
 """Canary: the same traces are judged each day, so that a judge model that drifts is noticed."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from worker.base.monitor.counts import MonitorParts, VerdictCounter
 from worker.core.features import Feature
-from worker.features.canary.canary import CanaryCounter, CanaryWatch
-from worker.features.canary.canary_file import Canary
+
+if TYPE_CHECKING:
+    from worker.base.monitor.counts import MonitorParts
+    from worker.core.config.errors import Faults
+    from worker.core.config.reading import Given
+    from worker.core.config.settings import Settings
 
 
-def _counters(parts: MonitorParts) -> tuple[VerdictCounter]:
+def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "Faults[Settings]":
+    from worker.features.canary.canary_file import with_canary
+
+    return with_canary(settings, given, names)
+
+
+def _counters(parts: "MonitorParts") -> Sequence[Any]:
+    from worker.features.canary.canary import CanaryCounter
+    from worker.features.canary.canary_file import Canary
+
     return (CanaryCounter(Canary.of(parts.settings)),)
 
 
-def _watches(parts: MonitorParts) -> tuple[CanaryWatch]:
+def _watches(parts: "MonitorParts") -> Sequence[Any]:
+    from worker.features.canary.canary import CanaryWatch
+    from worker.features.canary.canary_file import Canary
+
     return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
 
 
-FEATURE: Final = Feature(name="canary", counters=_counters, watches=_watches)
+FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)

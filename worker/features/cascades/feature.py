@@ -1,23 +1,32 @@
 """Cascades: a second judge model for verdicts that the first model is unsure of."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from worker.base.monitor.counts import MonitorParts
-from worker.core.features import Feature, Parts
-from worker.features.cascades.choosing import Cascades
-from worker.features.cascades.shares import CascadeWatch, count_cascades
+from worker.core.features import Feature, Follower, Parts
+
+if TYPE_CHECKING:
+    from worker.base.monitor.counts import MonitorParts
 
 
-def _watches(parts: MonitorParts) -> tuple[CascadeWatch]:
+def _counters(_: "MonitorParts") -> Sequence[Any]:
+    from worker.features.cascades.shares import count_cascades
+
+    return (count_cascades,)
+
+
+def _watches(parts: "MonitorParts") -> Sequence[Any]:
+    from worker.features.cascades.shares import CascadeWatch
+
     return (CascadeWatch(parts.store, parts.settings, parts.metrics),)
 
 
-def _after_verdict(parts: Parts) -> Cascades | None:
+def _after_verdict(parts: Parts) -> Follower | None:
     if not parts.settings.cascades:
         return None
+    from worker.features.cascades.choosing import Cascades
+
     return Cascades(parts.settings, parts.ledger.store.first, parts.sampler)
 
 
-FEATURE: Final = Feature(
-    name="cascades", counters=lambda _: (count_cascades,), watches=_watches, after_verdict=_after_verdict
-)
+FEATURE: Final = Feature(name="cascades", counters=_counters, watches=_watches, after_verdict=_after_verdict)

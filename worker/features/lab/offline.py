@@ -13,10 +13,9 @@ import msgspec
 
 from judges.calling.runs import JudgeRunner, TimedAssessment, in_order, internal_error
 from judges.core.combine import Combine, combine, metrics_of
-from judges.core.judge import Judge, has_text
+from judges.core.judge import Judge, has_text, has_value
 from judges.core.model import Price
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
-from judges.custom.variables import has_value
 from judges.endpoints.client import DelayNotes
 from tracejudge import Trace
 from worker.base.commands.options import open_model

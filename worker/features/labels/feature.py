@@ -1,13 +1,17 @@
 """Labels: people's verdicts, the judges' agreement with them, and shares corrected by them."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from worker.base.monitor.counts import MonitorParts
 from worker.core.features import Feature
-from worker.features.labels.correction import CorrectionWatch
+
+if TYPE_CHECKING:
+    from worker.base.monitor.counts import MonitorParts
 
 
-def _watches(parts: MonitorParts) -> tuple[CorrectionWatch]:
+def _watches(parts: "MonitorParts") -> Sequence[Any]:
+    from worker.features.labels.correction import CorrectionWatch
+
     return (CorrectionWatch(parts.store, parts.metrics),)
 
 

@@ -7,7 +7,7 @@ StoreError if Redis does not answer.
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -16,6 +16,8 @@ import redis
 from msgspec import Struct
 
 from tracejudge import LateFeedback
+from worker.core.features import Selector
+from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import Store, StoreError, redis_now_ms
 
 MAX_PENDING: Final = 10_000
@@ -51,6 +53,21 @@ def encode_member(entry_id: str, feedback: LateFeedback) -> str:
     comment = feedback.comment[:_MAX_COMMENT_CHARS] if feedback.comment else None
     item = FeedbackItem(entry_id=entry_id, trace_id=feedback.trace_id, score=feedback.score, comment=comment)
     return msgspec.json.encode(item).decode()
+
+
+class FeedbackIntake(Selector):
+    """Keeps negative feedback until its trace is searched."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_ms = int(wait_s * 1000)
+
+    def limits(self) -> Mapping[str, object]:
+        """Return how much feedback may be pending, and for how long it is gathered."""
+        return {"max_pending": MAX_PENDING, "feedback_wait_ms": self._wait_ms}
+
+    def feedback(self, entry: FeedbackEntry) -> str | None:
+        """Keep what is negative."""
+        return encode_member(entry.entry_id, entry.feedback) if entry.feedback.score < 0 else None
 
 
 class PendingFeedback:

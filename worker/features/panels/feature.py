@@ -2,12 +2,15 @@
 
 from typing import Final
 
-from worker.core.features import Feature, Parts
-from worker.features.panels.panels import Panels
+from worker.core.features import Assessor, Feature, Parts
 
 
-def _assess(parts: Parts) -> Panels:
-    # Whatever the rules say now: panels of an earlier configuration may be under way.
+def _assess(parts: Parts) -> Assessor | None:
+    # A panel of an earlier configuration is handed back, as is every judge that this worker does not have.
+    if not parts.sampler.graders.panels:
+        return None
+    from worker.features.panels.panels import Panels
+
     return Panels(parts.ledger, parts.settings, parts.sampler.graders.panels)
 
 

@@ -2,24 +2,22 @@
 
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from judges.core.judge import Judge
-from judges.features.python.protocol import withhold
-from judges.features.python.runner import observe
-from worker.core.config.graders import CODE
-from worker.core.config.reading import named_variables
-from worker.core.config.settings import Settings
 from worker.core.features import Feature
-from worker.core.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from judges.core.judge import Judge
+    from worker.core.config.settings import Settings
+    from worker.core.telemetry.metrics import Metrics
 
 
 class _PythonCalls:
     """Observes a judge in Python; waiting for a process is no part of a call."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._in_flight = metrics.in_flight.labels(CODE.judge_model)
-        self._durations = cache(partial(metrics.request_duration.labels, CODE.judge_model))
+    def __init__(self, metrics: "Metrics", judge_model: str) -> None:
+        self._in_flight = metrics.in_flight.labels(judge_model)
+        self._durations = cache(partial(metrics.request_duration.labels, judge_model))
 
     def begins(self) -> None:
         self._in_flight.inc()
@@ -29,11 +27,18 @@ class _PythonCalls:
         self._durations(status).observe(took_s)
 
 
-def _prepare(settings: Settings, judges: Mapping[str, Judge], metrics: Metrics) -> None:
+def _prepare(settings: "Settings", judges: "Mapping[str, Judge]", metrics: "Metrics") -> None:
+    in_python = [judge for judge in judges.values() if judge.run is not None]
+    if not in_python:
+        return
+    from judges.features.python.protocol import withhold
+    from judges.features.python.runner import observe
+    from worker.core.config.graders import CODE
+    from worker.core.config.reading import named_variables
+
     withhold(*named_variables(settings))
-    for judge in judges.values():
-        if judge.run is not None:
-            observe(judge, _PythonCalls(metrics))
+    for judge in in_python:
+        observe(judge, _PythonCalls(metrics, CODE.judge_model))
 
 
 FEATURE: Final = Feature(name="python", prepare=_prepare)

@@ -1,18 +1,24 @@
 """Safety: alerts on single failing verdicts of safety judges."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from worker.base.monitor.counts import MonitorParts, VerdictCounter
 from worker.core.features import Feature
-from worker.features.safety.watch import SafetyWatch, count_safety
+
+if TYPE_CHECKING:
+    from worker.base.monitor.counts import MonitorParts
 
 
-def _counters(parts: MonitorParts) -> tuple[VerdictCounter]:
+def _counters(parts: "MonitorParts") -> Sequence[Any]:
+    from worker.features.safety.watch import count_safety
+
     return (partial(count_safety, parts.settings.monitor.safety, parts.is_listed),)
 
 
-def _watches(parts: MonitorParts) -> tuple[SafetyWatch]:
+def _watches(parts: "MonitorParts") -> Sequence[Any]:
+    from worker.features.safety.watch import SafetyWatch
+
     return (SafetyWatch(parts.store, parts.settings, parts.metrics),)
 
 

@@ -18,11 +18,12 @@ import structlog
 from msgspec import Struct
 
 from judges.core.judge import Judge
-from judges.core.sessions import in_order, join, part
-from judges.core.verdict import Origin, joined_parts, session_parts
+from judges.core.sessions import in_order, join, part, session_id_of
+from judges.core.verdict import Origin
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
+from worker.core.features import Parts, Selector
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
@@ -101,12 +102,6 @@ _encoder: Final = msgspec.json.Encoder()
 _decode: Final = msgspec.json.Decoder(GatheredTrace).decode
 
 
-def session_id_of(trace: Trace, replay: str = "") -> str:
-    """Return the id of a trace's conversation in Redis, 32 hex digits; each replay gathers conversations of its own."""
-    parts = session_parts(trace) + (joined_parts("replay", replay) if replay else b"")
-    return hashlib.blake2b(parts, digest_size=16).hexdigest()
-
-
 def gather(
     writer: BatchWriter, keys: Keys, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
 ) -> dict[str, object]:
@@ -151,6 +146,23 @@ def session_limits(settings: Settings) -> dict[str, int]:
         "keep_ms": int(settings.session_keep * 1000),
         "ttl_s": settings.ledger_ttl_s,
     }
+
+
+class SessionGathering(Selector):
+    """Gathers the traces of conversations."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._settings, self._keys = parts.settings, parts.ledger.store.keys
+
+    def limits(self) -> Mapping[str, object]:
+        """Return the limits of conversations."""
+        return {"sessions": session_limits(self._settings)}
+
+    def gather(
+        self, writer: BatchWriter, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
+    ) -> Mapping[str, object] | None:
+        """Add a trace to its conversation."""
+        return gather(writer, self._keys, entry, choices, replay)
 
 
 class SessionAnswer(Struct):

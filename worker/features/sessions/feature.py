@@ -1,35 +1,24 @@
 """Conversations: traces of one session are gathered and judged together."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from worker.core.features import Feature, Parts, Selector, ShardParts
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice
-from worker.core.selection.stream_entry import TraceEntry
-from worker.core.telemetry.service import ServiceThread
-from worker.features.sessions.conversations import SessionPasses, SessionSelector, gather, session_limits
+
+if TYPE_CHECKING:
+    from worker.core.telemetry.service import ServiceThread
 
 
-class SessionGathering(Selector):
-    """Gathers the traces of conversations."""
+def _select(parts: Parts) -> Selector:
+    from worker.features.sessions.conversations import SessionGathering
 
-    def __init__(self, parts: Parts) -> None:
-        self._settings, self._keys = parts.settings, parts.ledger.store.keys
-
-    def limits(self) -> Mapping[str, object]:
-        """Return the limits of conversations."""
-        return {"sessions": session_limits(self._settings)}
-
-    def gather(
-        self, writer: BatchWriter, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
-    ) -> Mapping[str, object] | None:
-        """Add a trace to its conversation."""
-        return gather(writer, self._keys, entry, choices, replay)
+    return SessionGathering(parts)
 
 
-def _threads(parts: ShardParts) -> Sequence[ServiceThread]:
+def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     # Whatever the rules say now: conversations of an earlier configuration may be gathered.
+    from worker.features.sessions.conversations import SessionPasses, SessionSelector
+
     thread = SessionPasses(
         *(parts.settings, parts.store, parts.metrics),
         selector=SessionSelector(parts.settings, parts.store, parts.judges, parts.graders),
@@ -39,4 +28,4 @@ def _threads(parts: ShardParts) -> Sequence[ServiceThread]:
     return (thread,)
 
 
-FEATURE: Final = Feature(name="sessions", select=SessionGathering, threads=_threads)
+FEATURE: Final = Feature(name="sessions", select=_select, threads=_threads)
