@@ -7,48 +7,35 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from functools import cache
+from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from worker.base.commands.groups import SuggestingGroup
+from worker.core.features import Command, installed
 
 _FIRST_PROCESS: Final = 1
 _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
 
 
-class Command(NamedTuple):
-    """A command: the module that holds it as ``command``, and its help text."""
-
-    module: str
-    help: str
-
-
 # The help texts stand here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
-_COMMANDS: Final[Mapping[str, Command]] = {
+_OF_BASE: Final[Mapping[str, Command]] = {
     "account": Command(
         "worker.base.accounting.command", "Print the accounting: the outcome of every trace and evaluation"
     ),
-    "board": Command("worker.features.board.command", "Serve pages with shares, verdicts, losses and labels"),
-    "calibrate": Command("worker.features.labels.calibrate", "Measure a judge against human labels"),
     "dead": Command("worker.base.dead_letters.command", "List, show, retry or drop evaluations that were given up"),
-    "demo": Command("worker.features.demo.command", "Run sample traffic through an embedded Redis and a real worker"),
     "doctor": Command("worker.base.doctor.command", "Check every part, and say how to fix each that is broken"),
-    "evaluate": Command("worker.features.lab.evaluate", "Judge the traces of a file offline, without Redis"),
     "export": Command("worker.base.lookup.export", "Save traces with verdicts and labels as a data set"),
     "forget": Command("worker.base.forget.command", "Erase a trace or a person"),
-    "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
     "init": Command("worker.base.doctor.init", "Write a commented configuration, and check it"),
     "invalid": Command("worker.base.input.invalid", "List the last entries that were no traces"),
     "judges": Command("worker.base.commands.judges", "List the judges; show a prompt; measure a judge against labels"),
-    "labels": Command("worker.features.labels.command", "Import, list and export human labels of traces"),
     "lint": Command("worker.base.doctor.lint", "Find all mistakes of a configuration"),
-    "plan": Command("worker.features.report.plan", "Estimate the cost of a day of rules"),
     "publish": Command("worker.base.commands.publish", "Publish traces from a file"),
     "replay": Command("worker.base.replay.command", "Judge again the traces still in the stream"),
-    "report": Command("worker.features.report.command", "Report pass shares with intervals, coverage and cost"),
     "search": Command("worker.base.lookup.search", "Find verdicts by judge, service, outcome, text"),
     "show": Command("worker.base.lookup.show", "Print a trace with its verdicts, sentences and evidence"),
     "tail": Command("worker.base.lookup.tail", "Follow verdicts live"),
@@ -56,16 +43,23 @@ _COMMANDS: Final[Mapping[str, Command]] = {
 }
 
 
+@cache
+def commands() -> Mapping[str, Command]:
+    """Return all commands by name: those of base, and of the features that are installed."""
+    further = (pair for feature in installed() for pair in feature.commands.items() if " " not in pair[0])
+    return dict(sorted((*_OF_BASE.items(), *further)))
+
+
 class _Commands(SuggestingGroup):
     """Finds a command in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
+        if (row := commands().get(cmd_name)) is None:
             return None
-        command = importlib.import_module(_COMMANDS[cmd_name].module).command
+        command = getattr(importlib.import_module(row.module), row.attribute)
         assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
         return command
 
@@ -73,11 +67,11 @@ class _Commands(SuggestingGroup):
         """Complete names of commands from the table: click would import each one for its help text."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(name, help=row.help) for name, row in _COMMANDS.items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=row.help) for name, row in commands().items() if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in _COMMANDS.items()])
+            formatter.write_dl([(name, command.help) for name, command in commands().items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -88,7 +82,7 @@ def cli() -> None:
 
 def verbs() -> tuple[str, ...]:
     """List the names of all commands."""
-    return tuple(_COMMANDS)
+    return tuple(commands())
 
 
 def main(arguments: list[str] | None = None) -> None:

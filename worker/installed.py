@@ -21,4 +21,9 @@ MODULES: Final = (
     "worker.features.repeats.feature",
     "worker.features.cascades.feature",
     "worker.features.safety.feature",
+    "worker.features.gateway.feature",
+    "worker.features.board.feature",
+    "worker.features.report.feature",
+    "worker.features.lab.feature",
+    "worker.features.demo.feature",
 )

@@ -9,11 +9,11 @@ configuration may be under way. What is on the way of a trace is built only if t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from judges.core.judge import Judge
@@ -178,12 +178,21 @@ class Exporter:
     keeps: "Callable[[Settings], str | None]" = lambda _: None
 
 
+class Command(NamedTuple):
+    """A command of `tracejudge`: the module that holds it under a name, and its help text."""
+
+    module: str
+    help: str
+    attribute: str = "command"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
     """What one folder adds; everything is optional.
 
     Attributes:
         name: The name of the folder.
+        commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
@@ -200,6 +209,7 @@ class Feature:
     """
 
     name: str
+    commands: Mapping[str, Command] = field(default_factory=dict)
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None

@@ -3,6 +3,7 @@
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, TextIO, cast
@@ -24,8 +25,7 @@ from worker.base.commands.trace_files import Conversations
 from worker.core.config import judge_files
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
-from worker.features.lab.align import align
-from worker.features.lab.test import test
+from worker.core.features import installed
 
 _BUILT_IN: Final = "built-in"
 
@@ -51,8 +51,9 @@ def command(context: click.Context, config: str | None, *, as_json: bool) -> Non
         _describe(judge, settings)
 
 
-command.add_command(test)
-command.add_command(align)
+for _name, _further in ((name, row) for feature in installed() for name, row in feature.commands.items()):
+    if _name.startswith("judges "):
+        command.add_command(getattr(import_module(_further.module), _further.attribute))
 
 
 def _row(judge: Judge, settings: Settings) -> dict[str, object]:
