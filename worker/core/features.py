@@ -116,7 +116,7 @@ class Selector:
         """Return late feedback as it is kept until its trace is searched; None if nobody asks for it."""
 
     def after_read(self, plan: "Plan", answer: "Answer") -> None:
-        """Note what took effect; called in the ingest thread when the script has answered."""
+        """Update the state of the selector from the answer of the script; called in the ingest thread."""
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""

@@ -114,7 +114,7 @@ def command(seconds: int, *, keep: bool, as_json: bool) -> None:
 
 
 def introduction(seconds: float) -> str:
-    """Say what happens, and where the scores come from."""
+    """Return the text printed before the demo starts: what it does, and which evaluator gives the scores."""
     before, after = percent(DROP.before.share), percent(DROP.after.share)
     return (
         f"TraceJudge demo\n"
