@@ -1,52 +1,25 @@
 """Commands where traces are spread over several Redis servers."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cli_parts import Run, words, write_lines
+from support.cli_parts import Run, words
 from support.processes import free_port
-from support.shard_parts import SHARDS, home, three_grounds
+from support.published import TRACES
+from support.shard_parts import SHARDS, home
 from support.stage_parts import HOUR, Chosen, Ground, make_trace, make_verdict, settings_of
 
-from judges.core.verdict import Score
-from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Ledger
-from worker.features.board.index import VerdictIndex
-from worker.features.board.overview import read_funnel
 
 NOW_S = 1_700_000_000.0
 
-TRACES: list[dict[str, Any]] = [
-    {
-        "trace_id": f"{number:032x}",
-        "service": "shop",
-        "input": "Is it warm?",
-        "output": "It is." if number % 2 else "It is not.",
-        "user_id": "u-1" if number < 6 else "u-2",
-        **({"session_id": f"s-{number % 4}"} if number % 3 == 0 else {}),
-    }
-    for number in range(24)
-]
-
 
 @pytest.fixture
-def grounds(redis_url: str, prefix: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ground]]:
-    """Three servers, with published traces that are chosen, and a verdict on each."""
-    with three_grounds(redis_url, prefix) as grounds:
-        monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(ground.url for ground in grounds))
-        monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
-        assert run("publish", write_lines("traces.jsonl", TRACES)).code == 0
-        for ground in grounds:
-            Chosen(ground).take()
-        for number, trace in enumerate(TRACES):
-            failed = Score("safety", float(number % 2), passed=bool(number % 2))
-            verdict = make_verdict(number, trace_id=trace["trace_id"], outcome="scored", scores=(failed,))
-            grounds[home(trace["trace_id"], trace.get("session_id"))].send(verdict)
-        yield grounds
+def grounds(published: list[Ground]) -> list[Ground]:
+    return published
 
 
 def ids(found: list[dict[str, Any]]) -> set[str]:
@@ -71,10 +44,6 @@ def test_commands_sum_and_merge_what_several_servers_hold(grounds: list[Ground],
     assert run("export", "--failed", "--output", "set.jsonl").code == 0
     rows = [json.loads(line) for line in Path("set.jsonl").read_text(encoding="utf-8").splitlines()]
     assert ids(rows) == {trace["trace_id"] for trace in TRACES[::2]}
-    labels = [{"trace_id": trace["trace_id"], "judge": "safety", "label": "pass", "drawn": 1} for trace in TRACES]
-    assert run("labels", "import", write_lines("labels.jsonl", labels)).code == 0
-    assert grounds[0].client.hlen(grounds[0].keys.labels) == 2 * len(TRACES), "each label with its verdict"
-    assert grounds[0].client.hlen(grounds[0].keys.labelled) == len(TRACES), "each with a copy of its trace"
     replayed = run("replay", "--since", "1h", "--judge", "relevance_to_query", "--json").document
     assert (replayed["traces"], replayed["chosen"], replayed["finished"]) == (24, 24, True)
     assert run("replay", "--continue", replayed["replay"], "--json").document["chosen"] == 24
@@ -153,32 +122,6 @@ def test_the_doctor_names_the_server_that_is_away(
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join((urls[0], urls[2])))
     parts = {part["name"]: part for part in run("doctor", "--json").document["parts"]}
     assert parts["shard 1: redis keys"]["what"].startswith("this Redis is shard 2")
-
-
-def test_report_plan_and_board_are_of_all_servers(grounds: list[Ground], run: Run) -> None:
-    report = run("report", "--since", "1h", "--format", "json").document
-    assert sum(row["judgements"] for row in report["rows"]) == len(TRACES)
-    planned = run("plan", "--since", "1h", "--json").document
-    assert planned["alternatives"][0]["sampled"] == len(TRACES)
-    index = VerdictIndex(grounds[0].store)
-    index.run_once()
-    names = index.select(VerdictFilter(), limit=100)
-    entries = index.read(names)
-    assert {entry.verdict.trace_id for entry in entries.values()} == {trace["trace_id"] for trace in TRACES}
-    times = [entry.written_s for entry in entries.values()]
-    assert times == sorted(times, reverse=True), "the newest first"
-    assert index.select(VerdictFilter(), limit=100, before=names[9]) == names[10:]
-    late = make_verdict(900, trace_id="late")
-    grounds[2].send(late)
-    index.run_once()
-    assert [one.verdict.trace_id for one in index.read(index.select(VerdictFilter(), limit=1)).values()] == ["late"]
-    grounds[1].client.delete(grounds[1].keys.verdicts)
-    index.run_once()
-    assert {name[0] for name in index.select(VerdictFilter(), limit=100)} == {"0", "2"}, (
-        "what is trimmed leaves the index"
-    )
-    funnel = read_funnel(grounds[0].store)
-    assert (funnel.traces[0].total, funnel.unexplained) == (len(TRACES), 0)
 
 
 def test_a_replay_that_began_without_a_server_can_be_continued(

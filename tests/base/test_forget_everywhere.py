@@ -5,49 +5,18 @@ from typing import Any
 
 import pytest
 from support.dead_parts import balanced, dead, give_up, retry_all
+from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, found
 from support.judging_parts import Desks, choose, judged
-from support.session_parts import Sessions
-from support.session_parts import evaluations as session_evaluations
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, settings_of
+from support.stage_parts import Chosen, Ground, make_trace, make_traces, settings_of
 
 from tracejudge.content.convert import MAX_NAME_CHARS
 from tracejudge.ids import bounded
-from worker.base.forget.forget import ForgetTarget, Forgetting, Forgotten
+from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.config import redaction
 from worker.core.config.redaction import UserKeys, hashed_user
 from worker.core.config.settings import Settings
 from worker.core.storage import client
 from worker.core.storage.keys import INGEST_GROUP
-
-SECRET = "the parcel holds a kite"  # noqa: S105 - a text
-PERSON = "u-1729"
-
-
-def forget(
-    ground: Ground,
-    number: int | None = None,
-    *,
-    trace_id: str | None = None,
-    user_id: str | None = None,
-    session_id: str | None = None,
-    settings: Settings | None = None,
-    **options: Any,
-) -> Forgotten:
-    settings = settings or settings_of(ground)
-    known = UserKeys(settings, ground.store).all()
-    trace_id = trace_id if number is None else make_trace(number).trace_id
-    subject = ForgetTarget(trace_id=trace_id, user_id=user_id, session_id=session_id, user_keys=known)
-    return Forgetting(ground.store, settings, subject, **options).run()
-
-
-def found(**amounts: int) -> Forgotten:
-    return Forgotten(**amounts)
-
-
-def assert_nowhere(ground: Ground, *texts: str) -> None:
-    everything = repr(ground.everything())
-    assert not [text for text in texts if text in everything]
-
 
 # --- the stream ---
 
@@ -412,76 +381,3 @@ def test_what_is_published_again_after_it_was_forgotten_counts_once(ground: Grou
     choose(ground, 1)
     account = balanced(ground)
     assert (account.chosen, account.removed, account.duplicate, ground.batches()) == (1, 1, 1, {})
-
-
-# --- conversations ---
-
-
-def gathering(ground: Ground) -> Sessions:
-    """Gather two conversations: `s1` of the person and somebody else, of which the person's trace is the first."""
-    sessions = Sessions(ground)
-    sessions.say("s1", [1], output=SECRET, user_id=PERSON)
-    sessions.say("s1", [2, 3], user_id="somebody")
-    sessions.say("s2", [4, 5])
-    ground.client.xtrim(ground.keys.traces, 0)
-    return sessions
-
-
-TARGETS: dict[str, dict[str, Any]] = {
-    "trace": {"number": 1},
-    "person": {"user_id": PERSON},
-    "session": {"session_id": "s1"},
-}
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_is_gathered(ground: Ground, target: str) -> None:
-    sessions = gathering(ground)
-    erased = 3 if target == "session" else 1
-    assert forget(ground, dry_run=True, **TARGETS[target]) == found(gathered=erased)
-    assert forget(ground, **TARGETS[target]) == found(gathered=erased)
-    assert_nowhere(ground, SECRET, PERSON)
-    sessions.pause()
-    sizes = {trace.session_id: len(one.session.trace_ids) for trace, one in session_evaluations(ground)}
-    assert sizes == ({"s2": 2} if target == "session" else {"s1": 2, "s2": 2})
-    removed = {"removed": 1} if target == "session" else {}
-    assert sessions.account() == {"opened": 2, "gathered": 5, "judged": len(sizes), **removed}
-    assert balanced(ground).gathering == 0
-    for session in ("s1", "s2"):
-        forget(ground, session_id=session)
-    assert int(ground.client.hget(ground.keys.sessions, "bytes")) == 0
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(ground: Ground, target: str) -> None:
-    sessions = gathering(ground)
-    sessions.pause()
-    found_now = forget(ground, dry_run=True, **TARGETS[target])
-    assert (found_now.evaluations, found_now.unsettled) == (1, False)
-    forget(ground, **TARGETS[target])
-    assert [trace.session_id for trace, _ in session_evaluations(ground)] == ["s2"]
-    assert_nowhere(ground, SECRET, PERSON)
-    account = balanced(ground)
-    assert (account.removed, account.waiting) == (1, 1)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_in_the_verdict_on_a_conversation(ground: Ground, target: str) -> None:
-    gathering(ground)
-    last = make_trace(3)
-    details = {"session": {"generation": 1, "traces": 3, "trace_ids": [make_trace(n).trace_id for n in (1, 2, 3)]}}
-    ground.send(make_verdict(1, trace_id=last.trace_id, session_id="s1", rationale=SECRET, details=details))
-    ground.send(make_verdict(2, trace_id=make_trace(5).trace_id, session_id="s2"))
-    assert forget(ground, **TARGETS[target]).verdicts == 1
-    assert_nowhere(ground, SECRET)
-    assert len(ground.outbox("j")) == 1
-
-
-def test_a_worker_that_has_read_a_conversation_chooses_nothing_of_what_is_forgotten(ground: Ground) -> None:
-    sessions = gathering(ground)
-    members = [raw.decode() for raw in ground.client.zrange(ground.keys.sessions_due, 0, -1)]
-    (due,) = sessions.stage._read(members)
-    forget(ground, 1)
-    sessions.stage._selector.select(due)
-    assert [trace.session_id for trace, _ in session_evaluations(ground)] == ["s2"]
-    assert_nowhere(ground, SECRET)

@@ -1,22 +1,16 @@
-"""Several Redis servers in one installation: feedback between them, the monitor's sums, fairness, refusals."""
+"""Several Redis servers in one installation: the monitor's sums, fairness, refusals."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from support.feedback_parts import Passes, complain, gathered, make_due, take
 from support.processes import free_port
-from support.shard_parts import SHARDS, home, three_grounds
-from support.stage_parts import Ground, make_trace, make_verdict, samples, settings_of
+from support.stage_parts import Ground, make_verdict, samples, settings_of
 
 from judges.core.verdict import Score
-from worker.base.forget.forget import ForgetTarget, forget_everywhere
 from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
 from worker.base.monitor.counts import counted_until
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.sums import QualitySums, ShardSums
-from worker.core.config.redaction import UserKeys
 from worker.core.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.core.runtime.maintenance import BacklogGauges
 from worker.core.storage.client import LAYOUT, LayoutError, Store, StoreError
@@ -24,85 +18,6 @@ from worker.core.storage.keys import MONITOR_GROUP
 from worker.core.telemetry.backlog import Backlog, Memory, Position
 from worker.core.telemetry.health import Pulse, Readiness
 from worker.core.telemetry.metrics import Metrics
-from worker.features.late_feedback.pending import PendingFeedback
-
-
-@pytest.fixture
-def grounds(redis_url: str, prefix: str) -> Iterator[list[Ground]]:
-    with three_grounds(redis_url, prefix) as grounds:
-        yield grounds
-
-
-def turn_all(passes: list[Passes]) -> None:
-    """Make passes on all servers until nothing is due any more."""
-    for _ in range(2 * SHARDS):
-        for one in passes:
-            one.turn()
-            while one.under_way:
-                one.turn()
-
-
-def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(grounds: list[Ground]) -> None:
-    origin = home(make_trace(1).trace_id)
-    trace = make_trace(
-        1, session_id=next(name for name in map(str, range(99)) if home("", name) == (origin + 2) % SHARDS)
-    )
-    there = home(trace.trace_id, trace.session_id)
-    grounds[there].add(trace)
-    complain(grounds[origin], trace.trace_id)
-    complain(grounds[origin], "ff" * 16)
-    for ground in grounds:
-        take(ground)
-    make_due(grounds[origin])
-    passes = [Passes(ground) for ground in grounds]
-    turn_all(passes)
-    assert passes[there].outcomes["pulled"] == 1
-    assert [sum(one.outcomes.get(name, 0) for one in passes) for name in ("pulled", "not_found")] == [1, 1]
-    (batch,) = grounds[there].batches().values()
-    assert [item.trace.trace_id for item in batch.items] == [trace.trace_id]
-    assert [gathered(ground) for ground in grounds] == [{}] * SHARDS
-
-
-def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(grounds: list[Ground]) -> None:
-    trace = make_trace(1)
-    complain(grounds[0], trace.trace_id, comment="the parcel holds a kite")
-    take(grounds[0])
-    verdicts(grounds[1], range(1))
-    pending = PendingFeedback(grounds[0].store, 60.0)
-    members = pending.all()
-
-    def hand_on(place: str, _: int) -> None:
-        if place == "verdicts" and members:
-            assert pending.hand_over(members.pop())
-
-    settings = settings_of(grounds[0])
-    target = ForgetTarget(trace_id=trace.trace_id, user_keys=UserKeys(settings, grounds[0].store).all())
-    found = forget_everywhere(grounds[0].store, settings, target, progress=hand_on)
-    assert not members
-    assert (found.feedback, [gathered(ground) for ground in grounds]) == (2, [{}] * SHARDS), "its entry, and what waits"
-    assert "kite" not in repr([ground.everything() for ground in grounds])
-
-
-def test_feedback_that_is_handed_over_again_is_taken_once(
-    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    complain(grounds[0], "ff" * 16)
-    take(grounds[0])
-    pending = PendingFeedback(grounds[0].store, 60.0)
-    (member,) = pending.all()
-    with monkeypatch.context() as ended:
-        # The worker ends between the two servers.
-        ended.setattr(grounds[0].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
-        with pytest.raises(StoreError):
-            pending.hand_over(member)
-    taken = grounds[1].client.zrange(grounds[1].keys.feedback, 0, -1)
-    assert len(taken) == 1
-    grounds[1].client.delete(grounds[1].keys.feedback)
-    assert pending.hand_over(member)
-    assert gathered(grounds[0]) == gathered(grounds[1]) == {}, "it was dealt with there meanwhile"
-    grounds[1].store.is_away = True
-    assert pending.hand_over(member), "a server that is away is asked last"
-    assert len(gathered(grounds[2])) == 1
 
 
 class Monitored:
@@ -296,47 +211,6 @@ def test_a_role_is_ready_while_one_server_lets_it_make_progress() -> None:
     assert readiness.role("ingest").why == "ingest: Redis does not answer for 20 s"
     threads[1].pulse, loop.pulse = Pulse(20.0), Pulse(20.0, dead=True)
     assert not readiness.role("ingest").ready, "all servers need the event loop"
-
-
-def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[Ground]) -> None:
-    complain(grounds[0], "ff" * 16)
-    take(grounds[0])
-    pending, taken = PendingFeedback(grounds[0].store, 60.0), grounds[1].keys.feedback_taken
-    yesterday = grounds[1].store.now_ms() - 25 * 3600 * 1000
-    grounds[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
-    (member,) = pending.all()
-    assert pending.hand_over(member)
-    assert set(grounds[1].client.zrange(taken, 0, -1)) == {b"0:2-0", f"0:{member.item.entry_id}".encode()}
-
-
-def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(
-    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(5):
-        complain(grounds[0], f"{number:032x}")
-    take(grounds[0])
-    make_due(grounds[0])
-    away = [Store(f"redis://127.0.0.1:{free_port()}/0", grounds[0].keys, number) for number in (1, 2)]
-    asked = [0, 0]
-
-    def counted(number: int, store: Store) -> None:
-        run = store.run
-
-        def count(*arguments: Any) -> Any:
-            asked[number] += 1
-            return run(*arguments)
-
-        monkeypatch.setattr(store, "run", count)
-
-    for number, store in enumerate(away):
-        counted(number, store)
-    grounds[0].store.shards = (grounds[0].store, *away)
-    passes = Passes(grounds[0])
-    passes.make()
-    for store in away:
-        store.close()
-    assert asked == [1, 1], "each server costs one wait"
-    assert len(gathered(grounds[0])) == 5, "all of it waits for the next pass"
 
 
 def test_two_addresses_of_one_server_are_refused_where_both_began_empty(grounds: list[Ground]) -> None:

@@ -9,6 +9,7 @@ from judges.agent import tool_use
 from support.judging_parts import Desks
 from support.leases_parts import BEGIN_S, TTL_S, add
 from support.processes import PATIENCE_S
+from support.shard_parts import three_grounds
 from support.stage_parts import Ground
 from worker.core.export import consumer as outbox
 from worker.core.queue.leases import Leases
@@ -25,6 +26,13 @@ def desk(ground: Ground) -> Iterator[Desks]:
     """Sets up workers whose models follow a script."""
     with Desks(ground) as desks:
         yield desks
+
+
+@pytest.fixture
+def grounds(redis_url: str, prefix: str) -> Iterator[list[Ground]]:
+    """Three Redis servers of one installation."""
+    with three_grounds(redis_url, prefix) as grounds:
+        yield grounds
 
 
 @pytest.fixture

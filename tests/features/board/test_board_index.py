@@ -1,0 +1,40 @@
+"""The index of the board: it selects what the commands select, from all servers, and forgets what is trimmed."""
+
+from support.filter_cases import CASES, entry_ids, write_verdicts
+from support.published import TRACES
+from support.stage_parts import Ground, make_verdict
+
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.features.board.index import VerdictIndex
+from worker.features.board.overview import read_funnel
+
+
+def test_the_index_and_the_outbox_select_the_same(ground: Ground) -> None:
+    write_verdicts(ground)
+    index = VerdictIndex(ground.store)
+    index.run_once()
+    for verdict_filter, numbers in CASES:
+        entries = index.read(index.select(verdict_filter, limit=9)).values()
+        assert [entry.entry_id for entry in entries] == entry_ids(numbers), verdict_filter
+
+
+def test_the_index_is_of_all_servers(published: list[Ground]) -> None:
+    index = VerdictIndex(published[0].store)
+    index.run_once()
+    names = index.select(VerdictFilter(), limit=100)
+    entries = index.read(names)
+    assert {entry.verdict.trace_id for entry in entries.values()} == {trace["trace_id"] for trace in TRACES}
+    times = [entry.written_s for entry in entries.values()]
+    assert times == sorted(times, reverse=True), "the newest first"
+    assert index.select(VerdictFilter(), limit=100, before=names[9]) == names[10:]
+    late = make_verdict(900, trace_id="late")
+    published[2].send(late)
+    index.run_once()
+    assert [one.verdict.trace_id for one in index.read(index.select(VerdictFilter(), limit=1)).values()] == ["late"]
+    published[1].client.delete(published[1].keys.verdicts)
+    index.run_once()
+    assert {name[0] for name in index.select(VerdictFilter(), limit=100)} == {"0", "2"}, (
+        "what is trimmed leaves the index"
+    )
+    funnel = read_funnel(published[0].store)
+    assert (funnel.traces[0].total, funnel.unexplained) == (len(TRACES), 0)

@@ -1,0 +1,37 @@
+"""What the tests of `forget` share: an erasure of a trace, a person or a session, and a look at every key."""
+
+from typing import Any
+
+from support.stage_parts import Ground, make_trace, settings_of
+from worker.base.forget.forget import ForgetTarget, Forgetting, Forgotten
+from worker.core.config.redaction import UserKeys
+from worker.core.config.settings import Settings
+
+SECRET = "the parcel holds a kite"  # noqa: S105 - a text
+PERSON = "u-1729"
+
+
+def forget(
+    ground: Ground,
+    number: int | None = None,
+    *,
+    trace_id: str | None = None,
+    user_id: str | None = None,
+    session_id: str | None = None,
+    settings: Settings | None = None,
+    **options: Any,
+) -> Forgotten:
+    settings = settings or settings_of(ground)
+    known = UserKeys(settings, ground.store).all()
+    trace_id = trace_id if number is None else make_trace(number).trace_id
+    subject = ForgetTarget(trace_id=trace_id, user_id=user_id, session_id=session_id, user_keys=known)
+    return Forgetting(ground.store, settings, subject, **options).run()
+
+
+def found(**amounts: int) -> Forgotten:
+    return Forgotten(**amounts)
+
+
+def assert_nowhere(ground: Ground, *texts: str) -> None:
+    everything = repr(ground.everything())
+    assert not [text for text in texts if text in everything]
