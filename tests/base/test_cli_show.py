@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from redis import Redis
 from support.cli_parts import Run
+from support.judged import judged as judged_rows
 
 from judges.core.verdict import Verdict
 from judges.registry import configured
 from tracejudge import Trace
 from worker.base.lookup.explanation import explain, place
-from worker.base.lookup.label_store import labelled_trace
-from worker.base.lookup.lookup import scan_verdicts
+from worker.base.lookup.label_store import Drawn, Label, OutboxMatcher, labelled_trace, write_labels
+from worker.base.lookup.lookup import keep_traces, scan_verdicts
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.loading import load
 from worker.core.storage.client import Store
@@ -52,20 +53,24 @@ JUDGES = ("facts_grounding", "ragbench", "ragbench_sources", "retrieval_relevanc
 
 
 @pytest.fixture
-def judged(served: Run, redis: Redis, prefix: str, tmp_path: Path) -> Run:
+def judged(served: Run, redis: Redis, prefix: str) -> Run:
     """Traces in the stream, and real verdicts of the built-in model on them in the outbox."""
-    file = tmp_path / "traces.jsonl"
-    file.write_text("".join(json.dumps(trace) + "\n" for trace in TRACES))
-    for trace in TRACES:
-        redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(trace)})
-    ended = served(
-        "evaluate", *itertools.chain.from_iterable(("--judge", name) for name in JUDGES), file, "--output", "v.jsonl"
-    )
-    lines = [json.loads(line) for line in Path("v.jsonl").read_text().splitlines()]
-    assert len(lines) == len(TRACES) * len(JUDGES), ended.err
-    for line in lines:
-        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": json.dumps(line)})
+    for row in TRACES:
+        redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)})
+    for verdict in judged_rows(TRACES, JUDGES):
+        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(verdict)})
     return served
+
+
+def label(redis_url: str, prefix: str, trace_id: str, *, passed: bool, drawn: Drawn) -> Store:
+    """Label a trace, with its verdicts and a copy of it."""
+    store = Store(redis_url, Keys(prefix))
+    write_labels(store, [Label(trace_id, "facts_grounding", "grounded", passed=passed, drawn=drawn)])
+    matcher = OutboxMatcher(store)
+    while matcher.step():
+        pass
+    assert keep_traces(store, load({}), {trace_id}) == 0
+    return store
 
 
 def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judged: Run) -> None:
@@ -133,14 +138,9 @@ def test_search_finds_by_service_judge_outcome_text_and_time(judged: Run) -> Non
     assert REFUND in shown.replace("\n", "")
 
 
-def test_export_saves_traces_that_evaluate_and_judges_test_read(judged: Run, redis: Redis, prefix: str) -> None:
-    Path("labels.jsonl").write_text(
-        "".join(
-            json.dumps({"trace_id": name, "label": label, "judge": "facts_grounding", "drawn": 0.5}) + "\n"
-            for name, label in ((REFUND, "fail"), (LENT, "pass"))
-        )
-    )
-    assert judged("labels", "import", "labels.jsonl").code == 0
+def test_export_saves_labelled_traces(judged: Run, redis: Redis, redis_url: str, prefix: str) -> None:
+    label(redis_url, prefix, REFUND, passed=False, drawn=0.5)
+    label(redis_url, prefix, LENT, passed=True, drawn=0.5)
     # The copies outlive the stream.
     redis.xtrim(f"{prefix}:traces", maxlen=0)
     ended = judged("export", "--labelled", "--output", "saved.jsonl", "--json")
@@ -149,11 +149,6 @@ def test_export_saves_traces_that_evaluate_and_judges_test_read(judged: Run, red
     rows = [json.loads(line) for line in Path("saved.jsonl").read_text().splitlines()]
     assert {row["trace_id"]: row["tags"]["facts_grounding.grounded"] for row in rows} == {REFUND: "fail", LENT: "pass"}
     assert all(len(row["verdicts"]) == len(JUDGES) and row["labels"][0]["drawn"] == 0.5 for row in rows)
-    measured = judged("judges", "test", "facts_grounding", "saved.jsonl", "--label", "facts_grounding.grounded")
-    assert measured.code == 0, measured.err
-    assert "balanced accuracy: 1.000" in measured.out
-    evaluated = judged("evaluate", "--judge", "facts_grounding", "saved.jsonl", "--json")
-    assert (evaluated.code, "unknown field" in evaluated.err) == (0, False)
     ended = judged("export", "--service", "sky", "--output", "gone.jsonl", "--json")
     assert (ended.code, ended.document["gone"]) == (1, 1)
     assert judged("show", "0af7651916cd43dd8448eb211c80319c").out.count("text from the label") == 1
@@ -169,11 +164,7 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
     assert judged("replay", "--trace-id", "4bf92f", "--since", "1h", "--judge", "relevance").code == 2
     # The trace is known, and none of its evaluations was given up.
     assert judged("dead", "list", "--trace-id", "4bf92f").code == 1
-    Path("labels.jsonl").write_text(
-        json.dumps({"trace_id": SUN, "label": "fail", "judge": "facts_grounding", "drawn": "queue"}) + "\n"
-    )
-    assert judged("labels", "import", "labels.jsonl").code == 0
-    store = Store(redis_url, Keys(prefix))
+    store = label(redis_url, prefix, SUN, passed=False, drawn="queue")
     assert labelled_trace(store, SUN) is not None
     ended = judged("forget", "--trace-id", "4bf92f", "--json")
     assert ended.code == 0, ended.err

@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
-from support.board_parts import ANSWER, fill, judged, trace_row
+from support.board_parts import ANSWER, fill, trace_row
+from support.judged import judged
 from support.processes import Program, free_port, wait_until
 
 from worker.base.embedded import EmbeddedRedis

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ import msgspec
 from redis import Redis
 
 from judges.core.verdict import Verdict
+from support.judged import judged
 from support.processes import wait_until
 from worker.core.config.settings import Board, Settings
 from worker.features.board.board_server import BoardServer
@@ -83,18 +83,6 @@ def hostile_rows() -> list[dict[str, Any]]:
             )
         )
     return rows
-
-
-def judged(rows: Sequence[Mapping[str, Any]], judges: Iterable[str] = JUDGES) -> list[Verdict]:
-    """Judge traces with the built-in model, as live traffic."""
-    with tempfile.TemporaryDirectory() as folder:
-        traces, verdicts = Path(folder) / "traces.jsonl", Path(folder) / "verdicts.jsonl"
-        traces.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        named = [option for name in judges for option in ("--judge", name)]
-        command = [sys.executable, "-m", "worker.cli", "evaluate", *named, traces, "--output", verdicts]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        found = [msgspec.json.decode(line, type=Verdict) for line in verdicts.read_bytes().splitlines()]
-        return [msgspec.structs.replace(one, origin="live", weight=1.0) for one in found]
 
 
 def fill(redis: Redis, prefix: str, rows: Sequence[Mapping[str, Any]], verdicts: Iterable[Verdict]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 import pytest
 from redis import Redis
-from support.board_parts import fill, history, hostile_rows, judged, serving, summed, trace_row
+from support.board_parts import JUDGES, fill, history, hostile_rows, serving, summed, trace_row
 from support.browser import Browser
+from support.judged import judged
 from support.processes import wait_until
 
 from worker.core.storage.client import Store
@@ -48,7 +49,7 @@ def clean(page: Browser, url: str) -> None:
 def test_pages_have_no_errors_and_no_serious_violation(
     page: Browser, redis: Redis, redis_url: str, prefix: str
 ) -> None:
-    verdicts = judged(ROWS)
+    verdicts = judged(ROWS, JUDGES)
     fill(redis, prefix, ROWS, verdicts)
     with serving(redis_url, prefix) as url:
         paths = ["/", "/verdicts", "/funnel", "/labels", "/none"]

@@ -14,7 +14,8 @@ import httpx
 import msgspec
 import pytest
 from redis import Redis
-from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, judged, serving, trace_row
+from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, trace_row
+from support.judged import judged
 from support.processes import free_port, wait_until
 from support.scrape import scrape
 
@@ -39,7 +40,7 @@ ROWS = [trace_row(number) for number in range(1, 9)]
 
 @pytest.fixture(scope="module")
 def verdicts() -> list[Any]:
-    return judged(ROWS)
+    return judged(ROWS, JUDGES)
 
 
 @pytest.fixture
