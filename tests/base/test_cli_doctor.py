@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from doctor_parts import KEPT, NOWHERE, be_present, examined, login, tuned
 from redis import Redis
 from support.cli_parts import SECRET, Run, words
+from support.doctor_parts import KEPT, NOWHERE, be_present, examined, login, tuned
 from support.processes import free_port, wait_until
 from support.redis_kinds import TlsRedis, make_certificates
 
@@ -91,28 +91,6 @@ def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:
     assert ended.code == 1
     assert list(found) == ["configuration"]
     assert found["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
-
-
-def test_a_canary_without_the_judges_of_the_rules_is_a_warning(run: Run) -> None:
-    config, own = Path("tracejudge.toml"), Path("own.jsonl")
-    found = {}
-    for name, text in (
-        ("built-in", ""),
-        ("off", '[monitor]\ncanary_every_s = 0\ncanary_file = "own.jsonl"\n'),
-        ("own", 'canary_file = "own.jsonl"\n'),
-    ):
-        own.write_text('{"output": "It is warm.", "labels": {"safety": "pass"}}\n', encoding="utf-8")
-        config.write_text(text, encoding="utf-8")
-        found[name] = examined(run, url=NOWHERE)[1].get("canary-without-labels")
-    own.unlink()
-    missing = examined(run, url=NOWHERE)[1]
-    assert found["built-in"] == found["off"] is None
-    what = "tracejudge.toml: canary_file: no trace is labelled for groundedness, relevance_to_query"
-    assert found["own"] == ("warning", what, "add labels for these judges to own.jsonl")
-    assert list(missing) == ["configuration"]
-    assert missing["configuration"].what.startswith(
-        "tracejudge.toml: canary_file: own.jsonl: cannot be read (No such file"
-    )
 
 
 def test_a_secret_of_the_metrics_page_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

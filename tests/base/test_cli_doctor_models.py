@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from doctor_parts import NOWHERE, examined, part
 from support import echo_provider, replies
 from support.cli_parts import SECRET, Run
 from support.decision_endpoint import MODEL, DecisionEndpoint
+from support.doctor_parts import NOWHERE, examined, part
 from support.endpoint import ChatEndpoint
 from support.loopback import LoopbackServer
 from support.processes import free_port

@@ -5,10 +5,10 @@ import time
 
 import pytest
 import redis
-from doctor_parts import part
 from redis.exceptions import NoPermissionError
 from support import otlp as collector
 from support.cli_parts import SECRET, Run
+from support.doctor_parts import part
 from support.processes import free_port
 
 from worker.base.doctor.finding import Check, examine, ok

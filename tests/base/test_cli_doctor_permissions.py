@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 import redis
-from doctor_parts import KEPT, examined, login, tuned
 from redis import Redis
 from support.cli_parts import SECRET, Run
+from support.doctor_parts import KEPT, examined, login, tuned
 
 import worker
 from worker.base.doctor.redis_server import worker_commands

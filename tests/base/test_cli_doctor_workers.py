@@ -1,11 +1,10 @@
 """`tracejudge doctor`: whether a worker runs each role, and what workers have had to give up on."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from doctor_parts import ROLES, Part, at, be_present, examined
 from support.cli_parts import Run
+from support.doctor_parts import ROLES, Part, at, be_present, examined
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import LAYOUT, Store
@@ -61,16 +60,6 @@ def test_the_group_of_a_removed_receiver(run: Run, server: EmbeddedRedis, store:
     found = examined(run, url=server.url)[1]["removed receivers"]
     assert found[:2] == ("warning", "no receiver of this configuration reads receiver:old")
     assert "XGROUP DESTROY tracejudge:verdicts receiver:old" in found[2]
-
-
-def test_verdicts_that_are_parked_for_a_receiver(run: Run, server: EmbeddedRedis, store: Store) -> None:
-    Path("tracejudge.toml").write_text('[receivers.phoenix]\nkind = "phoenix"\nurl = "http://127.0.0.1:1"\n')
-    be_present(server.url, ingest=True, judge=True, export=True, monitor=True)
-    assert "parked for phoenix" not in examined(run, url=server.url)[1]
-    entries, due = store.keys.receiver_parked("phoenix")
-    store.call(lambda client: (client.hset(entries, "1-0", b"x"), client.zadd(due, {"1-0": 1})))
-    found = examined(run, url=server.url)[1]["parked for phoenix"]
-    assert found[:2] == ("warning", "1 verdict parked: it does not know their traces or spans yet")
 
 
 def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from doctor_parts import be_present, examined
 from support.cli_parts import Run, words
+from support.doctor_parts import be_present, examined
 from support.stage_parts import Chosen, Ground
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 from support.cli_parts import SECRET, Ended, Run
 from support.redis_kinds import TunedRedis
-
 from worker.base.embedded import ServerBinary, find_servers
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
