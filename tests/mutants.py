@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -369,8 +369,8 @@ def _environment(tree: Path) -> dict[str, str]:
 class Tree:
     """A copy of the repository that one process at a time changes and tests."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        self._root, self._folder = root, folder
+    def __init__(self, root: Path, folder: Path, tests: Mapping[str, Sequence[str]]) -> None:
+        self._root, self._folder, self._tests = root, folder, tests
         shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
         self._changed_at = time.time()
         command = [
@@ -402,7 +402,7 @@ class Tree:
 
     def _run(self, part: str, timeout_s: float) -> Ended:
         options = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line"]
-        command = [sys.executable, "-m", "pytest", *options, *files(self._folder, PARTS[part].tests)]
+        command = [sys.executable, "-m", "pytest", *options, *self._tests[part]]
         began = time.monotonic()
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
@@ -443,11 +443,22 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.part:<11} {mutant.path}:{mutant.line}  {mutant.change}")
         return 0
+    return run(root, mutants, {name: files(root, PARTS[name].tests) for name in names})
+
+
+def run(root: Path, mutants: Sequence[Mutant], tests: Mapping[str, Sequence[str]]) -> int:
+    """Test the unchanged tree and each mutant in copies; give the exit code.
+
+    Args:
+        root: The checkout that is copied.
+        mutants: The mutants, each of one of the parts.
+        tests: The files of tests of each part.
+    """
     with tempfile.TemporaryDirectory(prefix="tracejudge-mutants-") as folder, ThreadPoolExecutor(PROCESSES) as pool:
         trees: SimpleQueue[Tree] = SimpleQueue()
         for number in range(PROCESSES):
-            trees.put(Tree(root, Path(folder) / str(number)))
-        unchanged = dict(zip(names, pool.map(lambda name: _in_a_tree(trees, name, 900), names), strict=True))
+            trees.put(Tree(root, Path(folder) / str(number), tests))
+        unchanged = dict(zip(tests, pool.map(lambda name: _in_a_tree(trees, name, 900), tests), strict=True))
         for name, ended in unchanged.items():
             print(
                 f"unchanged   {name:<11} {'passes' if ended.passed else f'FAILS: {ended.how}'}, {ended.took_s:.1f} s",
