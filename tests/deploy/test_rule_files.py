@@ -22,7 +22,7 @@ from deploy.rules import generate
 from deploy.rules.promql import RATED
 from deploy.rules.table import load
 from judges.registry import catalogue
-from worker.core.telemetry.metrics import METRICS, SERIES
+from worker.core.telemetry.metrics import SERIES, worker_metrics
 
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)
@@ -149,7 +149,7 @@ def test_rules_use_only_metrics_that_exist() -> None:
 
 def exported() -> list[str]:
     """Name every time series of the worker."""
-    return [name for metric in METRICS.values() for name in metric.samples]
+    return [name for metric in worker_metrics() for name in metric.samples]
 
 
 def test_recorded_names_are_unique_but_for_rows() -> None:

@@ -196,6 +196,7 @@ class Feature:
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
+        metrics: The ``MetricTable`` for the page of the worker, by its full name; imported when the page is made.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
         threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
         process_threads: Threads of a process, with all its servers; they stop after the servers' own.
@@ -212,6 +213,7 @@ class Feature:
     commands: Mapping[str, Command] = field(default_factory=dict)
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
+    metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
     process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None

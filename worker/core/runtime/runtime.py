@@ -19,6 +19,7 @@ from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
+from worker.core.export.prometheus import CallMetrics
 from worker.core.export.registry import enabled
 from worker.core.features import installed
 from worker.core.judging.consumer import Serves
@@ -28,7 +29,6 @@ from worker.core.runtime.shard import Shard, Shared
 from worker.core.storage.client import LayoutError, StoreError, make_stores
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
-from worker.core.telemetry.calls import CallMetrics
 from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.core.telemetry.http_server import HttpServer
 from worker.core.telemetry.metrics import Metrics
@@ -83,8 +83,6 @@ class Runtime:
             if feature.prepare is not None:
                 feature.prepare(settings, judges, self.metrics)
         self._graders = Graders(settings, judges)
-        for judge, judge_model in self._graders.outvoted:
-            self.metrics.panel_member.labels(judge, judge_model).set(1)
         models = self._build_models()
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}

@@ -25,13 +25,20 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
     settings, metrics = parts.settings, parts.metrics
     if not settings.budgets:
         return None
+    from worker.features.budgets.control import BudgetMetrics
     from worker.features.budgets.reservations import Budgets
 
     def count(budget: str) -> None:
         if metrics is not None:
-            metrics.budget_refused.labels(budget).inc()
+            metrics.of(BudgetMetrics).budget_refused.labels(budget).inc()
 
     return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
 
 
-FEATURE: Final = Feature(name="budgets", watches=_watches, select=_select, wrap_model=_wrap_model)
+FEATURE: Final = Feature(
+    name="budgets",
+    metrics="worker.features.budgets.control.BudgetMetrics",
+    watches=_watches,
+    select=_select,
+    wrap_model=_wrap_model,
+)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 from msgspec import structs
+from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
@@ -25,7 +26,7 @@ from worker.core.selection.sampling import Choice, EvaluationFactory, Sampler
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store
 from worker.core.telemetry.heartbeat import live_circuits
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 from worker.features.canary.canary_file import Canary
 from worker.features.canary.drift import (
     CLOSES_AT,
@@ -57,6 +58,24 @@ class Series(NamedTuple):
     judge: str
     version: str
     judge_model: str
+
+
+class CanaryMetrics(MetricTable):
+    """The gauges of the canary."""
+
+    # fmt: off
+    judge_canary_agreement = Metric(Gauge, "judge_canary_agreement", "ratio", Series._fields,
+        "Mean share of the last day's verdicts on each canary trace that agree with its labels", stability="stable")
+    judge_canary_lower = Metric(Gauge, "judge_canary_agreement_lower", "ratio", Series._fields,
+        "Lower limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_upper = Metric(Gauge, "judge_canary_agreement_upper", "ratio", Series._fields,
+        "Upper limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_drift = Metric(Gauge, "judge_canary_drift", "boolean", Series._fields,
+        "1 while a judge agrees with the canary's labels surely less than it did in the week before")
+    judge_canary_drift_info = Metric(Gauge, "judge_canary_drift_info", "boolean",
+        (*Series._fields, "since", "examples"),
+        "1 while a judge drifts: when that was found, and the names of up to three canary traces that fell most")
+    # fmt: on
 
 
 class _Drift(msgspec.Struct, array_like=True):
@@ -114,9 +133,10 @@ class CanaryWatch(Watch):
         self._sampler = Sampler(settings, graders)
         self._graders = graders
         self._factory = EvaluationFactory(graders)
-        agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
-        self._of_series = (*agreed, metrics.judge_canary_drift)
-        self._info = metrics.judge_canary_drift_info
+        own = metrics.of(CanaryMetrics)
+        agreed = own.judge_canary_agreement, own.judge_canary_lower, own.judge_canary_upper
+        self._of_series = (*agreed, own.judge_canary_drift)
+        self._info = own.judge_canary_drift_info
 
     def run(self, now: float) -> None:  # noqa: ARG002 - evaluations are due by the clock of Redis
         """Choose the evaluations that are due, and compute the gauges."""

@@ -32,4 +32,10 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
 
 
-FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)
+FEATURE: Final = Feature(
+    name="canary",
+    metrics="worker.features.canary.canary.CanaryMetrics",
+    complete=_complete,
+    counters=_counters,
+    watches=_watches,
+)

@@ -29,4 +29,10 @@ def _after_verdict(parts: Parts) -> Follower | None:
     return Cascades(parts.settings, parts.ledger.store.first, parts.sampler)
 
 
-FEATURE: Final = Feature(name="cascades", counters=_counters, watches=_watches, after_verdict=_after_verdict)
+FEATURE: Final = Feature(
+    name="cascades",
+    metrics="worker.features.cascades.shares.CascadeMetrics",
+    counters=_counters,
+    watches=_watches,
+    after_verdict=_after_verdict,
+)

@@ -17,17 +17,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from prometheus_client import Gauge
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import QUALITY, QualityMetrics, Sample, Watch
 from worker.base.monitor.second_verdicts import step_of
 from worker.base.monitor.series import DAY_S, HOUR_S
 from worker.core.config.settings import NANO, Cascade, Settings
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
@@ -237,6 +238,17 @@ def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> Ca
     )
 
 
+class CascadeMetrics(MetricTable):
+    """The gauges of cascades."""
+
+    # fmt: off
+    cascade_first_share = Metric(Gauge, "cascade_first_share", "ratio", QUALITY,
+        "Weighted mean probability of passing by the first model of a cascade in the last day, not corrected")
+    cascade_second = Metric(Gauge, "cascade_second_verdicts", "verdicts", (*QUALITY, "state"),
+        "Second judgings chosen in the last day: scored, which correct the share; no_score; waiting")
+    # fmt: on
+
+
 class CascadeWatch(Watch):
     """Computes the gauges of cascades over the last 24 hours, and the factors of their second judgings."""
 
@@ -246,13 +258,13 @@ class CascadeWatch(Watch):
         super().__init__(store, clock)
         self._cascades = settings.cascades
         self._fixed = {name: one.rate for name, one in settings.cascades.items() if one.rate is not None}
-        self._metrics = metrics
+        self._metrics, self._quality = metrics.of(CascadeMetrics), metrics.of(QualityMetrics)
 
     def run(self, now: float) -> None:
         """Compute gauges and factors."""
         if not self._cascades:
             return
-        metrics, samples = self._metrics, list[Sample]()
+        metrics, quality, samples = self._metrics, self._quality, list[Sample]()
         for (service, environment, judge, version, name, metric), sums in read_sums(self._store, now).items():
             if name not in self._cascades or sums.weight <= 0:
                 continue
@@ -263,10 +275,10 @@ class CascadeWatch(Watch):
             if (share := estimate(sums)) is not None:
                 of_share = (*labels, "cascade")
                 samples += [
-                    (metrics.quality_corrected_share, of_share, share.value),
-                    (metrics.quality_corrected_lower, of_share, share.low),
-                    (metrics.quality_corrected_upper, of_share, share.high),
-                    (metrics.quality_corrected_window, of_share, _HOURS * HOUR_S),
+                    (quality.quality_corrected_share, of_share, share.value),
+                    (quality.quality_corrected_lower, of_share, share.low),
+                    (quality.quality_corrected_upper, of_share, share.high),
+                    (quality.quality_corrected_window, of_share, _HOURS * HOUR_S),
                 ]
         self.show(samples)
         self._fit(now)

@@ -23,7 +23,7 @@ from worker.base.monitor.corrected import (
     from_golden,
     method_of,
 )
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
 from worker.base.monitor.series import (
     COARSE_DAYS,
     DAY_S,
@@ -238,11 +238,12 @@ class CorrectionWatch(Watch):
 
     def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
         super().__init__(store, clock)
+        own = metrics.of(QualityMetrics)
         self._gauges = (
-            metrics.quality_corrected_share,
-            metrics.quality_corrected_lower,
-            metrics.quality_corrected_upper,
-            metrics.quality_corrected_window,
+            own.quality_corrected_share,
+            own.quality_corrected_lower,
+            own.quality_corrected_upper,
+            own.quality_corrected_window,
         )
         self._matcher = OutboxMatcher(store)
         self._next_round = 0.0

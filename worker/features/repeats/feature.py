@@ -29,4 +29,10 @@ def _after_verdict(parts: Parts) -> Follower | None:
     return Repeats(parts.settings, parts.sampler)
 
 
-FEATURE: Final = Feature(name="repeats", counters=_counters, watches=_watches, after_verdict=_after_verdict)
+FEATURE: Final = Feature(
+    name="repeats",
+    metrics="worker.features.repeats.flips.RepeatMetrics",
+    counters=_counters,
+    watches=_watches,
+    after_verdict=_after_verdict,
+)

@@ -22,4 +22,6 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (SafetyWatch(parts.store, parts.settings, parts.metrics),)
 
 
-FEATURE: Final = Feature(name="safety", counters=_counters, watches=_watches)
+FEATURE: Final = Feature(
+    name="safety", metrics="worker.features.safety.watch.SafetyMetrics", counters=_counters, watches=_watches
+)

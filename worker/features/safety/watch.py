@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
+from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from judges.registry import configured
@@ -37,7 +38,7 @@ from worker.base.monitor.series import (
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -55,6 +56,17 @@ _ENOUGH: Final = 10.0
 """Confirmed errors that the declared rate explains, from which on only the series' own failures count."""
 _WORDS: Final = ("failed", "confirmed", "cleared")
 _OF_CASCADE: Final = "cascade"
+
+
+class SafetyMetrics(MetricTable):
+    """The gauges of safety incidents."""
+
+    # fmt: off
+    safety_incident = Metric(Gauge, "safety_incident", "boolean", ("metric", *SERIES),
+        "1 while a safety judge has more failures than its own errors explain")
+    safety_incident_info = Metric(Gauge, "safety_incident_info", "boolean", ("metric", *SERIES, "since", "examples"),
+        "1 for an open safety incident, with its begin and the ids of up to three failing traces")
+    # fmt: on
 
 
 def count_safety(
@@ -172,7 +184,7 @@ class SafetyWatch(Watch):
             if judge not in graders.code
             for name in graders.models_of(rule, judge)
         }
-        self._metrics = metrics
+        self._metrics = metrics.of(SafetyMetrics)
 
     def run(self, now: float) -> None:
         """Count all complete buckets, and show the gauges."""
