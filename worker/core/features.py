@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from judges.core.judge import Judge
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
 
+A = ParamSpec("A")
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -115,8 +116,8 @@ class Selector:
     def feedback(self, entry: "FeedbackEntry") -> str | None:
         """Return late feedback as it is kept until its trace is searched; None if nobody asks for it."""
 
-    def after_read(self, plan: "Plan", answer: "Answer") -> None:
-        """Update the state of the selector from the answer of the script; called in the ingest thread."""
+    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
+        """List what took effect now and could not be used; called after a read with invalid entries or fields."""
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""
@@ -201,8 +202,7 @@ class Feature:
         threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
         process_threads: Threads of a process, with all its servers; they stop after the servers' own.
         chores: Functions that run once a minute for one server.
-        counters: Counters of verdicts in the monitor; called with its parts. A counter must accept every verdict.
-        watches: Watches of the active monitor, in the order in which they run.
+        watches: Watches of the active monitor, in the order in which they run; called with its parts.
         select: Takes part in reading the stream.
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
@@ -218,7 +218,6 @@ class Feature:
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
     process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
-    counters: Callable[[Any], Sequence[Any]] | None = None
     watches: Callable[[Any], Sequence[Any]] | None = None
     select: Callable[[Parts], Selector | None] | None = None
     assess: Callable[[Parts], Assessor | None] | None = None
@@ -242,3 +241,8 @@ def built(factories: Iterable[Callable[[P], T | None] | None], parts: P) -> tupl
     """Call the factories that exist; return what they made."""
     made = (factory(parts) for factory in factories if factory is not None)
     return tuple(hook for hook in made if hook is not None)
+
+
+def collected(factories: Iterable[Callable[A, Iterable[T]] | None], *args: A.args, **kwargs: A.kwargs) -> list[T]:
+    """Call the factories that exist; return everything that each of them made, in order."""
+    return [made for factory in factories if factory is not None for made in factory(*args, **kwargs)]

@@ -142,7 +142,7 @@ class UnusableSelector(Selector):
         """Write what was collected, if a second has passed since the last time."""
         self._input.write()
 
-    def after_read(self, plan: "Plan", answer: "Answer") -> None:
+    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
         """Collect what took effect now."""
         self._input.add(*_unusable(plan, answer))
 

@@ -2,11 +2,13 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from prometheus_client import Gauge
 
+from judges.core.verdict import Verdict
+from worker.base.monitor.counts import Increment
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
 
@@ -72,11 +74,16 @@ class QualityMetrics(MetricTable):
 class Watch(ABC):
     """Runs when it is due, and shows gauges whose label sets come and go; a label set belongs to one watch.
 
+    The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``.
+
     Attributes:
         every_s: The interval.
     """
 
     every_s: float = 60.0
+    detail: str | None = None
+    origin: str | None = None
+    judges: Collection[str] = ()
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -106,6 +113,13 @@ class Watch(ABC):
         Raises:
             StoreError: Redis did not answer.
         """
+
+    def count(self, verdict: Verdict, at: float) -> Iterable[Increment]:  # noqa: ARG002 - for those that count
+        """Return the increments of a verdict of whichever version, whose entry is of that time.
+
+        Called under a lock in the thread that adds the verdict. After an exception the same entries are read again.
+        """
+        return ()
 
     def show(self, samples: Iterable[Sample]) -> None:
         """Set these gauges, and remove all label sets that were shown before and are not among them."""

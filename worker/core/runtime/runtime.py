@@ -21,7 +21,7 @@ from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.prometheus import CallMetrics
 from worker.core.export.registry import enabled
-from worker.core.features import installed
+from worker.core.features import collected, installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
@@ -104,8 +104,8 @@ class Runtime:
             number: Shard(self._shared, self.stores[number], partial(send, number)) for number in settings.served
         }
         # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
-        factories = (feature.process_threads for feature in installed() if feature.process_threads is not None)
-        self._monitors = [thread for make in factories for thread in make(settings, self.metrics, self.stores)]
+        factories = (feature.process_threads for feature in installed())
+        self._monitors = collected(factories, settings, self.metrics, self.stores)
         for thread, store in zip(self._monitors, self.stores, strict=False):
             # Without the first shard nothing can be added, and another one that is away holds up nothing.
             is_first = store is store.first

@@ -95,25 +95,10 @@ def graders_of(settings: Settings, canary: Canary) -> list[tuple[str, Grader]]:
     return list(models.values())
 
 
-class CanaryCounter:
-    """Makes the counts of a verdict on the canary."""
-
-    def __init__(self, canary: Canary) -> None:
-        self._canary = canary
-
-    def __call__(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Yield the increments, by day and by hour; the time is that of the judging, else that of the entry."""
-        if verdict.origin != "canary" or (agrees := self._canary.agrees(verdict)) is None:
-            return
-        began = verdict.trace_ended_at or at
-        series = Series(verdict.judge, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
-        labels = (*series, verdict.trace_id, str(int(agrees)))
-        yield Increment(_DAYS, began, labels)
-        yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
-
-
 class CanaryWatch(Watch):
     """Has the canary judged when it is due, and shows the agreement of each judge and model."""
+
+    origin = "canary"
 
     def __init__(
         self,
@@ -144,6 +129,16 @@ class CanaryWatch(Watch):
             now_ms = self._store.now_ms()
             self.choose(now_ms)
             self._show_agreement(now_ms / 1000)
+
+    def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        """Yield the increments, by day and by hour; the time is that of the judging, else that of the entry."""
+        if (agrees := self._canary.agrees(verdict)) is None:
+            return
+        began = verdict.trace_ended_at or at
+        series = Series(verdict.judge, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
+        labels = (*series, verdict.trace_id, str(int(agrees)))
+        yield Increment(_DAYS, began, labels)
+        yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
 
     def choose(self, now_ms: int) -> int:
         """Choose the evaluations of one judging if it is due; return how many were chosen."""
@@ -258,7 +253,7 @@ class CanaryWatch(Watch):
 
 
 def _by_series(counts: Iterable[tuple[tuple[str, ...], int]]) -> Mapping[Series, OfTraces]:
-    """Add counts up by series and trace; their labels are those of `CanaryCounter`."""
+    """Add counts up by series and trace; their labels are those of `CanaryWatch.count`."""
     found: dict[Series, dict[str, Verdicts]] = defaultdict(dict)
     for (*series, trace, agrees), count in counts:
         of_series = found[Series(*series)]

@@ -18,13 +18,6 @@ def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "F
     return with_canary(settings, given, names)
 
 
-def _counters(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.canary.canary import CanaryCounter
-    from worker.features.canary.canary_file import Canary
-
-    return (CanaryCounter(Canary.of(parts.settings)),)
-
-
 def _watches(parts: "MonitorParts") -> Sequence[Any]:
     from worker.features.canary.canary import CanaryWatch
     from worker.features.canary.canary_file import Canary
@@ -33,9 +26,5 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
 
 
 FEATURE: Final = Feature(
-    name="canary",
-    metrics="worker.features.canary.canary.CanaryMetrics",
-    complete=_complete,
-    counters=_counters,
-    watches=_watches,
+    name="canary", metrics="worker.features.canary.canary.CanaryMetrics", complete=_complete, watches=_watches
 )

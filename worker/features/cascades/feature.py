@@ -9,12 +9,6 @@ if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
 
 
-def _counters(_: "MonitorParts") -> Sequence[Any]:
-    from worker.features.cascades.shares import count_cascades
-
-    return (count_cascades,)
-
-
 def _watches(parts: "MonitorParts") -> Sequence[Any]:
     from worker.features.cascades.shares import CascadeWatch
 
@@ -32,7 +26,6 @@ def _after_verdict(parts: Parts) -> Follower | None:
 FEATURE: Final = Feature(
     name="cascades",
     metrics="worker.features.cascades.shares.CascadeMetrics",
-    counters=_counters,
     watches=_watches,
     after_verdict=_after_verdict,
 )

@@ -9,12 +9,6 @@ if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
 
 
-def _counters(_: "MonitorParts") -> Sequence[Any]:
-    from worker.features.repeats.flips import count_repeats
-
-    return (count_repeats,)
-
-
 def _watches(parts: "MonitorParts") -> Sequence[Any]:
     from worker.features.repeats.flips import RepeatsWatch
 
@@ -32,7 +26,6 @@ def _after_verdict(parts: Parts) -> Follower | None:
 FEATURE: Final = Feature(
     name="repeats",
     metrics="worker.features.repeats.flips.RepeatMetrics",
-    counters=_counters,
     watches=_watches,
     after_verdict=_after_verdict,
 )

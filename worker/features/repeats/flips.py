@@ -8,9 +8,8 @@ from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.corrected import Confusion, flips
-from worker.base.monitor.counts import Increment, read_counts
+from worker.base.monitor.counts import Increment, first_of, read_counts, series_of_first
 from worker.base.monitor.gauges import Sample, Watch
-from worker.base.monitor.second_verdicts import first_of, series_of_first
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, series_of
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
@@ -42,21 +41,11 @@ class RepeatMetrics(MetricTable):
     # fmt: on
 
 
-def count_repeats(verdict: Verdict, at: float) -> Iterator[Increment]:
-    """Count the pair of a repeat that was drawn at random: whether all metrics passed, first and second."""
-    first = first_of(verdict)
-    if first is None or not first.is_drawn or verdict.outcome != "scored":
-        return
-    passes = all(first.passed.values()), all(score.passed for score in verdict.scores if score.passed is not None)
-    for series in list(series_of(verdict, ()))[:1]:
-        labels = (verdict.judge, series_of_first(series, first).version, first.judge_model, verdict.judge_model)
-        yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
-
-
 class RepeatsWatch(Watch):
     """Computes the gauges of repeated judgings of the last 90 days, every five minutes."""
 
     every_s = 300.0
+    detail = "repeat"
 
     def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
         super().__init__(store, clock)
@@ -73,3 +62,13 @@ class RepeatsWatch(Watch):
             for gauges, interval in ((self._ratio, ratio), (self._kappa, kappa)):
                 samples += [(gauge, labels, value) for gauge, value in zip(gauges, interval or (), strict=False)]
         self.show(samples)
+
+    def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        """Count the pair of a repeat that was drawn at random: whether all metrics passed, first and second."""
+        first = first_of(verdict)
+        if first is None or not first.is_drawn or verdict.outcome != "scored":
+            return
+        passes = all(first.passed.values()), all(score.passed for score in verdict.scores if score.passed is not None)
+        for series in list(series_of(verdict, ()))[:1]:
+            labels = (verdict.judge, series_of_first(series, first).version, first.judge_model, verdict.judge_model)
+            yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))

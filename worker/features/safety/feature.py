@@ -1,7 +1,6 @@
 """Safety: alerts on single failing verdicts of safety judges."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from worker.core.features import Feature
@@ -10,18 +9,10 @@ if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
 
 
-def _counters(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.safety.watch import count_safety
-
-    return (partial(count_safety, parts.settings.monitor.safety, parts.is_listed),)
-
-
 def _watches(parts: "MonitorParts") -> Sequence[Any]:
     from worker.features.safety.watch import SafetyWatch
 
-    return (SafetyWatch(parts.store, parts.settings, parts.metrics),)
+    return (SafetyWatch(parts.store, parts.settings, parts.metrics, is_listed=parts.is_listed),)
 
 
-FEATURE: Final = Feature(
-    name="safety", metrics="worker.features.safety.watch.SafetyMetrics", counters=_counters, watches=_watches
-)
+FEATURE: Final = Feature(name="safety", metrics="worker.features.safety.watch.SafetyMetrics", watches=_watches)
