@@ -179,7 +179,6 @@ class DeliveryMetrics(MetricTable):
         "Verdicts that wait until a receiver knows their traces")
     export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
         "Accepted requests whose answer was unreadable or impossible")
-    # fmt: on
 
 
 class ReceiverExporter(ExportConsumer):

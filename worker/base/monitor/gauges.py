@@ -68,7 +68,6 @@ class QualityMetrics(MetricTable):
         "1 while a drop is open, with what is known of it")
     quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
         "1 while a service has no verdicts although 20 or more are usual by now")
-    # fmt: on
 
 
 class Watch(ABC):

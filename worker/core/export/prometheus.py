@@ -217,8 +217,6 @@ class CallMetrics(CallObserver):
     """The metrics of one judge model: its calls, tokens and cost, and the state of its limiter."""
 
     def __init__(self, metrics: Metrics, judge_model: str, limiter: EndpointLimiter) -> None:
-        self._metrics = metrics
-        self._judge_model = judge_model
         # Label lookups take a lock and a hash of all values: each child is looked up once.
         self._durations = cache(partial(metrics.request_duration.labels, judge_model))
         self._tokens = cache(partial(metrics.tokens.labels, judge_model))
@@ -227,8 +225,7 @@ class CallMetrics(CallObserver):
         metrics.in_flight.labels(judge_model).set_function(lambda: limiter.in_flight)
         metrics.concurrency_limit.labels(judge_model).set_function(lambda: limiter.limit)
         metrics.circuit_open.labels(judge_model).set_function(lambda: limiter.circuit_open)
-        for field in REPLY_FIELDS:
-            metrics.reply_invalid.labels(judge_model, field)
+        self._ignored = {field: metrics.reply_invalid.labels(judge_model, field) for field in REPLY_FIELDS}
 
     def ended(self, status: str, took_s: float) -> None:
         """Observe the duration of a call by its status."""
@@ -242,7 +239,7 @@ class CallMetrics(CallObserver):
 
     def dropped(self, field: str) -> None:
         """Count a field of a reply that was out of bounds."""
-        self._metrics.reply_invalid.labels(self._judge_model, field).inc()
+        self._ignored[field].inc()
 
 
 class _Unanswered(NamedTuple):
@@ -262,11 +259,6 @@ class PrometheusExporter(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._counter = VerdictCounter(settings, metrics)
         self._unanswered: _Unanswered | None = None
-
-    @classmethod
-    def keeps(cls, settings: Settings) -> str:  # noqa: ARG003 - the same for all settings
-        """Name what Prometheus has scraped."""
-        return "Prometheus keeps counts, and exemplars with trace ids"
 
     def run_once(self) -> None:
         """Repeat an acknowledgement that Redis did not answer; then read."""

@@ -156,8 +156,7 @@ class Metrics(ProcessMetrics):
         "Traces that the stream's caps removed before they were read", stability=_STABLE)
     lost_by_redis = Metric(Counter, "lost_by_redis_total", "traces", (),
         "Traces that Redis had confirmed and lost with its last writes")
-    unknown_fields = Metric(Counter, "unknown_fields_total", "fields", ("service",),
-        "Unknown fields of sampled traces")
+    unknown_fields = Metric(Counter, "unknown_fields_total", "fields", ("service",), "Unknown fields of sampled traces")
     fields_left_out = Metric(Counter, "fields_left_out_total", "fields", ("service", "field"),
         "Fields of sampled traces with an unusable value, such as a time before 2000 or after 2100")
     shed = Metric(Counter, "shed_total", "evaluations", ("judge_model",),
@@ -236,8 +235,7 @@ class Metrics(ProcessMetrics):
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
         "Configured maximum of stored_bytes; for batches that of each judge model")
     redis_used_bytes = Metric(Gauge, "redis_used_bytes", "bytes", (), "Memory that Redis uses")
-    redis_max_bytes = Metric(Gauge, "redis_max_bytes", "bytes", (),
-        "Redis' maxmemory; 0 where it has no bound")
+    redis_max_bytes = Metric(Gauge, "redis_max_bytes", "bytes", (), "Redis' maxmemory; 0 where it has no bound")
     ready = Metric(Gauge, "ready", "boolean", ("role",),
         "1 while the role makes progress, as on /readyz", stability=_STABLE)
     shard_up = Metric(Gauge, "shard_up", "boolean", ("shard",),

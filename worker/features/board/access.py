@@ -40,9 +40,7 @@ class BoardMetrics(ProcessMetrics):
     # fmt: off
     requests = Metric(Counter, "board_requests_total", "requests", ("page", "status"),
         f"Requests of the board by page ({', '.join(BOARD_PAGES)}) and HTTP status")
-    indexed = Metric(Gauge, "board_indexed_verdicts", "verdicts", (),
-        "Verdicts of the outbox that the board can show")
-    # fmt: on
+    indexed = Metric(Gauge, "board_indexed_verdicts", "verdicts", (), "Verdicts of the outbox that the board can show")
 
 
 class _Refused(NamedTuple):

@@ -262,7 +262,6 @@ class BudgetMetrics(MetricTable):
         "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability="stable")
     budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),
         "Judge calls that an exhausted budget refused")
-    # fmt: on
 
 
 class BudgetController(Watch):

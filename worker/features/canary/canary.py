@@ -75,7 +75,6 @@ class CanaryMetrics(MetricTable):
     judge_canary_drift_info = Metric(Gauge, "judge_canary_drift_info", "boolean",
         (*Series._fields, "since", "examples"),
         "1 while a judge drifts: when that was found, and the names of up to three canary traces that fell most")
-    # fmt: on
 
 
 class _Drift(msgspec.Struct, array_like=True):

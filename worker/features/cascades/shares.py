@@ -203,7 +203,6 @@ class CascadeMetrics(MetricTable):
         "Weighted mean probability of passing by the first model of a cascade in the last day, not corrected")
     cascade_second = Metric(Gauge, "cascade_second_verdicts", "verdicts", (*QUALITY, "state"),
         "Second judgings chosen in the last day: scored, which correct the share; no_score; waiting")
-    # fmt: on
 
 
 class CascadeWatch(Watch):

@@ -73,11 +73,8 @@ class GatewayMetrics(ProcessMetrics):
         "Traces and feedback that this process wrote into the stream")
     gathered_bytes = Metric(Gauge, "gateway_gathered_bytes", "bytes", (),
         "Bytes of spans in Redis that wait for the rest of their trace")
-    body_bytes = Metric(Gauge, "gateway_body_bytes", "bytes", (),
-        "Bytes of request bodies in memory")
-    connections = Metric(Gauge, "gateway_connections", "connections", (),
-        "Open connections of the intake")
-    # fmt: on
+    body_bytes = Metric(Gauge, "gateway_body_bytes", "bytes", (), "Bytes of request bodies in memory")
+    connections = Metric(Gauge, "gateway_connections", "connections", (), "Open connections of the intake")
 
 
 class RefusedError(Exception):

@@ -39,7 +39,6 @@ class PanelMetrics(MetricTable):
     # fmt: off
     panel_member = Metric(Gauge, "panel_member", "boolean", ("judge", "judge_model"),
         "1 where rules use a judge model's verdicts only as a member of a panel")
-    # fmt: on
 
 
 class PanelVotes(NamedTuple):

@@ -38,7 +38,6 @@ class RepeatMetrics(MetricTable):
         "Lower limit of the 95 % interval of judge_kappa")
     judge_kappa_upper = Metric(Gauge, "judge_kappa_upper", "ratio", _JUDGES,
         "Upper limit of the 95 % interval of judge_kappa")
-    # fmt: on
 
 
 class RepeatsWatch(Watch):

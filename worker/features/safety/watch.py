@@ -65,7 +65,6 @@ class SafetyMetrics(MetricTable):
         "1 while a safety judge has more failures than its own errors explain")
     safety_incident_info = Metric(Gauge, "safety_incident_info", "boolean", ("metric", *SERIES, "since", "examples"),
         "1 for an open safety incident, with its begin and the ids of up to three failing traces")
-    # fmt: on
 
 
 Change = Literal["page", "recovery"]

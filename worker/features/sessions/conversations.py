@@ -290,7 +290,6 @@ class SessionMetrics(MetricTable):
     sessions = Metric(CounterMetric, "sessions_total", "conversations", ("outcome",),
         f"Conversations whose gathering ended, by outcome: {', '.join(OUTCOMES)}",
         values=OUTCOMES)
-    # fmt: on
 
 
 class SessionPasses(ServiceThread):
