@@ -106,7 +106,7 @@ _FILES: Final = (
     ("export/prometheus.py", "which counters a verdict and a call move"),
     ("export/registry.py", "which exporters a configuration has"),
     ("telemetry/service.py", "how a thread starts, fails, waits and stops"),
-    ("telemetry/metrics.py", "which metrics exist, with labels and bounds"),
+    ("telemetry/metrics.py", "which metrics the core has, with labels and bounds"),
     ("telemetry/backlog.py", "when ingest must pause"),
     ("telemetry/health.py", "when a worker is ready"),
     ("telemetry/heartbeat.py", "what workers tell each other"),

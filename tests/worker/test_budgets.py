@@ -13,6 +13,7 @@ from judges.endpoints.client import LimitedModel
 from worker.base.accounting.accounting import read_account
 from worker.base.doctor.command import spending
 from worker.base.doctor.lint import setting_warnings
+from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load
 from worker.core.config.settings import NANO, Budget, Rule, SettingsError
 from worker.core.telemetry.metrics import Metrics
@@ -218,7 +219,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         assert purse.reserve(number, 1000)
         assert purse.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
-    assert BudgetController(settings, ground.store, metrics).adjust().factors == {"cut": MIN_FACTOR}
+    assert BudgetController(MonitorParts(settings, ground.store, metrics)).adjust().factors == {"cut": MIN_FACTOR}
     own = metrics.of(BudgetMetrics)
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()

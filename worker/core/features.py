@@ -197,12 +197,12 @@ class Feature:
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
-        metrics: The ``MetricTable`` for the page of the worker, by its full name; imported when the page is made.
+        metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
         threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
         process_threads: Threads of a process, with all its servers; they stop after the servers' own.
         chores: Functions that run once a minute for one server.
-        watches: Watches of the active monitor, in the order in which they run; called with its parts.
+        watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
         select: Takes part in reading the stream.
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
@@ -218,7 +218,7 @@ class Feature:
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
     process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
-    watches: Callable[[Any], Sequence[Any]] | None = None
+    watch: str = ""
     select: Callable[[Parts], Selector | None] | None = None
     assess: Callable[[Parts], Assessor | None] | None = None
     wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
@@ -235,6 +235,12 @@ def installed() -> tuple[Feature, ...]:
     modules = import_module("worker.installed").MODULES
     found = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
     return tuple(import_module(name).FEATURE for name in found)
+
+
+def imported(name: str) -> Any:
+    """Import what a feature names by its full name."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
 
 
 def built(factories: Iterable[Callable[[P], T | None] | None], parts: P) -> tuple[T, ...]:

@@ -3,14 +3,15 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment
+from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
+from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 
 Sample = tuple[Gauge, tuple[str, ...], float]
 """A gauge with its labels and its value."""
@@ -68,6 +69,22 @@ class QualityMetrics(MetricTable):
         "1 while a drop is open, with what is known of it")
     quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
         "1 while a service has no verdicts although 20 or more are usual by now")
+
+
+class MonitorParts(NamedTuple):
+    """What watches of features are made with.
+
+    Attributes:
+        settings: The configuration.
+        store: The first server, which has the sums.
+        metrics: The metrics of the process.
+        is_listed: Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.
+    """
+
+    settings: Settings
+    store: Store
+    metrics: Metrics
+    is_listed: Callable[[str], bool] = bool
 
 
 class Watch(ABC):

@@ -23,8 +23,8 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
-from worker.base.monitor.counts import Increment, MonitorParts, field_of
-from worker.base.monitor.gauges import Watch
+from worker.base.monitor.counts import Increment, field_of
+from worker.base.monitor.gauges import MonitorParts, Watch
 from worker.base.monitor.pruning import SeriesPruning, segment_of
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
@@ -43,7 +43,7 @@ from worker.base.monitor.series import (
 from worker.base.monitor.watch import QualityWatch
 from worker.core.config.settings import Settings, tag_of
 from worker.core.export.consumer import ExportConsumer
-from worker.core.features import collected, installed
+from worker.core.features import imported, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Store, StoreError, entry_position
 from worker.core.storage.keys import MONITOR_GROUP, Keys
@@ -163,7 +163,7 @@ class QualitySums(ExportConsumer):
         self._max_series = settings.monitor.max_series
         self._max_values = settings.monitor.max_segment_values
         parts = MonitorParts(settings, store, metrics, self._is_listed)
-        watches = collected((feature.watches for feature in installed()), parts)
+        watches: list[Watch] = [imported(feature.watch)(parts) for feature in installed() if feature.watch]
         self._tasks: tuple[Watch, ...] = (
             QualityWatch(store, settings.monitor, metrics),
             *watches,

@@ -6,7 +6,6 @@ from the configuration or from closed sets; what is not bounded by nature is bou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Final, Generic, Literal, TypeVar, cast, get_args, overload
 
@@ -14,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from judges.core.exploration import End
 from worker.core.config.settings import Settings
-from worker.core.features import installed
+from worker.core.features import imported, installed
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
@@ -267,8 +266,7 @@ class Metrics(ProcessMetrics):
 
 def further_tables() -> list[type[MetricTable]]:
     """Import the tables of the parts of base and the features that are installed."""
-    names = (feature.metrics.rpartition(".") for feature in installed() if feature.metrics)
-    return [getattr(import_module(module), name) for module, _, name in names]
+    return [imported(feature.metrics) for feature in installed() if feature.metrics]
 
 
 def worker_metrics() -> list[Metric[Any]]:

@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
 from worker.core.config.rule_checks import models_of_judge
-from worker.core.config.settings import NANO, Budget, Rule, Settings
+from worker.core.config.settings import NANO, Budget, Rule
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
+from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.budgets.rates import Rates, read_segments
 
 BIN_S: Final = 300
@@ -267,12 +267,10 @@ class BudgetMetrics(MetricTable):
 class BudgetController(Watch):
     """Writes the factors of all rates to Redis, once a minute; ingest reads them there."""
 
-    def __init__(
-        self, settings: Settings, store: Store, metrics: Metrics, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(store, clock)
-        self._settings = settings
-        own = metrics.of(BudgetMetrics)
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(parts.store, clock)
+        self._settings = parts.settings
+        own = parts.metrics.of(BudgetMetrics)
         self._gauges = own.budget_spent, own.budget_limit, own.budget_factor
         self._ratio = own.budget_spent_ratio
 

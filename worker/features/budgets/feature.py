@@ -1,24 +1,14 @@
 """Budgets: each judge call reserves its cost, and rates follow what is left."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature, ModelWrapper, Parts, Selector
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
 
 
 def _select(parts: Parts) -> Selector | None:
     from worker.features.budgets.rates import RateSelector
 
     return RateSelector(parts) if parts.settings.changes_rates else None
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.budgets.control import BudgetController
-
-    return (BudgetController(parts.settings, parts.store, parts.metrics),)
 
 
 def _wrap_model(parts: Parts) -> ModelWrapper | None:
@@ -38,7 +28,7 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
 FEATURE: Final = Feature(
     name="budgets",
     metrics="worker.features.budgets.control.BudgetMetrics",
-    watches=_watches,
+    watch="worker.features.budgets.control.BudgetController",
     select=_select,
     wrap_model=_wrap_model,
 )

@@ -17,16 +17,15 @@ from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, EvaluationFactory, Sampler
 from worker.core.selection.stream_entry import TraceEntry
-from worker.core.storage.client import Store
 from worker.core.telemetry.heartbeat import live_circuits
-from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
+from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.canary.canary_file import Canary
 from worker.features.canary.drift import (
     CLOSES_AT,
@@ -99,17 +98,10 @@ class CanaryWatch(Watch):
 
     origin = "canary"
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        metrics: Metrics,
-        canary: Canary,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(store, clock)
-        self._settings = settings
-        self._canary = canary
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(parts.store, clock)
+        settings = self._settings = parts.settings
+        canary = self._canary = Canary.of(settings)
         self._judged_every_s = settings.monitor.canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = graders_of(settings, canary)
@@ -117,7 +109,7 @@ class CanaryWatch(Watch):
         self._sampler = Sampler(settings, graders)
         self._graders = graders
         self._factory = EvaluationFactory(graders)
-        own = metrics.of(CanaryMetrics)
+        own = parts.metrics.of(CanaryMetrics)
         agreed = own.judge_canary_agreement, own.judge_canary_lower, own.judge_canary_upper
         self._of_series = (*agreed, own.judge_canary_drift)
         self._info = own.judge_canary_drift_info

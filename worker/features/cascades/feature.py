@@ -1,18 +1,8 @@
 """Cascades: a second judge model for verdicts that the first model is unsure of."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature, Follower, Parts
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.cascades.shares import CascadeWatch
-
-    return (CascadeWatch(parts.store, parts.settings, parts.metrics),)
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
@@ -26,6 +16,6 @@ def _after_verdict(parts: Parts) -> Follower | None:
 FEATURE: Final = Feature(
     name="cascades",
     metrics="worker.features.cascades.shares.CascadeMetrics",
-    watches=_watches,
+    watch="worker.features.cascades.shares.CascadeWatch",
     after_verdict=_after_verdict,
 )

@@ -22,12 +22,12 @@ from prometheus_client import Gauge
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts, step_of
-from worker.base.monitor.gauges import QUALITY, QualityMetrics, Sample, Watch
+from worker.base.monitor.gauges import QUALITY, MonitorParts, QualityMetrics, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
-from worker.core.config.settings import NANO, Cascade, Settings
+from worker.core.config.settings import NANO, Cascade
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
+from worker.core.telemetry.metrics import Metric, MetricTable
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
@@ -210,13 +210,11 @@ class CascadeWatch(Watch):
 
     detail = "cascade"
 
-    def __init__(
-        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
-    ) -> None:
-        super().__init__(store, clock)
-        self._cascades = settings.cascades
-        self._fixed = {name: one.rate for name, one in settings.cascades.items() if one.rate is not None}
-        self._metrics, self._quality = metrics.of(CascadeMetrics), metrics.of(QualityMetrics)
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(parts.store, clock)
+        self._cascades = parts.settings.cascades
+        self._fixed = {name: one.rate for name, one in self._cascades.items() if one.rate is not None}
+        self._metrics, self._quality = parts.metrics.of(CascadeMetrics), parts.metrics.of(QualityMetrics)
 
     def run(self, now: float) -> None:
         """Compute gauges and factors."""

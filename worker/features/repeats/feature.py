@@ -1,18 +1,8 @@
 """Repeats: a share of traces is judged twice, and failures of safety judges are judged by a second model."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature, Follower, Parts
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.repeats.flips import RepeatsWatch
-
-    return (RepeatsWatch(parts.store, parts.metrics),)
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
@@ -26,6 +16,6 @@ def _after_verdict(parts: Parts) -> Follower | None:
 FEATURE: Final = Feature(
     name="repeats",
     metrics="worker.features.repeats.flips.RepeatMetrics",
-    watches=_watches,
+    watch="worker.features.repeats.flips.RepeatsWatch",
     after_verdict=_after_verdict,
 )

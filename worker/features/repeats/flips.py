@@ -9,10 +9,9 @@ from prometheus_client import Gauge
 from judges.core.verdict import Verdict
 from worker.base.monitor.corrected import Confusion, flips
 from worker.base.monitor.counts import Increment, first_of, read_counts, series_of_first
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, series_of
-from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
+from worker.core.telemetry.metrics import Metric, MetricTable
 
 _KIND: Final = "repeats"
 # First and second verdict, in the order of Confusion.
@@ -46,9 +45,9 @@ class RepeatsWatch(Watch):
     every_s = 300.0
     detail = "repeat"
 
-    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(store, clock)
-        own = metrics.of(RepeatMetrics)
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(parts.store, clock)
+        own = parts.metrics.of(RepeatMetrics)
         self._ratio = own.judge_flip_ratio, own.judge_flip_lower, own.judge_flip_upper
         self._kappa = own.judge_kappa, own.judge_kappa_lower, own.judge_kappa_upper
 

@@ -20,7 +20,7 @@ from judges.core.verdict import Verdict
 from judges.registry import configured
 from worker.base.monitor.counts import GRACE_S, Increment, counted_until, failures_of, first_of, read_counts, step_of
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
     FINE_DAYS,
@@ -35,9 +35,7 @@ from worker.base.monitor.series import (
     write_states,
 )
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Settings
-from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
+from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -126,18 +124,11 @@ class Watched(msgspec.Struct, array_like=True):
 class SafetyWatch(Watch):
     """Steps the sums of all safety series, and shows the open incidents."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        metrics: Metrics,
-        clock: Callable[[], float] = time.time,
-        is_listed: Callable[[str], bool] = bool,
-    ) -> None:
-        """Prepare; failures in series that are not listed, by their id, are not counted."""
-        super().__init__(store, clock)
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(parts.store, clock)
+        settings = parts.settings
         self.judges = settings.monitor.safety
-        self._is_listed = is_listed
+        self._is_listed = parts.is_listed
         self._error = settings.monitor.judge_error
         graders = Graders(settings, configured(settings.judges))
         # The panel of these judge models decides, as their verdicts alone do not.
@@ -162,7 +153,7 @@ class SafetyWatch(Watch):
             if judge not in graders.code
             for name in graders.models_of(rule, judge)
         }
-        self._metrics = metrics.of(SafetyMetrics)
+        self._metrics = parts.metrics.of(SafetyMetrics)
 
     def run(self, now: float) -> None:
         """Count all complete buckets, and show the gauges."""
