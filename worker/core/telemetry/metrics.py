@@ -33,7 +33,6 @@ _AGE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 360
 _MAX_EXTRA_VALUES: Final = 50
 # Service names come from outside: a text sent as a name must not become a series.
 _MAX_LABEL_CHARS: Final = 200
-_SUFFIXES: Final = ("_bucket", "_sum", "_count")
 _STABLE: Final = "stable"
 M = TypeVar("M", Counter, Gauge, Histogram)
 T = TypeVar("T", bound="MetricTable")
@@ -73,11 +72,6 @@ class Metric(Generic[M]):
     def full_name(self) -> str:
         """The name as rules and dashboards write it; a histogram's samples add a suffix."""
         return f"tracejudge_{self.name}"
-
-    @property
-    def samples(self) -> tuple[str, ...]:
-        """The names of the metric's samples."""
-        return tuple(self.full_name + suffix for suffix in (_SUFFIXES if self.kind is Histogram else ("",)))
 
     def register(self, registry: CollectorRegistry, series_labels: Sequence[str]) -> M:
         """Make the metric in a registry."""
@@ -140,7 +134,7 @@ class ProcessMetrics(MetricTable):
 
 
 class Metrics(ProcessMetrics):
-    """The metrics of one worker process: those of the core, and the tables of what is installed."""
+    """The metrics of one worker process: those of the core, and ``tables`` of what is installed, by their class."""
 
     # fmt: off
     traces = Metric(Counter, "traces_total", "traces", ("service", "outcome"),
