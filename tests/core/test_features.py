@@ -5,9 +5,11 @@ from importlib.util import find_spec
 import pytest
 from support.stage_parts import Ground, sampler_of, settings_of
 
+from worker.base.monitor.gauges import Watch
 from worker.core import features
-from worker.core.features import Feature, Parts, Selector, built, installed, overridden
+from worker.core.features import Feature, Parts, Selector, built, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
+from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
 
 
@@ -23,6 +25,11 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
         patch.setattr(features, "find_spec", lambda name: None if name.endswith("cascades") else find_spec(name))
         found = [feature.name for feature in installed.__wrapped__()]
     assert found == [name for name in before if name != "cascades"]
+
+
+def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
+    assert all(issubclass(imported(one.metrics), MetricTable) for one in installed() if one.metrics)
+    assert all(issubclass(imported(one.watch), Watch) for one in installed() if one.watch)
 
 
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:

@@ -25,7 +25,9 @@ from support.processes import wait_until
 import worker.core.storage.keys
 from worker.cli import cli
 from worker.core.storage.client import script_sources
-from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
+from worker.core.telemetry.metrics import worker_metrics
+from worker.features.board.access import BoardMetrics
+from worker.features.gateway.admission import GatewayMetrics
 
 GOLDEN = Path(__file__).with_name("frozen.txt")
 CONFIGURATION = Path(__file__).parents[2] / "docs/reference/configuration.md"
@@ -59,7 +61,7 @@ def configuration() -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """Yield each metric with its type and labels."""
-    for metric in {**METRICS, **GATEWAY_METRICS, **BOARD_METRICS}.values():
+    for metric in {*worker_metrics(), *GatewayMetrics.rows().values(), *BoardMetrics.rows().values()}:
         yield f"metric tracejudge_{metric.name} {metric.kind.__name__.lower()} {','.join(metric.labels)}"
 
 

@@ -13,6 +13,7 @@ from judges.endpoints.client import LimitedModel
 from worker.base.accounting.accounting import read_account
 from worker.base.doctor.command import spending
 from worker.base.doctor.lint import setting_warnings
+from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load
 from worker.core.config.settings import NANO, Budget, Rule, SettingsError
 from worker.core.telemetry.metrics import Metrics
@@ -20,6 +21,7 @@ from worker.features.budgets.control import (
     MIN_FACTOR,
     NOT_REDUCED,
     BudgetController,
+    BudgetMetrics,
     read_demand,
     segment_factors,
 )
@@ -217,13 +219,14 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         assert purse.reserve(number, 1000)
         assert purse.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
-    assert BudgetController(settings, ground.store, metrics).adjust().factors == {"cut": MIN_FACTOR}
+    assert BudgetController(MonitorParts(settings, ground.store, metrics)).adjust().factors == {"cut": MIN_FACTOR}
+    own = metrics.of(BudgetMetrics)
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
-        for gauge in (metrics.budget_spent, metrics.budget_limit, metrics.budget_factor)
+        for gauge in (own.budget_spent, own.budget_limit, own.budget_factor)
     }
     assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
-    assert metrics.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
+    assert own.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
     ((result, what),) = [(one.result, one.what) for one in spending(settings, ground.store)]
     assert (result, "all has spent 300% of usd_per_day" in what) == ("warning", True)
     rich = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=1.0, tokens_per_hour=10**9))

@@ -18,6 +18,7 @@ from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.base.accounting.accounting import read_account
 from worker.base.monitor.counts import field_of
+from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import load
 from worker.core.config.settings import Monitor, Rule, Settings, SettingsError
@@ -48,7 +49,7 @@ class Worker:
         self.metrics = Metrics(self.settings)
         self.canary = Canary.of(self.settings)
         self.seconds = 0.0
-        self.watch = CanaryWatch(self.settings, ground.store, self.metrics, self.canary, lambda: self.seconds)
+        self.watch = CanaryWatch(MonitorParts(self.settings, ground.store, self.metrics), lambda: self.seconds)
 
     def turn(self) -> None:
         self.seconds += 60

@@ -17,6 +17,7 @@ from worker.base.lookup.label_store import (
     read_labels,
     write_labels,
 )
+from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.redaction import UserKeys, hashed_user
@@ -58,7 +59,7 @@ class Worker:
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
         self.now = time.time()
-        self.watch = CorrectionWatch(ground.store, self.metrics, lambda: self.now)
+        self.watch = CorrectionWatch(MonitorParts(settings, ground.store, self.metrics), lambda: self.now)
         self.sums._tasks = (self.watch,)
 
     def turn(self) -> None:

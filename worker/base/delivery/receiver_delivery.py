@@ -21,6 +21,7 @@ import httpx
 import msgspec
 import structlog
 from msgspec import structs
+from prometheus_client import Counter, Gauge
 
 from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
@@ -38,7 +39,7 @@ from worker.core.export.consumer import ExportConsumer
 from worker.core.features import Exporter
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError, address
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 
 log = structlog.get_logger("tracejudge.export")
 T = TypeVar("T")
@@ -170,6 +171,16 @@ class _GiveUpPolicy:
         return True
 
 
+class DeliveryMetrics(MetricTable):
+    """The metrics of receivers."""
+
+    # fmt: off
+    export_parked = Metric(Gauge, "export_parked", "verdicts", ("exporter",),
+        "Verdicts that wait until a receiver knows their traces")
+    export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
+        "Accepted requests whose answer was unreadable or impossible")
+
+
 class ReceiverExporter(ExportConsumer):
     """Base of all receivers. A subclass is one file and one row of the feature that brings it.
 
@@ -200,8 +211,9 @@ class ReceiverExporter(ExportConsumer):
         self._redaction = Redaction.of(settings.redact)
         self._providers = providers(settings)
         self._parked_keys = store.keys.receiver_parked(name)
-        self._parked_gauge = metrics.export_parked.labels(self.exporter)
-        self._ignored = metrics.export_answers_ignored.labels(self.exporter)
+        own = metrics.of(DeliveryMetrics)
+        self._parked_gauge = own.export_parked.labels(self.exporter)
+        self._ignored = own.export_answers_ignored.labels(self.exporter)
         self._policy = _GiveUpPolicy()
         self._failures = 0
         self._logged_reason: str | None = None

@@ -6,9 +6,9 @@ from worker.core.features import Feature, Parts, Selector
 
 
 def _select(parts: Parts) -> Selector:
-    from worker.base.input.unusable import UnusableSelector
+    from worker.base.input.unusable import UnusableInput
 
-    return UnusableSelector(parts)
+    return UnusableInput(parts.ledger.store)
 
 
 FEATURE: Final = Feature(name="input", select=_select)

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from worker.core.features import Parts, Selector
+from worker.core.features import Selector
 from worker.core.selection.lenient import shown_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
 from worker.core.storage.client import Store, StoreError, entry_position
@@ -61,7 +61,7 @@ class LeftOutRecord(Struct, frozen=True):
     at: float
 
 
-class UnusableInput:
+class UnusableInput(Selector):
     """Collects what one process could not use, and writes it at most once a second."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,6 +72,24 @@ class UnusableInput:
         self._left_out: dict[str, LeftOutRecord] = {}
         self._logged: dict[tuple[str, str, str], float] = {}
         self._next_write_s = clock()
+
+    def before_read(self) -> None:
+        """Write what was collected, if a second has passed since the last time."""
+        self.write()
+
+    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
+        """Collect what took effect now."""
+        counts = zip(plan.tallies, answer.tallied, strict=True)
+        counted = {(tally.reason, tally.producer) for tally, amount in counts if amount}
+        traces = zip(plan.traces, answer.outcomes, strict=True)
+        self.add(
+            (entry for entry in plan.invalid if (entry.reason, entry.producer) in counted),
+            (entry for entry, outcome in traces if outcome),
+        )
+
+    def close(self) -> None:
+        """Write the rest."""
+        self.write(at_end=True)
 
     def add(self, invalid: Iterable[InvalidEntry], traces: Iterable[TraceEntry]) -> None:
         """Collect invalid entries, and the fields left out of traces; log each field and type once an hour."""
@@ -130,37 +148,6 @@ class UnusableInput:
             self._logged.clear()
         self._logged[subject] = now + _LOG_EVERY_S
         log.warning("field left out of traces", service=service, field=field, type=kind, trace_id=trace_id)
-
-
-class UnusableSelector(Selector):
-    """Lists what a read could not use."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._input = UnusableInput(parts.ledger.store)
-
-    def before_read(self) -> None:
-        """Write what was collected, if a second has passed since the last time."""
-        self._input.write()
-
-    def after_read(self, plan: "Plan", answer: "Answer") -> None:
-        """Collect what took effect now."""
-        self._input.add(*_unusable(plan, answer))
-
-    def close(self) -> None:
-        """Write the rest."""
-        self._input.write(at_end=True)
-
-
-def _unusable(plan: "Plan", answer: "Answer") -> tuple[list[InvalidEntry], list[TraceEntry]]:
-    """Return the invalid entries, and the traces without some of their fields, that took effect now."""
-    counted = {
-        (tally.reason, tally.producer) for tally, amount in zip(plan.tallies, answer.tallied, strict=True) if amount
-    }
-    traces = zip(plan.traces, answer.outcomes, strict=True)
-    return (
-        [one for one in plan.invalid if (one.reason, one.producer) in counted],
-        [one for one, outcome in traces if outcome and one.left_out],
-    )
 
 
 def _written_at(entry_id: str) -> float:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from worker.base.monitor.second_verdicts import Failure, failures_of
+from worker.base.monitor.counts import Failure, failures_of
 from worker.base.monitor.series import Series
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, scan_shards

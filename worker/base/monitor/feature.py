@@ -38,4 +38,10 @@ def _process_threads(settings: "Settings", metrics: "Metrics", stores: "Sequence
     return sums, *(ShardSums(store, sums) for store in stores[1:])
 
 
-FEATURE: Final = Feature(name="monitor", complete=_complete, exporters=_exporters, process_threads=_process_threads)
+FEATURE: Final = Feature(
+    name="monitor",
+    metrics="worker.base.monitor.gauges.QualityMetrics",
+    complete=_complete,
+    exporters=_exporters,
+    process_threads=_process_threads,
+)

@@ -13,13 +13,14 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 import msgspec
+from prometheus_client import Counter, Gauge
 
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
 from worker.core.config.rule_checks import models_of_judge
-from worker.core.config.settings import NANO, Budget, Rule, Settings
+from worker.core.config.settings import NANO, Budget, Rule
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.budgets.rates import Rates, read_segments
 
 BIN_S: Final = 300
@@ -247,16 +248,31 @@ def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[f
     return found
 
 
+class BudgetMetrics(MetricTable):
+    """The metrics of budgets."""
+
+    # fmt: off
+    budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
+        "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability="stable")
+    budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
+        "Limit of that day or hour", stability="stable")
+    budget_spent_ratio = Metric(Gauge, "budget_spent_ratio", "ratio", ("budget", "limit"),
+        "Share of each limit of a budget, in USD or tokens, that is spent in the current day or hour")
+    budget_factor = Metric(Gauge, "budget_rate_factor", "ratio", ("budget",),
+        "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability="stable")
+    budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),
+        "Judge calls that an exhausted budget refused")
+
+
 class BudgetController(Watch):
     """Writes the factors of all rates to Redis, once a minute; ingest reads them there."""
 
-    def __init__(
-        self, settings: Settings, store: Store, metrics: Metrics, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(store, clock)
-        self._settings = settings
-        self._gauges = metrics.budget_spent, metrics.budget_limit, metrics.budget_factor
-        self._ratio = metrics.budget_spent_ratio
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(parts.store, clock)
+        self._settings = parts.settings
+        own = parts.metrics.of(BudgetMetrics)
+        self._gauges = own.budget_spent, own.budget_limit, own.budget_factor
+        self._ratio = own.budget_spent_ratio
 
     def run(self, now: float) -> None:  # noqa: ARG002 - budgets end by the clock of Redis
         """Adjust the rates; without Redis they stay as they are for an hour."""

@@ -1,12 +1,8 @@
 """Budgets: each judge call reserves its cost, and rates follow what is left."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature, ModelWrapper, Parts, Selector
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
 
 
 def _select(parts: Parts) -> Selector | None:
@@ -15,23 +11,24 @@ def _select(parts: Parts) -> Selector | None:
     return RateSelector(parts) if parts.settings.changes_rates else None
 
 
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.budgets.control import BudgetController
-
-    return (BudgetController(parts.settings, parts.store, parts.metrics),)
-
-
 def _wrap_model(parts: Parts) -> ModelWrapper | None:
     settings, metrics = parts.settings, parts.metrics
     if not settings.budgets:
         return None
+    from worker.features.budgets.control import BudgetMetrics
     from worker.features.budgets.reservations import Budgets
 
     def count(budget: str) -> None:
         if metrics is not None:
-            metrics.budget_refused.labels(budget).inc()
+            metrics.of(BudgetMetrics).budget_refused.labels(budget).inc()
 
     return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
 
 
-FEATURE: Final = Feature(name="budgets", watches=_watches, select=_select, wrap_model=_wrap_model)
+FEATURE: Final = Feature(
+    name="budgets",
+    metrics="worker.features.budgets.control.BudgetMetrics",
+    watch="worker.features.budgets.control.BudgetController",
+    select=_select,
+    wrap_model=_wrap_model,
+)

@@ -1,12 +1,10 @@
 """Canary: the same traces are judged each day, so that a judge model that drifts is noticed."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from worker.core.features import Feature
 
 if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
@@ -18,18 +16,9 @@ def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "F
     return with_canary(settings, given, names)
 
 
-def _counters(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.canary.canary import CanaryCounter
-    from worker.features.canary.canary_file import Canary
-
-    return (CanaryCounter(Canary.of(parts.settings)),)
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.canary.canary import CanaryWatch
-    from worker.features.canary.canary_file import Canary
-
-    return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
-
-
-FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)
+FEATURE: Final = Feature(
+    name="canary",
+    metrics="worker.features.canary.canary.CanaryMetrics",
+    complete=_complete,
+    watch="worker.features.canary.canary.CanaryWatch",
+)

@@ -1,24 +1,8 @@
 """Cascades: a second judge model for verdicts that the first model is unsure of."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature, Follower, Parts
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
-
-
-def _counters(_: "MonitorParts") -> Sequence[Any]:
-    from worker.features.cascades.shares import count_cascades
-
-    return (count_cascades,)
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.cascades.shares import CascadeWatch
-
-    return (CascadeWatch(parts.store, parts.settings, parts.metrics),)
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
@@ -29,4 +13,9 @@ def _after_verdict(parts: Parts) -> Follower | None:
     return Cascades(parts.settings, parts.ledger.store.first, parts.sampler)
 
 
-FEATURE: Final = Feature(name="cascades", counters=_counters, watches=_watches, after_verdict=_after_verdict)
+FEATURE: Final = Feature(
+    name="cascades",
+    metrics="worker.features.cascades.shares.CascadeMetrics",
+    watch="worker.features.cascades.shares.CascadeWatch",
+    after_verdict=_after_verdict,
+)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 from msgspec import Struct
+from prometheus_client import Counter as CounterMetric
 
 from judges.core.judge import Judge
 from judges.core.sessions import in_order, join, part, session_id_of
@@ -38,7 +39,7 @@ from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.backlog import Backpressure
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
@@ -278,6 +279,19 @@ class SessionSelector:
         return groups
 
 
+OUTCOMES: Final = ("judged", "updated", "dropped", "expired")
+"""Judged for the first time, judged again, dropped without a judging, expired in Redis."""
+
+
+class SessionMetrics(MetricTable):
+    """The metrics of conversations."""
+
+    # fmt: off
+    sessions = Metric(CounterMetric, "sessions_total", "conversations", ("outcome",),
+        f"Conversations whose gathering ended, by outcome: {', '.join(OUTCOMES)}",
+        values=OUTCOMES)
+
+
 class SessionPasses(ServiceThread):
     """Looks for conversations that are due; of several workers one does at a time."""
 
@@ -320,7 +334,7 @@ class SessionPasses(ServiceThread):
             if answer.made:
                 self._pressure.set_waiting(answer.waiting)
             for outcome, amount in answer.ended.items():
-                self._metrics.sessions.labels(outcome).inc(amount)
+                self._metrics.of(SessionMetrics).sessions.labels(outcome).inc(amount)
             for judge_model, amount in answer.shed.items():
                 self._metrics.shed.labels(judge_model).inc(amount)
             self._notifier.batches_made(answer.made)

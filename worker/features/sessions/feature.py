@@ -28,4 +28,6 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="sessions", select=_select, threads=_threads)
+FEATURE: Final = Feature(
+    name="sessions", metrics="worker.features.sessions.conversations.SessionMetrics", select=_select, threads=_threads
+)
