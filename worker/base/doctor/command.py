@@ -42,11 +42,12 @@ from worker.base.doctor.redis_server import (
     worker_commands,
 )
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
+from worker.base.scans import groups_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.export.registry import enabled
 from worker.core.queue.batch import Evaluation
-from worker.core.storage.client import Store, groups_of, make_stores
+from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers

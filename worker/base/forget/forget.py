@@ -38,12 +38,13 @@ from worker.base.delivery.settings import FileSettings
 from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.base.scans import groups_of, scan_stream
 from worker.core.config.redaction import hashed_user
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
 from worker.core.selection.lenient import Lenient, NoTraceError
-from worker.core.storage.client import Store, groups_of, scan_stream
+from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
 from worker.features.receivers.files import erase_lines
 from worker.features.sessions.conversations import StoredSession, decode_session

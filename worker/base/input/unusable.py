@@ -15,10 +15,11 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from worker.base.scans import entry_position
 from worker.core.features import Parts, Selector
 from worker.core.selection.lenient import shown_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
-from worker.core.storage.client import Store, StoreError, entry_position
+from worker.core.storage.client import Store, StoreError
 
 if TYPE_CHECKING:
     import redis

@@ -10,8 +10,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from worker.base.monitor.second_verdicts import Failure, failures_of
 from worker.base.monitor.series import Series
+from worker.base.scans import scan_shards
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import Store, scan_shards
+from worker.core.storage.client import Store
 
 _PAGE: Final = 500
 _MAX_SEARCHED: Final = 20_000

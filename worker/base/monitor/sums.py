@@ -41,11 +41,12 @@ from worker.base.monitor.series import (
     series_of,
 )
 from worker.base.monitor.watch import QualityWatch
+from worker.base.scans import entry_position
 from worker.core.config.settings import Settings, tag_of
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import built, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.core.storage.client import Store, StoreError, entry_position
+from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
