@@ -8,6 +8,7 @@ from stage_parts import Ground, sampler_of, settings_of
 from worker.core import features
 from worker.core.features import Feature, Parts, Selector, built, installed, overridden
 from worker.core.queue.ledger import Ledger
+from worker.core.storage.keys import Key, Keys
 from worker.installed import MODULES
 
 
@@ -23,6 +24,16 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
         patch.setattr(features, "find_spec", lambda name: None if name.endswith("cascades") else find_spec(name))
         found = [feature.name for feature in installed.__wrapped__()]
     assert found == [name for name in before if name != "cascades"]
+
+
+def test_no_two_rooms_declare_one_key() -> None:
+    spaces = (Keys, *(feature.keys for feature in installed() if feature.keys))
+    names = [
+        {member.name if isinstance(member, Key) else name for name, member in vars(space).items() if name[0] != "_"}
+        for space in spaces
+    ]
+    assert len(names) > 10
+    assert sum(map(len, names)) == len(set().union(*names))
 
 
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:

@@ -4,12 +4,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from worker.core.features import Feature
+from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+
+
+class CanaryKeys(KeySpace):
+    """Keys of the canary."""
+
+    canary = Key(
+        "canary",
+        "Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL.",
+    )
 
 
 def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "Faults[Settings]":
@@ -32,4 +42,4 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
 
 
-FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)
+FEATURE: Final = Feature(name="canary", keys=CanaryKeys, complete=_complete, counters=_counters, watches=_watches)

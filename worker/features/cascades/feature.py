@@ -4,9 +4,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from worker.core.features import Feature, Follower, Parts
+from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
+
+
+class CascadeKeys(KeySpace):
+    """Keys of cascades."""
+
+    cascades = Key("cascades", "Hash of cascade, judge and version to the factor of its second judgings; TTL of a day.")
 
 
 def _counters(_: "MonitorParts") -> Sequence[Any]:
@@ -29,4 +36,6 @@ def _after_verdict(parts: Parts) -> Follower | None:
     return Cascades(parts.settings, parts.ledger.store.first, parts.sampler)
 
 
-FEATURE: Final = Feature(name="cascades", counters=_counters, watches=_watches, after_verdict=_after_verdict)
+FEATURE: Final = Feature(
+    name="cascades", keys=CascadeKeys, counters=_counters, watches=_watches, after_verdict=_after_verdict
+)

@@ -5,9 +5,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from worker.core.features import Feature
+from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
+
+
+class SafetyKeys(KeySpace):
+    """Keys of safety alerts."""
+
+    def quality_safety(self, series: str) -> str:
+        """String, the state of the safety pages of one series; TTL of 90 days."""
+        return f"{self.prefix}:quality:{series}:safety"
 
 
 def _counters(parts: "MonitorParts") -> Sequence[Any]:
@@ -22,4 +31,4 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (SafetyWatch(parts.store, parts.settings, parts.metrics),)
 
 
-FEATURE: Final = Feature(name="safety", counters=_counters, watches=_watches)
+FEATURE: Final = Feature(name="safety", keys=SafetyKeys, counters=_counters, watches=_watches)

@@ -38,6 +38,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
+from worker.features.safety.feature import SafetyKeys
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -196,7 +197,8 @@ class SafetyWatch(Watch):
         self.show(samples)
 
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
-        names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
+        key_of = SafetyKeys(self._store.keys.prefix).quality_safety
+        names = {series_id: key_of(series_id) for series_id in series}
         watched = read_states(self._store, names, Watched)
         until = min(now - GRACE_S, counted_until(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1
