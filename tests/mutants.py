@@ -58,7 +58,7 @@ PARTS: Final = {
     ),
     "scripts": Part(
         16,
-        ["worker/core/storage/scripts/*.lua", "producers/tracejudge/scripts/*.lua"],
+        ["worker/**/scripts/*.lua", "producers/tracejudge/scripts/*.lua"],
         [
             *("tests/producers/test_sdk_script.py", "tests/worker/test_choose_*.py", "tests/worker/test_ledger.py"),
             *("tests/worker/test_leases*.py", "tests/worker/test_accounting.py", "tests/worker/test_heartbeat*.py"),

@@ -1,13 +1,17 @@
 """What is installed, and that nothing of it is on the way of a trace unless the configuration asks for it."""
 
+import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from stage_parts import Ground, sampler_of, settings_of
 
+import worker
 from worker.core import features
 from worker.core.features import Feature, Parts, Selector, built, installed, overridden
 from worker.core.queue.ledger import Ledger
+from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
 from worker.installed import MODULES
 
@@ -34,6 +38,17 @@ def test_no_two_rooms_declare_one_key() -> None:
     ]
     assert len(names) > 10
     assert sum(map(len, names)) == len(set().union(*names))
+
+
+def test_every_script_is_read_and_names_of_files_are_unique() -> None:
+    paths = list(Path(worker.__file__).parent.rglob("scripts/*.lua"))
+    assert len({path.name for path in paths}) == len(paths)
+    names = [
+        name
+        for path in paths
+        for name in re.findall("^-- @script (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert sorted(names) == sorted(script_sources())
 
 
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:

@@ -194,6 +194,7 @@ class Feature:
     Attributes:
         name: The name of the folder.
         keys: Its keys in Redis.
+        scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
@@ -212,6 +213,7 @@ class Feature:
 
     name: str
     keys: "type[KeySpace] | None" = None
+    scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None

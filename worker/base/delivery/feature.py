@@ -14,4 +14,4 @@ class DeliveryKeys(KeySpace):
         return f"{self.prefix}:receiver:{name}:parked", f"{self.prefix}:receiver:{name}:due"
 
 
-FEATURE: Final = Feature(name="delivery", keys=DeliveryKeys)
+FEATURE: Final = Feature(name="delivery", keys=DeliveryKeys, scripts=__package__)

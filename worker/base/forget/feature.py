@@ -14,4 +14,4 @@ class ForgetKeys(KeySpace):
         return f"{self.prefix}:forgetting:{name}"
 
 
-FEATURE: Final = Feature(name="forget", keys=ForgetKeys)
+FEATURE: Final = Feature(name="forget", keys=ForgetKeys, scripts=__package__)

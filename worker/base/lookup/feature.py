@@ -19,4 +19,4 @@ class LookupKeys(KeySpace):
     labelled_bytes = Key("labels:bytes", "String, the bytes of all copies of labelled traces. No TTL.")
 
 
-FEATURE: Final = Feature(name="lookup", keys=LookupKeys)
+FEATURE: Final = Feature(name="lookup", keys=LookupKeys, scripts=__package__)

@@ -72,5 +72,10 @@ def _process_threads(settings: "Settings", metrics: "Metrics", stores: "Sequence
 
 
 FEATURE: Final = Feature(
-    name="monitor", keys=MonitorKeys, complete=_complete, exporters=_exporters, process_threads=_process_threads
+    name="monitor",
+    keys=MonitorKeys,
+    scripts=__package__,
+    complete=_complete,
+    exporters=_exporters,
+    process_threads=_process_threads,
 )

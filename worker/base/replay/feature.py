@@ -14,4 +14,4 @@ class ReplayKeys(KeySpace):
         return f"{self.prefix}:replay:{name}"
 
 
-FEATURE: Final = Feature(name="replay", keys=ReplayKeys)
+FEATURE: Final = Feature(name="replay", keys=ReplayKeys, scripts=__package__)

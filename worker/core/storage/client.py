@@ -21,6 +21,7 @@ from redis.exceptions import ConnectionError as LostConnectionError
 
 from tracejudge.delivery.transport import make_pool
 from tracejudge.redis_url import mask_url
+from worker.core.features import installed
 from worker.core.storage.keys import Keys
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
@@ -101,16 +102,17 @@ def connect(url: str) -> "redis.Redis":
 
 @cache
 def script_sources() -> dict[str, str]:
-    """Read the scripts of `scripts/*.lua` by name.
+    """Read the scripts of the core and of all features, `scripts/*.lua`, by name.
 
     A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
-    `-- @include FILE …` puts the shared text of other files before it, each once. Redis gets one text per script,
-    because scripts cannot call each other.
+    `-- @include FILE …` puts the shared text of other files, in any of the folders, before it, each once. Redis gets
+    one text per script, because scripts cannot call each other.
     """
-    folder = files("worker.core.storage").joinpath("scripts")
+    packages = ("worker.core.storage", *(feature.scripts for feature in installed() if feature.scripts))
     parsed = {
         path.name.removesuffix(".lua"): _SECTION.split(path.read_text(encoding="utf-8"))
-        for path in folder.iterdir()
+        for package in packages
+        for path in files(package).joinpath("scripts").iterdir()
         if path.name.endswith(".lua")
     }
 

@@ -64,4 +64,6 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
     return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
 
 
-FEATURE: Final = Feature(name="budgets", keys=BudgetKeys, watches=_watches, select=_select, wrap_model=_wrap_model)
+FEATURE: Final = Feature(
+    name="budgets", keys=BudgetKeys, scripts=__package__, watches=_watches, select=_select, wrap_model=_wrap_model
+)

@@ -42,4 +42,6 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
 
 
-FEATURE: Final = Feature(name="canary", keys=CanaryKeys, complete=_complete, counters=_counters, watches=_watches)
+FEATURE: Final = Feature(
+    name="canary", keys=CanaryKeys, scripts=__package__, complete=_complete, counters=_counters, watches=_watches
+)

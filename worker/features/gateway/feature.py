@@ -23,4 +23,4 @@ class GatewayKeys(KeySpace):
 _COMMANDS: Final = {
     "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
 }
-FEATURE: Final = Feature(name="gateway", keys=GatewayKeys, commands=_COMMANDS)
+FEATURE: Final = Feature(name="gateway", keys=GatewayKeys, scripts=__package__, commands=_COMMANDS)

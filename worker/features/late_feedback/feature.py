@@ -40,4 +40,4 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="late_feedback", keys=FeedbackKeys, select=_select, threads=_threads)
+FEATURE: Final = Feature(name="late_feedback", keys=FeedbackKeys, scripts=__package__, select=_select, threads=_threads)

@@ -37,4 +37,4 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="sessions", keys=SessionKeys, select=_select, threads=_threads)
+FEATURE: Final = Feature(name="sessions", keys=SessionKeys, scripts=__package__, select=_select, threads=_threads)
