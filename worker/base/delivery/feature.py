@@ -7,8 +7,6 @@ from worker.core.storage.keys import KeySpace
 
 
 class DeliveryKeys(KeySpace):
-    """Keys of deliveries to receivers."""
-
     def receiver_parked(self, name: str) -> tuple[str, str]:
         """Hash and sorted set of verdicts whose traces a receiver does not know yet; TTL of a week."""
         return f"{self.prefix}:receiver:{name}:parked", f"{self.prefix}:receiver:{name}:due"

@@ -7,8 +7,6 @@ from worker.core.storage.keys import KeySpace
 
 
 class ForgetKeys(KeySpace):
-    """Keys of erasures."""
-
     def forgetting(self, name: str) -> str:
         """String, trace ids of a person or session as JSON, until all of it is erased; TTL of a week."""
         return f"{self.prefix}:forgetting:{name}"

@@ -7,8 +7,6 @@ from worker.core.storage.keys import Key, KeySpace
 
 
 class InputKeys(KeySpace):
-    """Keys of unusable input."""
-
     invalid = Key("invalid", "Stream of the last 100 entries that were no traces, without their texts; TTL of a week.")
     left_out = Key("left_out", "Hash of field and type to the last trace of which that was left out; TTL of a week.")
 

@@ -7,8 +7,6 @@ from worker.core.storage.keys import Key, KeySpace
 
 
 class LookupKeys(KeySpace):
-    """Keys of labels and labelled traces."""
-
     labels = Key(
         "labels", "Hash of human labels by id, and of verdicts on their traces by label and evaluation id. No TTL."
     )

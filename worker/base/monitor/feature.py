@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class MonitorKeys(KeySpace):
-    """Keys of the monitor."""
-
     quality_series = Key("quality:series", "Hash of the monitor's series: id to labels as JSON. No TTL.")
     quality_positions = Key(
         "quality:positions",

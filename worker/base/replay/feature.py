@@ -7,8 +7,6 @@ from worker.core.storage.keys import KeySpace
 
 
 class ReplayKeys(KeySpace):
-    """Keys of replays."""
-
     def replay(self, name: str) -> str:
         """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""
         return f"{self.prefix}:replay:{name}"

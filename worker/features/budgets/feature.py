@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class BudgetKeys(KeySpace):
-    """Keys of budgets and the rates that follow them."""
-
     rates = Key(
         "rates", "String, JSON of the factors by which rates are multiplied, by rule and segment; TTL of an hour."
     )

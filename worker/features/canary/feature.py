@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class CanaryKeys(KeySpace):
-    """Keys of the canary."""
-
     canary = Key(
         "canary",
         "Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL.",

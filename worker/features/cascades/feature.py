@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class CascadeKeys(KeySpace):
-    """Keys of cascades."""
-
     cascades = Key("cascades", "Hash of cascade, judge and version to the factor of its second judgings; TTL of a day.")
 
 

@@ -7,8 +7,6 @@ from worker.core.storage.keys import Key, KeySpace
 
 
 class GatewayKeys(KeySpace):
-    """Keys of the gateway."""
-
     gather = Key("gather", "Hash of the bytes of all gathered spans; prefix of ``gather:<trace id>``. No TTL.")
     gather_due = Key(
         "gather:due",

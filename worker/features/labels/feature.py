@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class LabelKeys(KeySpace):
-    """Keys of annotators."""
-
     annotators = Key(
         "labels:annotators",
         "Hash of annotator, a keyed hash of a name, to the time of the last answer in seconds. No TTL.",

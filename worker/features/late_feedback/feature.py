@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class FeedbackKeys(KeySpace):
-    """Keys of late feedback."""
-
     feedback_taken = Key(
         "feedback:taken",
         "Sorted set of late feedback that another shard handed over, so that each is taken once; TTL of a day.",

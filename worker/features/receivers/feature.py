@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class ReceiverKeys(KeySpace):
-    """Keys of receivers."""
-
     def receiver_sent(self, name: str, day: int) -> str:
         """Hash of what a receiver without idempotency was sent on a day since 1970; TTL of three days."""
         return f"{self.prefix}:receiver:{name}:sent:{day}"

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class SafetyKeys(KeySpace):
-    """Keys of safety alerts."""
-
     def quality_safety(self, series: str) -> str:
         """String, the state of the safety pages of one series; TTL of 90 days."""
         return f"{self.prefix}:quality:{series}:safety"

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 
 class SessionKeys(KeySpace):
-    """Keys of conversations."""
-
     def session(self, session: str) -> str:
         """Hash of one conversation with its traces, see scripts/sessions.lua; TTL of the ledger."""
         return f"{self.prefix}:session:{session}"
