@@ -7,6 +7,7 @@ import pytest
 from doctor_parts import ROLES, Part, at, be_present, examined
 from support.cli_parts import Run
 
+from worker.base.delivery.feature import DeliveryKeys
 from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import LAYOUT, Store
 from worker.core.telemetry.heartbeat import Heartbeat
@@ -67,7 +68,7 @@ def test_verdicts_that_are_parked_for_a_receiver(run: Run, server: EmbeddedRedis
     Path("tracejudge.toml").write_text('[receivers.phoenix]\nkind = "phoenix"\nurl = "http://127.0.0.1:1"\n')
     be_present(server.url, ingest=True, judge=True, export=True, monitor=True)
     assert "parked for phoenix" not in examined(run, url=server.url)[1]
-    entries, due = store.keys.receiver_parked("phoenix")
+    entries, due = DeliveryKeys(store.keys.prefix).receiver_parked("phoenix")
     store.call(lambda client: (client.hset(entries, "1-0", b"x"), client.zadd(due, {"1-0": 1})))
     found = examined(run, url=server.url)[1]["parked for phoenix"]
     assert found[:2] == ("warning", "1 verdict parked: it does not know their traces or spans yet")

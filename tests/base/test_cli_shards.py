@@ -12,6 +12,7 @@ from support.shard_parts import SHARDS, home, three_grounds
 from support.stage_parts import HOUR, Chosen, Ground, make_trace, make_verdict, settings_of
 
 from judges.core.verdict import Score
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Ledger
@@ -73,8 +74,12 @@ def test_commands_sum_and_merge_what_several_servers_hold(grounds: list[Ground],
     assert ids(rows) == {trace["trace_id"] for trace in TRACES[::2]}
     labels = [{"trace_id": trace["trace_id"], "judge": "safety", "label": "pass", "drawn": 1} for trace in TRACES]
     assert run("labels", "import", write_lines("labels.jsonl", labels)).code == 0
-    assert grounds[0].client.hlen(grounds[0].keys.labels) == 2 * len(TRACES), "each label with its verdict"
-    assert grounds[0].client.hlen(grounds[0].keys.labelled) == len(TRACES), "each with a copy of its trace"
+    assert grounds[0].client.hlen(LookupKeys(grounds[0].keys.prefix).labels) == 2 * len(TRACES), (
+        "each label with its verdict"
+    )
+    assert grounds[0].client.hlen(LookupKeys(grounds[0].keys.prefix).labelled) == len(TRACES), (
+        "each with a copy of its trace"
+    )
     replayed = run("replay", "--since", "1h", "--judge", "relevance_to_query", "--json").document
     assert (replayed["traces"], replayed["chosen"], replayed["finished"]) == (24, 24, True)
     assert run("replay", "--continue", replayed["replay"], "--json").document["chosen"] == 24

@@ -12,6 +12,7 @@ from support.stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.series import Series, class_of, read_buckets, read_series
 from worker.base.monitor.shares import Sums
@@ -240,7 +241,9 @@ def test_counts_are_added_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) 
     wanted = Counter((one.service, one.origin) for one in verdicts)
     assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in wanted.items()})
     assert all(count.total() > 0 for count in by_day)
-    key = ground.keys.quality_counts("agreement", dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date())
+    key = MonitorKeys(ground.keys.prefix).quality_counts(
+        "agreement", dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date()
+    )
     assert 0 < ground.client.ttl(key) <= 90 * 86_400
     # A broken count is refused before anything is written.
     (late,) = publish(ground, [verdict(0)], [DAY_MS + 80 * 3_600_000])

@@ -24,6 +24,7 @@ from worker.core.storage.keys import MONITOR_GROUP
 from worker.core.telemetry.backlog import Backlog, Memory, Position
 from worker.core.telemetry.health import Pulse, Readiness
 from worker.core.telemetry.metrics import Metrics
+from worker.features.late_feedback.feature import FeedbackKeys
 from worker.features.late_feedback.pending import PendingFeedback
 
 
@@ -301,7 +302,7 @@ def test_a_role_is_ready_while_one_server_lets_it_make_progress() -> None:
 def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[Ground]) -> None:
     complain(grounds[0], "ff" * 16)
     take(grounds[0])
-    pending, taken = PendingFeedback(grounds[0].store, 60.0), grounds[1].keys.feedback_taken
+    pending, taken = PendingFeedback(grounds[0].store, 60.0), FeedbackKeys(grounds[1].keys.prefix).feedback_taken
     yesterday = grounds[1].store.now_ms() - 25 * 3600 * 1000
     grounds[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
     (member,) = pending.all()

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -22,9 +23,10 @@ import pytest
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
-import worker.core.storage.keys
 from worker.cli import cli
+from worker.core.features import installed
 from worker.core.storage.client import script_sources
+from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
 from worker.features.gateway.admission import GatewayMetrics
@@ -67,12 +69,13 @@ def metrics() -> Iterator[str]:
 
 def redis_keys() -> Iterator[str]:
     """Yield each key in Redis: the name, and what the code says of its type and TTL."""
-    for node in ast.walk(ast.parse(inspect.getsource(worker.core.storage.keys))):
-        for value, text in zip(getattr(node, "body", ()), getattr(node, "body", ())[1:], strict=False):
-            if isinstance(value, ast.Assign) and isinstance(text, ast.Expr) and isinstance(value.value, ast.Call):
-                yield f"redis {ast.unparse(value.value.args[0])} {ast.unparse(text.value)}"
-        if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "str":
-            yield f"redis {node.name}({ast.unparse(node.args)}) {ast.get_docstring(node)}"
+    for space in (Keys, *(feature.keys for feature in installed() if feature.keys)):
+        for name, member in vars(space).items():
+            if isinstance(member, Key):
+                yield f"redis {member.name!r} {member.text!r}"
+            elif inspect.isfunction(member) and member.__annotations__["return"] is str:
+                arguments = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(member))).body[0].args)
+                yield f"redis {name}({arguments}) {inspect.getdoc(member)}"
 
 
 def scripts() -> Iterator[str]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from worker.core.selection.sampling import Choice, Sampler
     from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
     from worker.core.storage.client import Store
+    from worker.core.storage.keys import KeySpace
     from worker.core.telemetry.backlog import Backpressure
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
@@ -193,6 +194,8 @@ class Feature:
 
     Attributes:
         name: The name of the folder.
+        keys: Its keys in Redis.
+        scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
@@ -210,6 +213,8 @@ class Feature:
     """
 
     name: str
+    keys: "type[KeySpace] | None" = None
+    scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None

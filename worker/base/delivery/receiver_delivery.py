@@ -27,6 +27,7 @@ from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
+from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import HttpReceiver, base_url
 from worker.base.doctor.finding import Check, Finding, broken, cause_of, ok, warning
@@ -210,7 +211,7 @@ class ReceiverExporter(ExportConsumer):
         self._options = settings.all_receivers[name]
         self._redaction = Redaction.of(settings.redact)
         self._providers = providers(settings)
-        self._parked_keys = store.keys.receiver_parked(name)
+        self._parked_keys = DeliveryKeys(store.keys.prefix).receiver_parked(name)
         own = metrics.of(DeliveryMetrics)
         self._parked_gauge = own.export_parked.labels(self.exporter)
         self._ignored = own.export_answers_ignored.labels(self.exporter)

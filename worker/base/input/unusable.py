@@ -15,10 +15,12 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from worker.base.input.feature import InputKeys
+from worker.base.scans import entry_position
 from worker.core.features import Selector
 from worker.core.selection.lenient import shown_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
-from worker.core.storage.client import Store, StoreError, entry_position
+from worker.core.storage.client import Store, StoreError
 
 if TYPE_CHECKING:
     import redis
@@ -119,7 +121,7 @@ class UnusableInput(Selector):
         if not (self._invalid or self._left_out) or (now < self._next_write_s and not at_end):
             return
         self._next_write_s = now + _WRITE_EVERY_S
-        keys = self._store.keys
+        keys = InputKeys(self._store.keys.prefix)
         with self._lock:
             invalid, left_out = list(self._invalid), dict(self._left_out)
             self._invalid.clear()
@@ -156,18 +158,16 @@ def _written_at(entry_id: str) -> float:
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
     """Read the last invalid entries of all shards, the newest first."""
-    found = [
-        entry
-        for one in store.answering
-        for entry in one.call(lambda client: client.xrevrange(store.keys.invalid, count=limit))
-    ]
+    key = InputKeys(store.keys.prefix).invalid
+    found = [entry for one in store.answering for entry in one.call(lambda client: client.xrevrange(key, count=limit))]
     newest = sorted(found, key=lambda entry: entry_position(entry[0]), reverse=True)[:limit]
     return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest]
 
 
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
-    found = [raw for one in store.answering for raw in one.call(lambda client: client.hvals(store.keys.left_out))]
+    key = InputKeys(store.keys.prefix).left_out
+    found = [raw for one in store.answering for raw in one.call(lambda client: client.hvals(key))]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
     for one in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in found), key=lambda one: -one.at):
         latest.setdefault((one.field, one.type), one)

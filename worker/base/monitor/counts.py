@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from judges.core.verdict import Verdict
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of, utc_days
 from worker.core.queue.batch import CascadeStep, First
 from worker.core.storage.client import Store, StoreError
@@ -48,7 +49,8 @@ def field_of(labels: Sequence[str]) -> str:
 
 def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[tuple[str, ...]]:
     """Read the counts of a kind, added up over the days of two times and those between them, by labels."""
-    names = [store.keys.quality_counts(kind, day) for day in utc_days(since, until)]
+    key_of = MonitorKeys(store.keys.prefix).quality_counts
+    names = [key_of(kind, day) for day in utc_days(since, until)]
     total: Counter[tuple[str, ...]] = Counter()
     for fields in store.hashes(names):
         for field, amount in fields.items():

@@ -24,6 +24,7 @@ import structlog
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, field_of
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import MonitorParts, Watch
 from worker.base.monitor.pruning import SeriesPruning, segment_of
 from worker.base.monitor.series import (
@@ -41,11 +42,12 @@ from worker.base.monitor.series import (
     series_of,
 )
 from worker.base.monitor.watch import QualityWatch
+from worker.base.scans import entry_position
 from worker.core.config.settings import Settings, tag_of
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import imported, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.core.storage.client import Store, StoreError, entry_position
+from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
@@ -81,8 +83,8 @@ class _Plan:
     """The keys and the plan of one call of script `add_quality`. Indices count from 1, as in Lua."""
 
     def __init__(self, keys: Keys, source: Source | None, last: str) -> None:
-        self._keys = keys
-        self.keys = [keys.verdicts if source is None else keys.quality_positions, keys.account_all, keys.groups]
+        self._keys = MonitorKeys(keys.prefix)
+        self.keys = [keys.verdicts if source is None else self._keys.quality_positions, keys.account_all, keys.groups]
         self._source = source
         self._ttls: list[int] = []
         self._places: list[tuple[int, str, int, str]] = []
@@ -259,7 +261,8 @@ class QualitySums(ExportConsumer):
             plan.add(entry.entry_id, parts, self._increments(entry.verdict, at) if entry.kind == "j" else ())
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series_id, series in added.items()}
-            self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
+            series_key = MonitorKeys(self._store.keys.prefix).quality_series
+            self._store.call(lambda client: client.hset(series_key, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
         self._values.update(segment_of(one) for one in added.values() if one.segment)
@@ -344,7 +347,8 @@ class ShardSums(ServiceThread):
         shard, keys = self._store.shard, self._store.keys
         if self._after is None:
             # Another worker may have moved it, or ended before the group followed.
-            stored = self._store.first.call(lambda client: client.hget(keys.quality_positions, str(shard)))
+            key = MonitorKeys(keys.prefix).quality_positions
+            stored = self._store.first.call(lambda client: client.hget(key, str(shard)))
             self._after = stored.decode() if stored else ""
             self._pass_group(self._after)
         begin, count = f"({self._after}" if self._after else "-", self._sums.read_count

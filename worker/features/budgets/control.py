@@ -21,6 +21,7 @@ from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import NANO, Budget, Rule
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
+from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.rates import Rates, read_segments
 
 BIN_S: Final = 300
@@ -71,7 +72,8 @@ class BudgetState(NamedTuple):
 def read_states(store: Store, names: Iterable[str]) -> tuple[dict[str, BudgetState], float]:
     """Read what budgets have spent in the current periods, and the time in seconds since the epoch."""
     known = list(names)
-    *states, stamp = store.run("budget_state", [key for name in known for key in store.keys.budget(name)], ())
+    keys_of = BudgetKeys(store.keys.prefix).budget
+    *states, stamp = store.run("budget_state", [key for name in known for key in keys_of(name)], ())
     found = {name: BudgetState(*(int(value or 0) for value in raw)) for name, raw in zip(known, states, strict=True)}
     return found, int(stamp) / 1000
 
@@ -238,7 +240,7 @@ def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
 
 def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[float]]]:
     """Read the demand that a budget had the day before and has had this day, by unit and priority."""
-    prefix = store.keys.budget(name)[2]
+    prefix = BudgetKeys(store.keys.prefix).budget(name)[2]
     stored = store.hashes(f"{prefix}:{one}" for one in (day - 1, day))
     found: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
     for number, fields in enumerate(stored):
@@ -323,7 +325,7 @@ class BudgetController(Watch):
 
     def _forecasts(self, name: str, day: int, demand: Mapping[str, Demand], state: BudgetState) -> Forecasts:
         """Read the forecasts, and add yesterday to them once."""
-        key = self._store.keys.budget_forecast(name)
+        key = BudgetKeys(self._store.keys.prefix).budget_forecast(name)
         stored = self._store.call(lambda client: client.get(key))
         former = msgspec.msgpack.decode(stored, type=Forecasts) if stored else Forecasts()
         # A day that the budget has not seen from its begin is no model of a day.

@@ -36,6 +36,7 @@ from worker.features.canary.drift import (
     agreement,
     shift,
 )
+from worker.features.canary.feature import CanaryKeys
 
 log = structlog.get_logger("tracejudge.monitor")
 _DAYS: Final = "canary"
@@ -102,6 +103,7 @@ class CanaryWatch(Watch):
         super().__init__(parts.store, clock)
         settings = self._settings = parts.settings
         canary = self._canary = Canary.of(settings)
+        self._key = CanaryKeys(parts.store.keys.prefix).canary
         self._judged_every_s = settings.monitor.canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = graders_of(settings, canary)
@@ -133,7 +135,7 @@ class CanaryWatch(Watch):
 
     def choose(self, now_ms: int) -> int:
         """Choose the evaluations of one judging if it is due; return how many were chosen."""
-        key, every_ms = self._store.keys.canary, int(self._judged_every_s * 1000)
+        key, every_ms = self._key, int(self._judged_every_s * 1000)
         stored = self._store.call(lambda client: client.hget(key, "due"))
         due_ms = int(stored or 0)
         # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
@@ -181,7 +183,7 @@ class CanaryWatch(Watch):
             for judge, grader in self._asked
         }
         day, recent = self._hours(now)
-        stored = self._store.call(lambda client: client.hgetall(self._store.keys.canary))
+        stored = self._store.call(lambda client: client.hgetall(self._key))
         drifts = {
             Series(*name.decode().split("\n")): msgspec.json.decode(value, type=_Drift)
             for name, value in stored.items()
@@ -189,7 +191,7 @@ class CanaryWatch(Watch):
         }
         # Of a judge that no rule names any more, or of an earlier version.
         if stale := [one for one, drift in drifts.items() if now - drift.since > 2 * _LONGEST_DRIFT_S]:
-            self._store.call(lambda client: client.hdel(self._store.keys.canary, *map("\n".join, stale)))
+            self._store.call(lambda client: client.hdel(self._key, *map("\n".join, stale)))
         # Most often one reading serves all: only a series in drift has a reference of its own.
         references: dict[int, Mapping[Series, OfTraces]] = {}
         samples: list[Sample] = []
@@ -210,7 +212,7 @@ class CanaryWatch(Watch):
 
     def _decide(self, series: Series, found: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
         """Return the open drift of a series, and store it when it begins or ends."""
-        key, field = self._store.keys.canary, "\n".join(series)
+        key, field = self._key, "\n".join(series)
         if drift is None:
             if found is None or found.probability > OPENS_AT:
                 return None

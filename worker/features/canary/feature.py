@@ -3,11 +3,19 @@
 from typing import TYPE_CHECKING, Final
 
 from worker.core.features import Feature
+from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+
+
+class CanaryKeys(KeySpace):
+    canary = Key(
+        "canary",
+        "Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL.",
+    )
 
 
 def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "Faults[Settings]":
@@ -18,6 +26,8 @@ def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "F
 
 FEATURE: Final = Feature(
     name="canary",
+    keys=CanaryKeys,
+    scripts=__package__,
     metrics="worker.features.canary.canary.CanaryMetrics",
     complete=_complete,
     watch="worker.features.canary.canary.CanaryWatch",

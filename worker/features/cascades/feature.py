@@ -3,6 +3,11 @@
 from typing import Final
 
 from worker.core.features import Feature, Follower, Parts
+from worker.core.storage.keys import Key, KeySpace
+
+
+class CascadeKeys(KeySpace):
+    cascades = Key("cascades", "Hash of cascade, judge and version to the factor of its second judgings; TTL of a day.")
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
@@ -15,6 +20,7 @@ def _after_verdict(parts: Parts) -> Follower | None:
 
 FEATURE: Final = Feature(
     name="cascades",
+    keys=CascadeKeys,
     metrics="worker.features.cascades.shares.CascadeMetrics",
     watch="worker.features.cascades.shares.CascadeWatch",
     after_verdict=_after_verdict,

@@ -28,6 +28,7 @@ from worker.core.config.settings import NANO, Cascade
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
+from worker.features.cascades.feature import CascadeKeys
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
@@ -174,7 +175,7 @@ def budget_rate(usd_per_day: float, usd_per_hour_of_all: float) -> float:
 
 def read_factors(store: Store) -> dict[str, float]:
     """Read the factors of all cascades by ``factor_field``, and rates by ``rate_field``."""
-    found = store.call(lambda client: client.hgetall(store.keys.cascades))
+    found = store.call(lambda client: client.hgetall(CascadeKeys(store.keys.prefix).cascades))
     return {field.decode(): float(factor) for field, factor in found.items()}
 
 
@@ -301,7 +302,7 @@ class CascadeWatch(Watch):
             for (name, judge, version), spread in spreads.items()
             if (rate := rates.get(name)) is not None and sum(number for _, number in spread) >= _ENOUGH_VERDICTS
         }
-        key = self._store.keys.cascades
+        key = CascadeKeys(self._store.keys.prefix).cascades
         if factors:
             self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, _FACTORS_TTL_S)])
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
 from worker.base.monitor.corrected import (
     Confusion,
@@ -253,7 +254,7 @@ class CorrectionWatch(Watch):
 
     def run(self, now: float) -> bool:
         """Match what has come, and compute a part of the gauges if their time has come."""
-        has_labels = self._store.call(lambda client: client.hlen(self._store.keys.labels)) > 0
+        has_labels = self._store.call(lambda client: client.hlen(LookupKeys(self._store.keys.prefix).labels)) > 0
         may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
         attached = self._matcher.attached
         for reason, count in (("too large", attached.too_large), ("too many", attached.too_many)):

@@ -36,6 +36,7 @@ from worker.base.monitor.series import (
 )
 from worker.core.config.graders import Graders
 from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
+from worker.features.safety.feature import SafetyKeys
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -193,7 +194,8 @@ class SafetyWatch(Watch):
                 yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word))
 
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
-        names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
+        key_of = SafetyKeys(self._store.keys.prefix).quality_safety
+        names = {series_id: key_of(series_id) for series_id in series}
         watched = read_states(self._store, names, Watched)
         until = min(now - GRACE_S, counted_until(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1
