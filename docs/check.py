@@ -22,7 +22,9 @@ import click
 from docs import commands, errors
 from judges.models.registry import known_model
 from worker.cli import verbs
-from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
+from worker.core.telemetry.metrics import worker_metrics
+from worker.features.board.access import BoardMetrics
+from worker.features.gateway.admission import GatewayMetrics
 
 _ROOT: Final = Path(__file__).parent.parent
 _LINK: Final = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -145,8 +147,8 @@ def _options(words: str) -> frozenset[str]:
 
 @cache
 def _metrics() -> frozenset[str]:
-    tables = (METRICS, GATEWAY_METRICS, BOARD_METRICS)
-    return frozenset(f"tracejudge_{metric.name}" for table in tables for metric in table.values())
+    tables = (worker_metrics(), GatewayMetrics.rows().values(), BoardMetrics.rows().values())
+    return frozenset(metric.full_name for table in tables for metric in table)
 
 
 def _undocumented() -> Iterator[str]:

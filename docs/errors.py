@@ -20,13 +20,10 @@ from worker.base.otlp.receiver import OtlpExporter
 from worker.core.export.consumer import ExportConsumer
 from worker.core.export.prometheus import PrometheusExporter
 from worker.core.selection.stream_entry import InvalidReason
-from worker.core.telemetry.metrics import (
-    GATEWAY_DROPPED,
-    GATEWAY_REJECTED,
-    LATE_FEEDBACK_OUTCOMES,
-    SESSION_OUTCOMES,
-)
+from worker.core.telemetry.metrics import LATE_FEEDBACK_OUTCOMES
+from worker.features.gateway.admission import GATEWAY_DROPPED, GATEWAY_REJECTED
 from worker.features.receivers.kinds import RECEIVERS
+from worker.features.sessions.conversations import OUTCOMES
 
 __all__ = ["page", "problems"]
 
@@ -117,7 +114,7 @@ def problems() -> Iterator[str]:
         ("reason of refused requests", TEXTS["rejected"], GATEWAY_REJECTED),
         ("reason of dropped items", TEXTS["dropped"], GATEWAY_DROPPED),
         ("outcome of late feedback", TEXTS["late_feedback"], LATE_FEEDBACK_OUTCOMES),
-        ("outcome of conversations", TEXTS["conversations"], SESSION_OUTCOMES),
+        ("outcome of conversations", TEXTS["conversations"], OUTCOMES),
         ("reason of dropped verdicts", TEXTS["export"], _export_reasons()),
         ("event of the log", TEXTS["events"], set(_logged())),
     ):

@@ -54,7 +54,9 @@ from worker.core.config.settings import (
     Token,
     Where,
 )
-from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
+from worker.core.telemetry.metrics import worker_metrics
+from worker.features.board.access import BoardMetrics
+from worker.features.gateway.admission import GatewayMetrics
 
 __all__ = ["main"]
 
@@ -241,7 +243,7 @@ def _pages() -> dict[str, str]:
 def _metrics() -> str:
     lines = [_NOTE, "# Metrics\n", _OF_METRICS]
     lines += ["| metric | type | unit | labels | stability | what |", "| --- | --- | --- | --- | --- | --- |"]
-    for metric in dict.fromkeys((*METRICS.values(), *GATEWAY_METRICS.values(), *BOARD_METRICS.values())):
+    for metric in dict.fromkeys((*worker_metrics(), *GatewayMetrics.rows().values(), *BoardMetrics.rows().values())):
         kind, labels = metric.kind.__name__.lower(), ", ".join(metric.labels) or "-"
         rest = f"{kind} | {metric.unit} | {labels} | {metric.stability} | {metric.help}"
         lines.append(f"| `tracejudge_{metric.name}` | {rest} |")

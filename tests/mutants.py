@@ -62,7 +62,7 @@ PARTS: Final = {
     ),
     "scripts": Part(
         16,
-        ["worker/core/storage/scripts/*.lua", "producers/tracejudge/scripts/*.lua"],
+        ["worker/**/scripts/*.lua", "producers/tracejudge/scripts/*.lua"],
         [
             *("tests/producers/test_sdk_script.py", "tests/core/test_choose_*.py", "tests/core/test_ledger.py"),
             *("tests/core/test_leases*.py", "tests/base/test_accounting.py", "tests/core/test_heartbeat*.py"),

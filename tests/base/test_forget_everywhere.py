@@ -11,11 +11,11 @@ from support.stage_parts import Chosen, Ground, make_trace, make_traces, setting
 
 from tracejudge.content.convert import MAX_NAME_CHARS
 from tracejudge.ids import bounded
+from worker.base import scans
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.config import redaction
 from worker.core.config.redaction import UserKeys, hashed_user
 from worker.core.config.settings import Settings
-from worker.core.storage import client
 from worker.core.storage.keys import INGEST_GROUP
 
 # --- the stream ---
@@ -365,8 +365,8 @@ def test_a_dry_run_changes_nothing(ground: Ground, desk: Desks) -> None:
 
 
 def test_long_streams_are_scanned_in_chunks(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_FIRST_CHUNK_COUNT", 3)
-    monkeypatch.setattr(client, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(scans, "_FIRST_CHUNK_COUNT", 3)
+    monkeypatch.setattr(scans, "CHUNK_BYTES", 2_000)
     ground.append("p1", [make_trace(number % 10, id=f"{number:016x}", output="x" * 50) for number in range(100)])
     told: list[tuple[str, int]] = []
     assert forget(ground, 3, progress=lambda place, seen: told.append((place, seen))).traces == 10

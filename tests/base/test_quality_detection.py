@@ -16,6 +16,7 @@ from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detection, Detector, add_sessions
 from worker.base.monitor.detector import Moments, Session
 from worker.base.monitor.failing import read_examples
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import (
     CLUSTER_PERIOD_S,
     FIVE_MINUTES_S,
@@ -68,7 +69,7 @@ class Traffic:
         for series, (judged, passed) in counts.items():
             before = self._hours.get(series, (0, 0))
             self._hours[series] = before[0] + judged, before[1] + passed
-            at = place(self._ground.keys, series.id, self.now)
+            at = place(MonitorKeys(self._ground.keys.prefix), series.id, self.now)
             cells = ((at.hour_key, at.hour, self._hours[series]), (at.five_key, at.five, (judged, passed)))
             for key, bucket, (n, y) in cells:
                 sums = [n, n * weight, y * weight, n * weight**2, y * weight**2]
@@ -347,7 +348,7 @@ def test_masks_are_kept_as_long_as_the_history(ground: Ground) -> None:
     masks = [(int(now) - 40 * 288, int(now) - 35 * 288), (int(now) - 20 * 288, int(now) - 19 * 288)]
     detector = Detector()
     detector.state.masks = list(masks)
-    ground.client.set(ground.keys.quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
+    ground.client.set(MonitorKeys(ground.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
     monitored = Monitored(ground, traffic)
     monitored.look({SERIES: 0.9})
     assert monitored.detectors[SERIES.id].state.masks == masks[1:]
@@ -369,15 +370,15 @@ def test_judgements_of_one_trace_count_as_a_group() -> None:
 def test_sessions_of_a_period_are_counted_once(ground: Ground) -> None:
     period = BEGIN_S // CLUSTER_PERIOD_S
     begin = period * CLUSTER_PERIOD_S
-    key = ground.keys.quality_detector(SERIES.id)
+    key = MonitorKeys(ground.keys.prefix).quality_detector(SERIES.id)
     norm = msgspec.structs.replace(flat(0.9, 10_000, dispersion=2.0), mean_weight=2.0)
     detector = Detector(norm=norm, learned_at=begin, done=begin // FIVE_MINUTES_S)
     ground.client.set(key, msgspec.msgpack.encode(detector))
     # Three sessions of five verdicts of weight 2, one of which fails twice, and ten verdicts without a session.
     for part, clusters in ((0, {"0a": (10, 10), "08": (10, 6)}), (3, {"33": (10, 10)})):
         values = {name: msgspec.msgpack.encode(sums) for name, sums in clusters.items()}
-        ground.client.hset(ground.keys.quality_clusters(SERIES.id, period, part), mapping=values)
-    at = place(ground.keys, SERIES.id, begin)
+        ground.client.hset(MonitorKeys(ground.keys.prefix).quality_clusters(SERIES.id, period, part), mapping=values)
+    at = place(MonitorKeys(ground.keys.prefix), SERIES.id, begin)
     ground.client.hset(at.hour_key, f"{at.hour}A", msgspec.msgpack.encode([25, 50, 40, 100, 80]))
     for _ in range(2):
         Detection(ground.store, Monitor(), clock=lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})

@@ -8,6 +8,7 @@ from support.stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.failing import keep_examples
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.pruning import SeriesPruning
 from worker.base.monitor.series import read_series
 from worker.base.monitor.sums import QualitySums
@@ -78,11 +79,13 @@ def test_series_without_verdicts_for_90_days_give_their_place_to_others(ground: 
         days.prune(day)
         assert days.listed() == {("a", ""), ("b", "")}, day
     (a,) = (series_id for series_id, series in read_series(ground.store).items() if series.service == "a")
-    ground.client.set(ground.keys.quality_detector(a), b"state")
+    ground.client.set(MonitorKeys(ground.keys.prefix).quality_detector(a), b"state")
     keep_examples(ground.store, "drop", a, ["t:1"])
     days.prune(92)
     assert days.listed() == {("b", "")}
-    assert not ground.client.exists(ground.keys.quality_detector(a), ground.keys.quality_examples)
+    assert not ground.client.exists(
+        MonitorKeys(ground.keys.prefix).quality_detector(a), MonitorKeys(ground.keys.prefix).quality_examples
+    )
     days.count(92, [verdict("c"), verdict("d")])
     assert days.listed() == {("b", ""), ("c", "")}
     assert days.dropped("too_many_series") == 2
@@ -108,7 +111,7 @@ def test_a_burst_of_release_names_is_bounded_and_passes(ground: Ground) -> None:
 def test_series_that_redis_lost_are_listed_again(ground: Ground) -> None:
     days = Days(ground)
     days.count(0, [verdict("a")])
-    ground.client.delete(ground.keys.quality_series)
+    ground.client.delete(MonitorKeys(ground.keys.prefix).quality_series)
     days.prune(0)
     days.count(0, [verdict("a")])
     assert days.listed() == {("a", "")}
@@ -123,7 +126,7 @@ def test_a_worker_that_takes_over_knows_what_the_other_one_removed(ground: Groun
     second.sums.prepare()
     first.sums.run_once()
     second.sums.run_once()
-    ground.client.delete(ground.keys.quality_series)
+    ground.client.delete(MonitorKeys(ground.keys.prefix).quality_series)
     first.sums.stop(1.0)
     ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(verdict("a"))})
     second.sums.run_once()

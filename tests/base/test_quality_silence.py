@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from support.stage_parts import Ground
 
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import HOUR_S, Series, place
 from worker.base.monitor.silence import Silence
 
@@ -18,7 +19,7 @@ SERVICE = "shop", "prod"
 
 def write(ground: Ground, series: Series, at: int, verdicts: int, kind: str = "A") -> None:
     numbers = [verdicts] * (5 if kind == "A" else 3)
-    where = place(ground.keys, series.id, at)
+    where = place(MonitorKeys(ground.keys.prefix), series.id, at)
     ground.client.hset(where.hour_key, f"{where.hour}{kind}", msgspec.msgpack.encode(numbers))
 
 

@@ -3,7 +3,7 @@
 import datetime as dt
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,8 @@ from support.stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
+from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.gauges import Watch
 from worker.base.monitor.series import Series, class_of, read_buckets, read_series
 from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
@@ -217,11 +219,21 @@ def test_judgements_of_one_weight_are_stored_in_short(ground: Ground) -> None:
     assert flat(found) == pytest.approx(flat(wanted), rel=1e-12)
 
 
-def test_counts_are_added_once(ground: Ground) -> None:
+class Agreement(Watch):
+    judges = (verdict(0).judge,)
+
+    def run(self, now: float) -> None:
+        """Do nothing."""
+
+    def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        yield Increment("agreement", at, (verdict.service, verdict.origin), 2)
+
+
+def test_counts_are_added_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = [verdict(n, origin="replay" if n % 2 else "live", service=f"s{n % 3}") for n in range(60)]
     entries = publish(ground, verdicts, [DAY_MS + n * 3_600_000 for n in range(60)])
     sums = sums_of(ground)
-    sums._counters = (lambda one, at: [Increment("agreement", at, (one.service, one.origin), 2)],)
+    sums._counting = [Agreement(ground.store)]
     for part in (entries[:25], entries[10:40], entries):
         sums.deliver(part)
     times = [DAY_MS / 1000 + day * 86_400 for day in range(3)]
@@ -229,15 +241,36 @@ def test_counts_are_added_once(ground: Ground) -> None:
     wanted = Counter((one.service, one.origin) for one in verdicts)
     assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in wanted.items()})
     assert all(count.total() > 0 for count in by_day)
-    key = ground.keys.quality_counts("agreement", dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date())
+    key = MonitorKeys(ground.keys.prefix).quality_counts(
+        "agreement", dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date()
+    )
     assert 0 < ground.client.ttl(key) <= 90 * 86_400
     # A broken count is refused before anything is written.
     (late,) = publish(ground, [verdict(0)], [DAY_MS + 80 * 3_600_000])
-    sums._counters = (lambda one, _at: [Increment("agreement", DAY_MS / 1000, (one.service, "live"))],)
+    at_once = [Increment("agreement", DAY_MS / 1000, ("shop", "live"))]
+    monkeypatch.setattr(Agreement, "count", lambda *_: at_once)
     ground.client.hset(key, '["shop","live"]', "x")
     with pytest.raises(StoreError, match="no whole number"):
         sums.deliver([late])
     assert ground.client.xpending(ground.keys.verdicts, "monitor")["pending"] == 1
+
+
+def test_a_watch_counts_only_verdicts_that_concern_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(Agreement, "count", lambda _self, one, _at: counted.append(one.evaluation_id[-1]) or ())
+    verdicts = [
+        verdict(1),
+        verdict(2, details={"cascade": {}}),
+        verdict(3, origin="canary"),
+        verdict(4, judge="relevance"),
+        verdict(5, judge="relevance", details={"repeat": None}, origin="repeat"),
+    ]
+    concerns: tuple[dict[str, Any], ...] = ({"judges": ("relevance",)}, {"detail": "cascade"}, {"origin": "canary"})
+    watches = [type("Part", (Agreement,), {"judges": (), **fields})(ground.store) for fields in concerns]
+    sums = sums_of(ground)
+    sums._counting = watches
+    sums.deliver(publish(ground, verdicts, [DAY_MS + n for n in range(5)]))
+    assert counted == ["2", "3", "4", "5"]
 
 
 def test_classes_of_weights() -> None:

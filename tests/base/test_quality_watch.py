@@ -12,6 +12,7 @@ from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
 from worker.base.monitor.failing import keep_examples
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import Series
@@ -100,7 +101,7 @@ def test_intervals_know_how_sessions_agreed_in_the_last_weeks(ground: Ground) ->
     # 200 sessions of five verdicts that are all the same, in 180 of them passes: a design effect of 5.
     history = Sums({0: ClassSums(1000, 1000, 900, 1000, 900)}, SessionSums(200, 5000, 4500, 4500))
     detector = Detector(norm=flat(0.9, 10_000), learned_at=time.time(), history=history)
-    ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    ground.client.set(MonitorKeys(ground.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
     worker = Worker(ground)
     worker.turn()
     assert worker.value("effective_n") == pytest.approx(40 / ((450 + 3.6) / (90 + 3.6)))
@@ -196,7 +197,7 @@ def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, t
         incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",)),
     )
     series = Series("shop", "", "safety", "01234567", "lexical", "safety")
-    ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    ground.client.set(MonitorKeys(ground.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
     keep_examples(ground.store, "drop", series.id, ["t1", "t2"])
     worker = Worker(ground, str(tmp_path / "objectives.toml"))
     worker.turn()

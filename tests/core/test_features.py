@@ -1,13 +1,20 @@
 """What is installed, and that nothing of it is on the way of a trace unless the configuration asks for it."""
 
+import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from support.stage_parts import Ground, sampler_of, settings_of
 
+import worker
+from worker.base.monitor.gauges import Watch
 from worker.core import features
-from worker.core.features import Feature, Parts, Selector, built, installed, overridden
+from worker.core.features import Feature, Parts, Selector, built, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
+from worker.core.storage.client import script_sources
+from worker.core.storage.keys import Key, Keys
+from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
 
 
@@ -23,6 +30,32 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
         patch.setattr(features, "find_spec", lambda name: None if name.endswith("cascades") else find_spec(name))
         found = [feature.name for feature in installed.__wrapped__()]
     assert found == [name for name in before if name != "cascades"]
+
+
+def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
+    assert all(issubclass(imported(one.metrics), MetricTable) for one in installed() if one.metrics)
+    assert all(issubclass(imported(one.watch), Watch) for one in installed() if one.watch)
+
+
+def test_no_two_rooms_declare_one_key() -> None:
+    spaces = (Keys, *(feature.keys for feature in installed() if feature.keys))
+    names = [
+        {member.name if isinstance(member, Key) else name for name, member in vars(space).items() if name[0] != "_"}
+        for space in spaces
+    ]
+    assert len(names) > 10
+    assert sum(map(len, names)) == len(set().union(*names))
+
+
+def test_every_script_is_read_and_names_of_files_are_unique() -> None:
+    paths = list(Path(worker.__file__).parent.rglob("scripts/*.lua"))
+    assert len({path.name for path in paths}) == len(paths)
+    names = [
+        name
+        for path in paths
+        for name in re.findall("^-- @script (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert sorted(names) == sorted(script_sources())
 
 
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:

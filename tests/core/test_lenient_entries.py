@@ -13,6 +13,7 @@ from support.stage_parts import Chosen, Ground
 
 from tracejudge import Document, Feedback, LateFeedback, Message, ToolCall, Usage
 from tracejudge.content.field_names import OTHER_NAMES
+from worker.base.input.feature import InputKeys
 from worker.base.input.unusable import MAX_INVALID, UnusableInput, read_invalid, read_left_out
 from worker.core.config.settings import Rule
 from worker.core.selection.stream_entry import (
@@ -256,7 +257,7 @@ def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(ground: Grou
     assert "secret" not in repr(logs)
     listed = {(one.field, one.type, one.service, one.trace_id) for one in read_left_out(ground.store)}
     assert listed == {("tool_calls", "number", "shop", "t2"), ("ended_at", "string", "shop", "t2")}
-    assert 0 < ground.client.ttl(ground.keys.left_out) <= 7 * 86_400
+    assert 0 < ground.client.ttl(InputKeys(ground.keys.prefix).left_out) <= 7 * 86_400
 
 
 def test_the_last_hundred_invalid_entries_are_listed_without_their_texts(ground: Ground) -> None:
@@ -272,8 +273,8 @@ def test_the_last_hundred_invalid_entries_are_listed_without_their_texts(ground:
     shown = (last.reason, last.detail, last.keys, last.trace_id)
     assert shown == ("wrong_type", "no service", ("trace_id", "content", "(another)"), "t119")
     assert len(others) == MAX_INVALID - 2
-    assert "secret" not in repr(ground.client.xrange(ground.keys.invalid))
-    assert 0 < ground.client.ttl(ground.keys.invalid) <= 7 * 86_400
+    assert "secret" not in repr(ground.client.xrange(InputKeys(ground.keys.prefix).invalid))
+    assert 0 < ground.client.ttl(InputKeys(ground.keys.prefix).invalid) <= 7 * 86_400
 
 
 def test_unusable_input_is_written_at_most_once_a_second(ground: Ground) -> None:
@@ -284,4 +285,4 @@ def test_unusable_input_is_written_at_most_once_a_second(ground: Ground) -> None
         now[0] = at_s
         unusable.add([entry], [])
         unusable.write()
-        assert ground.client.xlen(ground.keys.invalid) == listed, at_s
+        assert ground.client.xlen(InputKeys(ground.keys.prefix).invalid) == listed, at_s

@@ -21,10 +21,13 @@ from deploy.generated import write
 from deploy.rules import generate
 from deploy.rules.table import load
 from judges.core.verdict import Score, Verdict
+from worker.base.delivery.receiver_delivery import DeliveryMetrics
 from worker.core.config.settings import Settings
 from worker.core.export.prometheus import VerdictCounter
 from worker.core.queue.ledger import OutboxEntry
-from worker.core.telemetry.metrics import METRICS, Metrics
+from worker.core.telemetry.metrics import Metrics
+from worker.features.budgets.control import BudgetMetrics
+from worker.features.panels.panels import PanelMetrics
 
 __all__ = ["FINDING_S", "SCALE", "Prometheus", "Traffic", "prometheus", "serve", "started"]
 
@@ -139,7 +142,7 @@ class Traffic:
     def _judge(self) -> None:
         metrics = self.metrics
         metrics.reply_invalid.labels(MODEL, "usage").inc()
-        metrics.export_answers_ignored.labels("otel").inc()
+        metrics.of(DeliveryMetrics).export_answers_ignored.labels("otel").inc()
         for what in ("traces", "outbox", "batches", "dead_letters"):
             metrics.stored_bytes.labels(what).set(2**20)
             metrics.stored_max_bytes.labels(what).set(2**30)
@@ -156,7 +159,7 @@ class Traffic:
         metrics.explorations.labels("safety", "answer").inc()
         metrics.exploration_rounds.labels("safety").observe(3)
         metrics.exploration_tool_errors.labels("safety").inc()
-        metrics.panel_member.labels("correctness", "llama").set(1)
+        metrics.of(PanelMetrics).panel_member.labels("correctness", "llama").set(1)
         for model in (MODEL, AWAY):
             metrics.in_flight.labels(model).set(3)
             metrics.concurrency_limit.labels(model).set(8)
@@ -175,7 +178,7 @@ class Traffic:
             gauge.set(value)
         for exporter in ("metrics", "otel"):
             metrics.outbox_lag.labels(exporter).set(5)
-            metrics.export_parked.labels(exporter).set(2)
+            metrics.of(DeliveryMetrics).export_parked.labels(exporter).set(2)
             metrics.outbox_cut_off.labels(exporter).inc()
             metrics.export_dropped.labels(exporter, "unreadable").inc()
         metrics.dead_cut_off.inc()
@@ -189,11 +192,12 @@ class Traffic:
             labels = {"service": "shop", "environment": environment, "judge": judge, "metric": metric_name}
             labels |= {"version": "01234567", "judge_model": model, "budget": "day", "second_model": "llama"}
             values = {**_VALUES, "quality_lower": share - 0.05, "quality_share": share, "quality_upper": share + 0.05}
-            for name, metric in METRICS.items():
-                if metric.kind is Gauge and metric.name.startswith(_OF_MONITOR):
-                    gauge = getattr(self.metrics, name).labels(*(labels.get(label, "") for label in metric.labels))
-                    gauge.set(values.get(metric.name, 0.9))
-        self.metrics.budget_refused.labels("day").inc()
+            for table in self.metrics.tables.values():
+                for name, metric in table.rows().items():
+                    if metric.kind is Gauge and metric.name.startswith(_OF_MONITOR):
+                        gauge = getattr(table, name).labels(*(labels.get(label, "") for label in metric.labels))
+                        gauge.set(values.get(metric.name, 0.9))
+        self.metrics.of(BudgetMetrics).budget_refused.labels("day").inc()
 
 
 @contextmanager

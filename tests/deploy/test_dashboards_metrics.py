@@ -7,7 +7,7 @@ from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressi
 from support.cases import each_case
 
 from deploy.rules import FOLDER as RULES
-from worker.core.telemetry.metrics import METRICS
+from worker.core.telemetry.metrics import worker_metrics
 
 UNUSED = {
     "tracejudge_quality_corrected_window_seconds": "says what the corrected share is about; docs/statistics.md",
@@ -20,7 +20,7 @@ EVERYTHING = {"service", "environment", "judge", "metric", "judge_model"}
 
 def declared() -> dict[str, set[str]]:
     """Return the labels of each metric, by the name of its samples."""
-    return {metric.full_name: set(metric.labels) for metric in METRICS.values()}
+    return {metric.full_name: set(metric.labels) for metric in worker_metrics()}
 
 
 def bare(name: str) -> str:

@@ -53,7 +53,7 @@ from worker.celery import make_app
 from worker.cli import cli
 from worker.core.config.settings import Settings
 from worker.core.storage.client import LAYOUT
-from worker.core.telemetry.metrics import METRICS
+from worker.core.telemetry.metrics import worker_metrics
 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
@@ -300,7 +300,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
     queries = [one["metadata"]["query"] for one in scaled["triggers"]]
     for query in queries:
         for metric, matchers in selectors(query):
-            assert metric in {one.full_name for one in METRICS.values()}, query
+            assert metric in {one.full_name for one in worker_metrics()}, query
             assert {"job=", "namespace="} <= set(re.findall(r"\w+=", matchers)), query
     base = 'job="tracejudge",namespace="tracejudge",pod="tracejudge-worker-%s"'
     busy, idle, other = base % "all-6c7d8-abcde", base % "all-6c7d8-fghij", base % "all-in-6c7d8-abcde"

@@ -14,6 +14,7 @@ from compose_file import mounts, ports, services
 from promtool_run import alert_names, every_rule
 from queries import dashboards
 from support.cases import each_case
+from support.scrape import samples_of
 
 from deploy.__main__ import main
 from deploy.generated import differences, write
@@ -22,7 +23,7 @@ from deploy.rules import generate
 from deploy.rules.promql import RATED
 from deploy.rules.table import load
 from judges.registry import catalogue
-from worker.core.telemetry.metrics import METRICS, SERIES
+from worker.core.telemetry.metrics import SERIES, worker_metrics
 
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)
@@ -149,7 +150,7 @@ def test_rules_use_only_metrics_that_exist() -> None:
 
 def exported() -> list[str]:
     """Name every time series of the worker."""
-    return [name for metric in METRICS.values() for name in metric.samples]
+    return [name for metric in worker_metrics() for name in samples_of(metric)]
 
 
 def test_recorded_names_are_unique_but_for_rows() -> None:

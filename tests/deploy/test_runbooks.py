@@ -16,6 +16,7 @@ from promtool_run import alert_names, every_rule
 from queries import dashboards, named_metrics, panels
 from runbook_pages import FOLDER, HEADINGS, Page, alerts_in, pages
 from support.cases import each_case
+from support.scrape import samples_of
 
 import tracejudge
 from deploy.rules import FOLDER as RULES
@@ -24,7 +25,7 @@ from deploy.rules.table import PATH as TABLE
 from worker.base.accounting.accounting import Account
 from worker.cli import cli
 from worker.core.config.settings import Settings
-from worker.core.telemetry.metrics import METRICS, OUTCOMES
+from worker.core.telemetry.metrics import OUTCOMES, worker_metrics
 
 ROOT = FOLDER.parents[1]
 FILES = sorted(RULES.glob("*.yaml"))
@@ -261,7 +262,7 @@ def rules_of(page: Page) -> list[dict[str, Any]]:
 def series() -> set[str]:
     """Return the names of all series of the worker and of all recorded series."""
     names = {rule["record"] for rule in every_rule(FILES) if "record" in rule}
-    return names.union({"process_start_time_seconds"}, *(metric.samples for metric in METRICS.values()))
+    return names.union({"process_start_time_seconds"}, *map(samples_of, worker_metrics()))
 
 
 @cache

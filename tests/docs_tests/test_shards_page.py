@@ -6,7 +6,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tracejudge.sharding import shard_of
-from worker.core.storage.keys import Keys, _Key
+from worker.core.features import installed
+from worker.core.storage.keys import Key, Keys
 
 PAGE = Path(__file__).parents[2].joinpath("docs/shards.md").read_text(encoding="utf-8")
 ARGUMENTS = {"day": dt.date(2026, 1, 2), "hour": 1, "period": 1, "part": 1}
@@ -20,14 +21,16 @@ def rows(heading: str) -> list[list[str]]:
 
 def names_of_keys() -> set[str]:
     """List all keys of the product, those with variable parts with an example."""
-    keys, found = Keys("p"), set[str]()
-    for name, member in vars(Keys).items():
-        if isinstance(member, _Key):
-            found.add(getattr(keys, name))
-        elif callable(member) and not name.startswith("_"):
-            taken = member.__code__.co_varnames[1 : member.__code__.co_argcount]
-            made = member(keys, *(ARGUMENTS.get(each, "x") for each in taken))
-            found.update([made] if isinstance(made, str) else made)
+    found = set[str]()
+    for space in (Keys, *(feature.keys for feature in installed() if feature.keys)):
+        keys = space("p")
+        for name, member in vars(space).items():
+            if isinstance(member, Key):
+                found.add(getattr(keys, name))
+            elif callable(member) and not name.startswith("_"):
+                taken = member.__code__.co_varnames[1 : member.__code__.co_argcount]
+                made = member(keys, *(ARGUMENTS.get(each, "x") for each in taken))
+                found.update([made] if isinstance(made, str) else made)
     return {name.removeprefix("p:").rstrip(":") for name in found}
 
 

@@ -10,6 +10,7 @@ from redis_faults import filled, server_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import read_buckets, read_series
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -84,7 +85,11 @@ def test_a_hindered_script_changes_nothing_and_loses_nothing(server: EmbeddedRed
         read = store.read_group(keys.verdicts, "monitor", "reader", count=10, block_ms=1)
         first, second = (entry for one in read if isinstance(entry := read_outbox_entry(one), OutboxEntry))
         sums.deliver([first])
-        hashes = [key for key in client.scan_iter(f"{keys.prefix}:quality:*") if key != keys.quality_series.encode()]
+        hashes = [
+            key
+            for key in client.scan_iter(f"{keys.prefix}:quality:*")
+            if key != MonitorKeys(keys.prefix).quality_series.encode()
+        ]
         assert len(hashes) == 3, "sums of an hour, of five minutes, of sessions"
         causes = {
             **{f"no right to {command}": without_right(client, command) for command in COMMANDS},

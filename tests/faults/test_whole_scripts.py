@@ -38,6 +38,7 @@ from worker.core.storage.keys import INGEST_GROUP, Keys
 from worker.features.late_feedback.pending import PendingFeedback
 from worker.features.late_feedback.search import FeedbackOnTrace, FeedbackSelector, Found
 from worker.features.sessions.conversations import DueSession, SessionSelector, decode_session
+from worker.features.sessions.feature import SessionKeys
 
 MODEL = "lexical"
 SETTINGS = Settings(
@@ -168,7 +169,7 @@ class Scene:
     def judge_session(self) -> None:
         """Choose the evaluation of the conversation of the third batch."""
         (session,) = self.store.call(lambda client: client.zrange(self.keys.sessions_due, 0, -1))
-        found = self.store.call(lambda client: client.hgetall(self.keys.session(session.decode())))
+        found = self.store.call(lambda client: client.hgetall(SessionKeys(self.keys.prefix).session(session.decode())))
         due = DueSession(session.decode(), decode_session(found))
         SessionSelector(SETTINGS, self.store, catalogue(), Graders(SETTINGS, catalogue())).select([due])
 

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -22,10 +23,13 @@ import pytest
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
-import worker.core.storage.keys
 from worker.cli import cli
+from worker.core.features import installed
 from worker.core.storage.client import script_sources
-from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
+from worker.core.storage.keys import Key, Keys
+from worker.core.telemetry.metrics import worker_metrics
+from worker.features.board.access import BoardMetrics
+from worker.features.gateway.admission import GatewayMetrics
 
 GOLDEN = Path(__file__).with_name("frozen.txt")
 CONFIGURATION = Path(__file__).parents[2] / "docs/reference/configuration.md"
@@ -59,18 +63,19 @@ def configuration() -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """Yield each metric with its type and labels."""
-    for metric in {**METRICS, **GATEWAY_METRICS, **BOARD_METRICS}.values():
+    for metric in {*worker_metrics(), *GatewayMetrics.rows().values(), *BoardMetrics.rows().values()}:
         yield f"metric tracejudge_{metric.name} {metric.kind.__name__.lower()} {','.join(metric.labels)}"
 
 
 def redis_keys() -> Iterator[str]:
     """Yield each key in Redis: the name, and what the code says of its type and TTL."""
-    for node in ast.walk(ast.parse(inspect.getsource(worker.core.storage.keys))):
-        for value, text in zip(getattr(node, "body", ()), getattr(node, "body", ())[1:], strict=False):
-            if isinstance(value, ast.Assign) and isinstance(text, ast.Expr) and isinstance(value.value, ast.Call):
-                yield f"redis {ast.unparse(value.value.args[0])} {ast.unparse(text.value)}"
-        if isinstance(node, ast.FunctionDef) and node.returns is not None and ast.unparse(node.returns) == "str":
-            yield f"redis {node.name}({ast.unparse(node.args)}) {ast.get_docstring(node)}"
+    for space in (Keys, *(feature.keys for feature in installed() if feature.keys)):
+        for name, member in vars(space).items():
+            if isinstance(member, Key):
+                yield f"redis {member.name!r} {member.text!r}"
+            elif inspect.isfunction(member) and member.__annotations__["return"] is str:
+                arguments = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(member))).body[0].args)
+                yield f"redis {name}({arguments}) {inspect.getdoc(member)}"
 
 
 def scripts() -> Iterator[str]:

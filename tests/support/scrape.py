@@ -2,10 +2,14 @@
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
+from prometheus_client import Histogram
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar, Sample
+
+from worker.core.telemetry.metrics import Metric
 
 ACCEPT = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 SOONEST_CUT_S = 1.0
@@ -47,6 +51,12 @@ class Scrape:
 
     def exemplars(self, name: str, **labels: str) -> tuple[Exemplar, ...]:
         return tuple(sample.exemplar for sample in self.samples(name, **labels) if sample.exemplar)
+
+
+def samples_of(metric: Metric[Any]) -> tuple[str, ...]:
+    """Name the samples of a metric."""
+    suffixes = ("_bucket", "_sum", "_count") if metric.kind is Histogram else ("",)
+    return tuple(metric.full_name + suffix for suffix in suffixes)
 
 
 def parse(text: str) -> Scrape:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from judges.core.judge import Judge
@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from worker.core.selection.sampling import Choice, Sampler
     from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
     from worker.core.storage.client import Store
+    from worker.core.storage.keys import KeySpace
     from worker.core.telemetry.backlog import Backpressure
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
 
+A = ParamSpec("A")
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -115,8 +117,8 @@ class Selector:
     def feedback(self, entry: "FeedbackEntry") -> str | None:
         """Return late feedback as it is kept until its trace is searched; None if nobody asks for it."""
 
-    def after_read(self, plan: "Plan", answer: "Answer") -> None:
-        """Update the state of the selector from the answer of the script; called in the ingest thread."""
+    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
+        """List what took effect now and could not be used; called after a read with invalid entries or fields."""
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""
@@ -192,16 +194,18 @@ class Feature:
 
     Attributes:
         name: The name of the folder.
+        keys: Its keys in Redis.
+        scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
+        metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
         threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
         process_threads: Threads of a process, with all its servers; they stop after the servers' own.
         chores: Functions that run once a minute for one server.
-        counters: Counters of verdicts in the monitor; called with its parts. A counter must accept every verdict.
-        watches: Watches of the active monitor, in the order in which they run.
+        watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
         select: Takes part in reading the stream.
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
@@ -209,15 +213,17 @@ class Feature:
     """
 
     name: str
+    keys: "type[KeySpace] | None" = None
+    scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
+    metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
     process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
-    counters: Callable[[Any], Sequence[Any]] | None = None
-    watches: Callable[[Any], Sequence[Any]] | None = None
+    watch: str = ""
     select: Callable[[Parts], Selector | None] | None = None
     assess: Callable[[Parts], Assessor | None] | None = None
     wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
@@ -236,7 +242,18 @@ def installed() -> tuple[Feature, ...]:
     return tuple(import_module(name).FEATURE for name in found)
 
 
+def imported(name: str) -> Any:
+    """Import what a feature names by its full name."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
 def built(factories: Iterable[Callable[[P], T | None] | None], parts: P) -> tuple[T, ...]:
     """Call the factories that exist; return what they made."""
     made = (factory(parts) for factory in factories if factory is not None)
     return tuple(hook for hook in made if hook is not None)
+
+
+def collected(factories: Iterable[Callable[A, Iterable[T]] | None], *args: A.args, **kwargs: A.kwargs) -> list[T]:
+    """Call the factories that exist; return everything that each of them made, in order."""
+    return [made for factory in factories if factory is not None for made in factory(*args, **kwargs)]

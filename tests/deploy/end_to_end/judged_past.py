@@ -15,6 +15,7 @@ from whole_picture import JUDGE_MODEL
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.base.monitor.counts import field_of
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Series, place
 from worker.core.config.settings import Settings
 from worker.features.canary.canary_file import Canary
@@ -36,7 +37,7 @@ class Past:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.now = time.time()
-        self._store, self._keys = pipeline.store, pipeline.keys
+        self._store, self._keys = pipeline.store, MonitorKeys(pipeline.keys.prefix)
         self._hashes: dict[str, dict[str, Any]] = defaultdict(dict)
         self._verdicts: list[tuple[float, Verdict]] = []
 
@@ -123,7 +124,7 @@ class Past:
         self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=dict(fields)) for key, fields in hashes.items()])
         for at, verdict in sorted(self._verdicts, key=lambda each: each[0]):
             entry = {"v": 1, "j": msgspec.json.encode(verdict)}
-            self._store.call(lambda client: client.xadd(self._keys.verdicts, entry, id=f"{int(at * 1000)}-*"))  # noqa: B023
+            self._store.call(lambda client: client.xadd(self._store.keys.verdicts, entry, id=f"{int(at * 1000)}-*"))  # noqa: B023
 
 
 def _sums(judged: int, passed: int) -> bytes:

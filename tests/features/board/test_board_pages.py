@@ -27,8 +27,7 @@ from worker.core.config.settings import Board, Settings, SettingsError
 from worker.core.selection.sampling import position
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
-from worker.core.telemetry.metrics import BOARD_PAGES
-from worker.features.board.access import Access
+from worker.features.board.access import BOARD_PAGES, Access
 from worker.features.board.board_server import BoardServer
 from worker.features.board.verdict_page import Part, Span, divide
 from worker.features.labels import answers

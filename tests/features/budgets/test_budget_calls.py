@@ -20,6 +20,7 @@ from worker.core.config.settings import Budget, Monitor, Rule, Settings
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import ScriptCall, Store
 from worker.features.budgets.control import NOT_REDUCED, read_demand
+from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.reservations import Budgets, demand_terms
 
 DAY_MS = 86_400_000
@@ -55,7 +56,10 @@ def request() -> ChatRequest:
 
 def spent(ground: Ground, name: str = "all") -> tuple[int, int, int]:
     """Read the settled tokens of the day, the reserved ones, and how many calls are reserved."""
-    (found, _), open_key = ground.store.run("budget_state", ground.keys.budget(name), ()), ground.keys.budget(name)[1]
+    (found, _), open_key = (
+        ground.store.run("budget_state", BudgetKeys(ground.keys.prefix).budget(name), ()),
+        BudgetKeys(ground.keys.prefix).budget(name)[1],
+    )
     return int(found[2] or 0), int(found[5] or 0), ground.client.zcard(open_key)
 
 
@@ -98,7 +102,7 @@ def test_tokens_from_a_cache_are_charged_at_their_own_price(ground: Ground) -> N
         paid = budgets.wrap(LimitedModel(Endpoint(answer, settings=model)), make_trace(1), SAFETY)
         await paid.complete(request())
         await drained(budgets)
-        (found, _) = ground.store.run("budget_state", ground.keys.budget("all"), ())
+        (found, _) = ground.store.run("budget_state", BudgetKeys(ground.keys.prefix).budget("all"), ())
         # 10^-9 USD: 400 tokens at 10 USD a million, 600 at 1, a quarter more for 200, and the answer.
         assert int(found[0]) == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
 
@@ -140,7 +144,7 @@ def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing(
 
 
 def test_a_clock_that_is_set_back_begins_no_period_anew(ground: Ground) -> None:
-    keys = ground.keys.budget("all")
+    keys = BudgetKeys(ground.keys.prefix).budget("all")
     now = ground.store.now_ms()
     for back, kept in ((1, True), (2, False)):
         # The hash says that a later period has begun.
@@ -151,7 +155,7 @@ def test_a_clock_that_is_set_back_begins_no_period_anew(ground: Ground) -> None:
 
 
 def test_amounts_whose_reservations_are_lost_are_not_reserved_for_ever(ground: Ground) -> None:
-    keys = ground.keys.budget("all")
+    keys = BudgetKeys(ground.keys.prefix).budget("all")
     arguments = (60_000, "1 5 5 1 5", -1, -1, 10, -1)
     assert ground.store.run("budget_reserve", keys, arguments) == 0
     ground.client.delete(keys[1])
@@ -175,7 +179,7 @@ def test_a_script_that_redis_forgot_is_loaded_for_the_whole_group(ground: Ground
 def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(ground: Ground) -> None:
     # Fifty workers with a connection each. A call costs up to three times what it reserves.
     limit, reserved, dearest = 20_000, 100, 300
-    keys = ground.keys.budget("all")
+    keys = BudgetKeys(ground.keys.prefix).budget("all")
 
     def work(number: int) -> tuple[int, int]:
         store, chance, cost, refused = Store(ground.url, ground.keys), random.Random(number), 0, 0
@@ -212,7 +216,8 @@ def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(gro
     # Its calls hang, as those of a killed worker; its lease and its reservations expire.
     ground.make_due(batch_id)
     ground.client.zadd(
-        ground.keys.budget("all")[1], dict.fromkeys(ground.client.zrange(ground.keys.budget("all")[1], 0, -1), 1)
+        BudgetKeys(ground.keys.prefix).budget("all")[1],
+        dict.fromkeys(ground.client.zrange(BudgetKeys(ground.keys.prefix).budget("all")[1], 0, -1), 1),
     )
     heir = desk(limited=LimitedModel, budgets=budgets)
     heir.sweep()

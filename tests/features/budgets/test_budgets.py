@@ -13,6 +13,7 @@ from judges.endpoints.client import LimitedModel
 from worker.base.accounting.accounting import read_account
 from worker.base.doctor.command import spending
 from worker.base.doctor.lint import setting_warnings
+from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load
 from worker.core.config.settings import NANO, Budget, Rule, SettingsError
 from worker.core.telemetry.metrics import Metrics
@@ -20,9 +21,11 @@ from worker.features.budgets.control import (
     MIN_FACTOR,
     NOT_REDUCED,
     BudgetController,
+    BudgetMetrics,
     read_demand,
     segment_factors,
 )
+from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.rates import RateFactors, Rates, read_segments
 from worker.features.budgets.reservations import Budgets
 
@@ -37,7 +40,7 @@ class Purse:
     def __init__(self, ground: Ground, *limits: int, name: str = "all") -> None:
         self._ground = ground
         self._limits = [*limits, *[-1] * (4 - len(limits))]
-        self.keys = list(ground.keys.budget(name))
+        self.keys = list(BudgetKeys(ground.keys.prefix).budget(name))
 
     def reserve(self, number: int, usd: int, tokens: int = 0, *, weight: str = "1", lifetime_ms: int = HOUR_MS) -> bool:
         reservation = f"{number} {usd} {tokens} {weight} 5"
@@ -166,7 +169,7 @@ def test_an_exempt_judge_is_charged_but_never_refused(ground: Ground, desk: Desk
     worker.run(batch_id)
     assert_settled(ground, scored=2)
     worker.judging.stop(0.1)
-    found, _ = ground.store.run("budget_state", ground.keys.budget("all"), ())
+    found, _ = ground.store.run("budget_state", BudgetKeys(ground.keys.prefix).budget("all"), ())
     assert int(found[2]) == 2 * TOKENS
 
 
@@ -198,11 +201,11 @@ def test_without_redis_no_call_is_made_and_the_evaluation_waits(ground: Ground, 
     budgets = budgets_of(tokens_per_hour=10**9)
     (batch_id,) = choose(ground, 1, budgets=budgets)
     worker = desk(limited=LimitedModel, budgets=budgets)
-    ground.client.set(ground.keys.budget("all")[0], "not a hash")
+    ground.client.set(BudgetKeys(ground.keys.prefix).budget("all")[0], "not a hash")
     worker.run(batch_id)
     assert worker.asked == []
     assert ground.client.hget(ground.keys.holders, batch_id) == b"parked"
-    ground.client.delete(ground.keys.budget("all")[0])
+    ground.client.delete(BudgetKeys(ground.keys.prefix).budget("all")[0])
 
 
 def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground) -> None:
@@ -217,13 +220,14 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         assert purse.reserve(number, 1000)
         assert purse.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
-    assert BudgetController(settings, ground.store, metrics).adjust().factors == {"cut": MIN_FACTOR}
+    assert BudgetController(MonitorParts(settings, ground.store, metrics)).adjust().factors == {"cut": MIN_FACTOR}
+    own = metrics.of(BudgetMetrics)
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
-        for gauge in (metrics.budget_spent, metrics.budget_limit, metrics.budget_factor)
+        for gauge in (own.budget_spent, own.budget_limit, own.budget_factor)
     }
     assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
-    assert metrics.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
+    assert own.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
     ((result, what),) = [(one.result, one.what) for one in spending(settings, ground.store)]
     assert (result, "all has spent 300% of usd_per_day" in what) == ("warning", True)
     rich = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=1.0, tokens_per_hour=10**9))
@@ -236,11 +240,11 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
     small = Purse(ground, 1)
     assert not small.reserve(9, 1000)
     assert spending(rich, ground.store)[0].what.endswith("is reached; 1 call was refused so far")
-    rates = json.loads(ground.client.get(ground.keys.rates))
+    rates = json.loads(ground.client.get(BudgetKeys(ground.keys.prefix).rates))
     assert rates == {"factors": {"cut": MIN_FACTOR}}
-    assert 0 < ground.client.ttl(ground.keys.rates) <= 3600
+    assert 0 < ground.client.ttl(BudgetKeys(ground.keys.prefix).rates) <= 3600
     sampler = sampler_of(settings)
-    ground.client.set(ground.keys.rates, json.dumps({"factors": {"cut": 0.25}}))
+    ground.client.set(BudgetKeys(ground.keys.prefix).rates, json.dumps({"factors": {"cut": 0.25}}))
     moments = iter((0.0, 1.0, 10.0))
     factors = RateFactors(ground.store, sampler, clock=lambda: 100 + next(moments))
     trace, failed = make_traces([1])[0], make_trace(1, error=True)
@@ -307,7 +311,7 @@ def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_ra
     # 100 verdicts: 10 of the tiny one, and 45 of each of the others.
     assert rates == pytest.approx({"large": 0.05, "small": 0.5, "tiny": 1.0}, rel=0.03)
     assert sum(rates[model] * many for model, many in traffic.items()) == pytest.approx(100, rel=0.03)
-    assert ground.client.ttl(ground.keys.segments(0)) > 0
+    assert ground.client.ttl(BudgetKeys(ground.keys.prefix).segments(0)) > 0
     assert segment_factors(1.0, traffic) == {}, "every trace is judged anyway"
     assert segment_factors(0.5, {"only": 7}) == {"only": 1.0}
 

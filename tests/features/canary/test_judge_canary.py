@@ -18,6 +18,8 @@ from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
 from worker.base.accounting.accounting import read_account
 from worker.base.monitor.counts import field_of
+from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import load
 from worker.core.config.settings import Monitor, Rule, Settings, SettingsError
@@ -27,6 +29,7 @@ from worker.core.telemetry.heartbeat import Heartbeat
 from worker.core.telemetry.metrics import Metrics
 from worker.features.canary.canary import CanaryWatch
 from worker.features.canary.canary_file import CANARY_SERVICE, Canary
+from worker.features.canary.feature import CanaryKeys
 
 HOUR_MS = 3_600_000
 START_MS = 1_790_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS
@@ -48,7 +51,7 @@ class Worker:
         self.metrics = Metrics(self.settings)
         self.canary = Canary.of(self.settings)
         self.seconds = 0.0
-        self.watch = CanaryWatch(self.settings, ground.store, self.metrics, self.canary, lambda: self.seconds)
+        self.watch = CanaryWatch(MonitorParts(self.settings, ground.store, self.metrics), lambda: self.seconds)
 
     def turn(self) -> None:
         self.seconds += 60
@@ -81,7 +84,7 @@ def test_a_judging_is_chosen_once_by_any_number_of_workers(ground: Ground) -> No
     assert [worker.watch.choose(START_MS + HOUR_MS + 60_000) for worker in workers] == [0] * 4
     # Hours without a worker are not made up for.
     assert workers[0].watch.choose(START_MS + 9 * HOUR_MS + 5) == 40
-    assert int(ground.client.hget(ground.keys.canary, "due")) == START_MS + 10 * HOUR_MS
+    assert int(ground.client.hget(CanaryKeys(ground.keys.prefix).canary, "due")) == START_MS + 10 * HOUR_MS
     chosen_ids = [
         (evaluation.id, evaluation.judge, evaluation.origin, evaluation.probability)
         for batch in ground.batches().values()
@@ -156,7 +159,7 @@ def test_verdicts_are_counted_once_and_in_no_series_of_quality(ground: Ground, d
     entries = read(ground)
     for part in (entries[:50], entries[30:], entries):
         sums.deliver(part)
-    assert ground.client.hlen(ground.keys.quality_series) == 0
+    assert ground.client.hlen(MonitorKeys(ground.keys.prefix).quality_series) == 0
     hours = counts(ground, "canary_hours")
     assert sum(counts(ground, "canary").values()) == sum(hours.values()) == 80
     assert Counter(int(hour) for hour, *_ in hours.elements()) == {
@@ -190,9 +193,9 @@ def judged(ground: Ground, worker: Worker, at_ms: int, wrong: int) -> None:
     with ground.client.pipeline(transaction=False) as pipe:
         for number, trace_id in enumerate(worker.canary.traces):
             labels = (*LABELS.values(), trace_id, str(int(number >= wrong)))
-            pipe.hincrby(ground.keys.quality_counts("canary", day), field_of(labels))
+            pipe.hincrby(MonitorKeys(ground.keys.prefix).quality_counts("canary", day), field_of(labels))
             hour = (str(at_ms // HOUR_MS), *labels)
-            pipe.hincrby(ground.keys.quality_counts("canary_hours", day), field_of(hour))
+            pipe.hincrby(MonitorKeys(ground.keys.prefix).quality_counts("canary_hours", day), field_of(hour))
         pipe.execute()
 
 
@@ -230,7 +233,9 @@ def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clo
     for hour in range(0, 9 * 24, 6):
         judged(ground, worker, START_MS + hour * HOUR_MS, 1)
     earlier = "\n".join((*list(LABELS.values())[:1], "0123abcd", "scripted"))
-    ground.client.hset(ground.keys.canary, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"]))
+    ground.client.hset(
+        CanaryKeys(ground.keys.prefix).canary, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"])
+    )
     drifts = []
     for day in range(9, 42):
         for hour in (5, 11, 17, 23):
@@ -238,7 +243,9 @@ def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clo
         worker.turn()
         drifts.append(worker.value("drift"))
     assert drifts == [1.0] * 31 + [0.0] * 2
-    assert ground.client.hkeys(ground.keys.canary) == [b"due"], "the drift of an earlier version is forgotten"
+    assert ground.client.hkeys(CanaryKeys(ground.keys.prefix).canary) == [b"due"], (
+        "the drift of an earlier version is forgotten"
+    )
 
 
 def clock_at(clock: list[int], day: int, hour: int) -> int:

@@ -19,6 +19,8 @@ from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.core.verdict import Verdict
 from worker.base.lookup.tail import _newest, verdict_line
 from worker.base.monitor.counts import field_of
+from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged
 from worker.base.monitor.sums import QualitySums
@@ -28,6 +30,7 @@ from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
+from worker.features.cascades.feature import CascadeKeys
 from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,
@@ -116,7 +119,7 @@ def gauges(ground: Ground, settings: Settings) -> dict[tuple[str, ...], float]:
     for _ in range(2):
         # What is delivered twice counts once.
         sums.deliver(known)
-    CascadeWatch(ground.store, settings, metrics).run_due()
+    CascadeWatch(MonitorParts(settings, ground.store, metrics)).run_due()
     return {
         (sample.name.removeprefix("tracejudge_"), sample.labels.get("state", sample.labels.get("method", ""))): (
             sample.value
@@ -176,7 +179,7 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(ground: Ground, desk: De
         sums = merged(bucket.sums for bucket in buckets).total
         assert sums.judgements == len(judged)
         assert sums.weight == pytest.approx(sum(one.weight for one in judged))
-    factors = ground.client.hgetall(ground.keys.cascades)
+    factors = ground.client.hgetall(CascadeKeys(ground.keys.prefix).cascades)
     (factor,) = factors.values()
     version = first[0].details["cascade"]["version"]  # type: ignore[index]
     assert factors == {factor_field("both", "safety", version).encode(): factor}
@@ -195,7 +198,7 @@ def test_second_verdicts_raise_no_safety_incident(ground: Ground, desk: Desks, m
             worker.sweep()
         gauges(ground, worker.settings)
         metrics, counted = Metrics(worker.settings), Counter[str]()
-        watch = SafetyWatch(ground.store, worker.settings, metrics, clock=lambda: time.time() + 600)
+        watch = SafetyWatch(MonitorParts(worker.settings, ground.store, metrics), lambda: time.time() + 600)
 
         def count(*arguments: Any, found: Counter[str] = counted) -> None:
             found.update(dict(zip(("failures", "judgements"), arguments[3:], strict=True)))
@@ -327,7 +330,7 @@ def test_a_cascade_with_a_budget_spends_it(ground: Ground) -> None:
     cascade = Cascade("cheap", "strong", usd_per_day=12.0)
     settings = settings_of(ground, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
     now = [1_764_000_000.0]
-    watch = CascadeWatch(ground.store, settings, Metrics(settings), lambda: now[0])
+    watch = CascadeWatch(MonitorParts(settings, ground.store, Metrics(settings)), lambda: now[0])
     spent, cost = [0.0, 0.0], 0.01
     for step in range(2 * 144):
         traffic = 250 * (1 - 0.6 * math.cos(2 * math.pi * step / 144))
@@ -347,7 +350,9 @@ def test_a_cascade_with_a_budget_spends_it(ground: Ground) -> None:
             counts += [("cascade_uncertainty", (*in_bin, "sum"), traffic / 2 * uncertain * 10**6)]
         today = dt.datetime.fromtimestamp(now[0], dt.UTC).date()
         for kind, labels, amount in counts:
-            ground.client.hincrby(ground.keys.quality_counts(kind, today), field_of(labels), round(amount))
+            ground.client.hincrby(
+                MonitorKeys(ground.keys.prefix).quality_counts(kind, today), field_of(labels), round(amount)
+            )
         spent[step // 144] += seconds * cost
         now[0] += 600
     assert 0.9 * 12 <= spent[1] <= 1.1 * 12, spent

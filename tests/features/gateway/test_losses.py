@@ -9,8 +9,7 @@ from worker.base.input.unusable import UnusableInput, read_invalid
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
-from worker.core.telemetry.metrics import GatewayMetrics
-from worker.features.gateway.admission import Loss, Losses, RefusedError
+from worker.features.gateway.admission import GatewayMetrics, Loss, Losses, RefusedError
 
 
 @pytest.mark.usefixtures("redis")

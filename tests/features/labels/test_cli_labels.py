@@ -14,6 +14,7 @@ from support.stage_parts import Ground
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.base.lookup import label_store
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import read_labels
 from worker.features.labels.command import Defaults, LineError, LineReader, parse_drawn
 
@@ -174,7 +175,7 @@ def test_wrong_usage_is_exit_code_two(served: Run, ground: Ground) -> None:
     ):
         ended = served(*arguments)
         assert (ended.code, error in ended.err) == (2, True), (arguments, ended.err)
-    assert ground.client.hlen(ground.keys.labels) == 0
+    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 0
     assert served("calibrate", "--judge", "groundedness").code == 1
 
 
@@ -213,7 +214,7 @@ def test_verdicts_of_a_file_are_stored_up_to_a_size_and_number(
         *("--verdicts", write_lines("more.jsonl", [msgspec.to_builtins(one) for one in given[1:]])),
     ).document
     assert (found["too_large"], found["too_many"], found["without_verdict"]) == (1, 2, 1)
-    assert ground.client.hlen(ground.keys.labels) == 4
+    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 4
 
 
 def test_refusals_are_shown_for_services_with_such_labels(served: Run, ground: Ground) -> None:

@@ -9,6 +9,7 @@ from support.stage_parts import Ground, settings_of
 from judges.core.verdict import Score, Verdict
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup import label_store as stored
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import (
     Drawn,
     Label,
@@ -17,6 +18,7 @@ from worker.base.lookup.label_store import (
     read_labels,
     write_labels,
 )
+from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.redaction import UserKeys, hashed_user
@@ -58,7 +60,7 @@ class Worker:
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
         self.now = time.time()
-        self.watch = CorrectionWatch(ground.store, self.metrics, lambda: self.now)
+        self.watch = CorrectionWatch(MonitorParts(settings, ground.store, self.metrics), lambda: self.now)
         self.sums._tasks = (self.watch,)
 
     def turn(self) -> None:
@@ -126,7 +128,7 @@ def test_labels_find_verdicts_that_come_later_once_each(ground: Ground) -> None:
             ("t2", "s"): ["e2"],
         }
     # A worker that takes over reads the outbox from its begin.
-    ground.client.hdel(ground.keys.labels, f"{label(1, passed=True).id}:e1")
+    ground.client.hdel(LookupKeys(ground.keys.prefix).labels, f"{label(1, passed=True).id}:e1")
     Worker(ground).watch.run_due()
     assert all(one.verdicts for one in read_labels(ground.store))
 
@@ -171,7 +173,7 @@ def test_labels_that_do_not_fit_correct_nothing_and_one_line_says_why(ground: Gr
     ground.send(*(verdict(number, passed=True, service="other", model="small") for number in range(500, 600)))
     worker = Worker(ground)
     for drawn, reason in reasons.items():
-        ground.client.delete(ground.keys.labels)
+        ground.client.delete(LookupKeys(ground.keys.prefix).labels)
         worker.watch.clear()
         # A set with as many verdicts that fail as verdicts that pass.
         chosen = [number for number in range(500) if number % 10 < 2]
@@ -244,7 +246,7 @@ def test_a_forgotten_person_leaves_no_label(ground: Ground) -> None:
         assert Forgetting(ground.store, settings, target, dry_run=True).run().labels == 1
         assert Forgetting(ground.store, settings, target).run().labels == 1
         assert [one.label.trace_id for one in read_labels(ground.store)] == left
-    assert ground.client.exists(ground.keys.labels) == 0
+    assert ground.client.exists(LookupKeys(ground.keys.prefix).labels) == 0
 
 
 def test_a_verdict_does_not_stay_without_its_label(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,4 +260,4 @@ def test_a_verdict_does_not_stay_without_its_label(ground: Ground, monkeypatch: 
 
     monkeypatch.setattr(stored.LabelVerdict, "of", of)
     attach(ground.store, [verdict(1, passed=True)])
-    assert ground.client.exists(ground.keys.labels) == 0
+    assert ground.client.exists(LookupKeys(ground.keys.prefix).labels) == 0

@@ -11,6 +11,7 @@ from support.stage_parts import Ground, make_trace, make_verdict, settings_of
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
 from worker.core.config.redaction import UserKeys
 from worker.core.storage.client import Store, StoreError
+from worker.features.late_feedback.feature import FeedbackKeys
 from worker.features.late_feedback.pending import PendingFeedback
 
 
@@ -89,7 +90,7 @@ def test_feedback_that_is_handed_over_again_is_taken_once(
 def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[Ground]) -> None:
     complain(grounds[0], "ff" * 16)
     take(grounds[0])
-    pending, taken = PendingFeedback(grounds[0].store, 60.0), grounds[1].keys.feedback_taken
+    pending, taken = PendingFeedback(grounds[0].store, 60.0), FeedbackKeys(grounds[1].keys.prefix).feedback_taken
     yesterday = grounds[1].store.now_ms() - 25 * 3600 * 1000
     grounds[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
     (member,) = pending.all()

@@ -6,6 +6,8 @@ import pytest
 from support.cli_parts import Run
 from support.doctor_parts import at, be_present, examined, tuned
 
+from worker.base.delivery.feature import DeliveryKeys
+
 
 @pytest.mark.usefixtures("_patient_doctor")
 def test_verdicts_that_are_parked_for_a_receiver(run: Run) -> None:
@@ -14,7 +16,7 @@ def test_verdicts_that_are_parked_for_a_receiver(run: Run) -> None:
         be_present(server.url)
         assert "parked for phoenix" not in examined(run, url=server.url)[1]
         store = at(server.url)
-        entries, due = store.keys.receiver_parked("phoenix")
+        entries, due = DeliveryKeys(store.keys.prefix).receiver_parked("phoenix")
         store.call(lambda client: (client.hset(entries, "1-0", b"x"), client.zadd(due, {"1-0": 1})))
         store.close()
         found = examined(run, url=server.url)[1]["parked for phoenix"]

@@ -26,9 +26,11 @@ from support.stage_parts import Ground, make_verdict, only, samples, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
+from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.base.delivery.settings import KINDS, FileSettings
 from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, write_labels
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
@@ -271,7 +273,7 @@ def test_a_trace_that_is_not_ingested_yet_is_waited_for(
         worker.turn()
         assert (backend.evaluations(), worker.waits) == (names(5, 3), [])
     assert worker.dropped == {"not_ingested": 1}
-    assert ground.client.hlen(ground.keys.receiver_parked("mine")[0]) == 0
+    assert ground.client.hlen(DeliveryKeys(ground.keys.prefix).receiver_parked("mine")[0]) == 0
     assert backend.refusals == []
 
 
@@ -674,7 +676,7 @@ def test_phoenix_may_name_sessions_that_contain_each_other(ground: Ground, sende
         ground.send(*(verdict(number, session_id=name, details=details) for number, name in enumerate(ids)))
         worker.turn()
         assert (server.evaluations(), worker.waits, worker.dropped) == (names(1), [], {})
-        assert ground.client.hlen(ground.keys.receiver_parked("mine")[0]) == 2
+        assert ground.client.hlen(DeliveryKeys(ground.keys.prefix).receiver_parked("mine")[0]) == 2
 
 
 def test_parked_verdicts_are_bounded(ground: Ground, sender: Any) -> None:
@@ -683,7 +685,7 @@ def test_parked_verdicts_are_bounded(ground: Ground, sender: Any) -> None:
         worker = sender(server.settings(), max_outbox=3)
         ground.send(*map(verdict, range(5)))
         worker.turn()
-        assert ground.client.hlen(ground.keys.receiver_parked("mine")[0]) == 3
+        assert ground.client.hlen(DeliveryKeys(ground.keys.prefix).receiver_parked("mine")[0]) == 3
         assert (worker.dropped, pending(ground)) == ({"not_ingested": 2}, 0)
 
 
@@ -694,7 +696,7 @@ def test_parked_verdicts_that_are_forgotten_stay_away(ground: Ground, sender: An
         worker = sender(server.settings())
         ground.send(*map(verdict, range(2)))
         worker.turn()
-        parked, due = ground.keys.receiver_parked("mine")
+        parked, due = DeliveryKeys(ground.keys.prefix).receiver_parked("mine")
         ground.client.zadd(due, {names(2)[1]: 0})
         target = ForgetTarget(trace_id=verdict(1).trace_id)
 
@@ -772,4 +774,4 @@ def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_being_forgotten(
     settings = settings_of(ground, receivers={"mine": receiver({"kind": "file", "path": str(tmp_path)})})
     with pytest.raises(OSError, match="damaged"):
         Forgetting(ground.store, settings, ForgetTarget(trace_id="t")).run()
-    assert ground.client.hlen(ground.keys.labels) == 0
+    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 0

@@ -17,6 +17,7 @@ from worker.core.config.settings import Budget, Monitor, Rule, Settings
 from worker.core.queue.batch import Session
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import StoreError
+from worker.features.budgets.feature import BudgetKeys
 
 NO = YES.replace("yes", "no")
 SECOND = ModelSettings(provider="scripted", model="other", price=Price(input=1.0, output=2.0))
@@ -137,7 +138,7 @@ def test_the_budget_of_a_rule_pays_for_both_judgings(ground: Ground, desk: Desks
     worker = desk(NO, limited=LimitedModel, models=MODELS, rules=rules, budgets={"own": Budget(tokens_per_day=10**6)})
     judge_all(ground, worker, 2, rules=rules)
     worker.judging.stop(0.1)
-    spent = int(ground.client.hget(ground.keys.budget("own")[0], "tokens:day"))
+    spent = int(ground.client.hget(BudgetKeys(ground.keys.prefix).budget("own")[0], "tokens:day"))
     assert spent == sum(one.input_tokens + one.output_tokens for one in verdicts(ground, "live") * 2)
 
 

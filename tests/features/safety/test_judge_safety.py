@@ -21,6 +21,7 @@ from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.base.monitor.counts import counted_until, read_counts
 from worker.base.monitor.failing import read_examples
+from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
 from worker.core.config.rule_checks import judge_names, rule_faults
@@ -76,7 +77,7 @@ class Traffic:
     def another_watch(self) -> SafetyWatch:
         """Make the watch of a worker that becomes the active monitor."""
         self.metrics = Metrics(self.settings)
-        return SafetyWatch(self._ground.store, self.settings, self.metrics, clock=lambda: self.now)
+        return SafetyWatch(MonitorParts(self.settings, self._ground.store, self.metrics), lambda: self.now)
 
     def five_minutes(self, unsafe: float, *, error: float = 0.01, correlation: float = 0.0) -> None:
         """Judge the traffic of five minutes, and let the monitor look a minute later."""
@@ -230,10 +231,8 @@ def monitored(ground: Ground, worker: Desk) -> Metrics:
     sums.prepare()
     read = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
     sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
-    for watch in (
-        SafetyWatch(ground.store, worker.settings, metrics, clock=lambda: time.time() + 600),
-        RepeatsWatch(ground.store, metrics),
-    ):
+    parts = MonitorParts(worker.settings, ground.store, metrics)
+    for watch in (SafetyWatch(parts, lambda: time.time() + 600), RepeatsWatch(parts)):
         watch.run_due()
     return metrics
 

@@ -21,11 +21,13 @@ import httpx
 import msgspec
 import structlog
 from msgspec import structs
+from prometheus_client import Counter, Gauge
 
 from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
+from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import HttpReceiver, base_url
 from worker.base.doctor.finding import Check, Finding, broken, cause_of, ok, warning
@@ -38,7 +40,7 @@ from worker.core.export.consumer import ExportConsumer
 from worker.core.features import Exporter
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError, address
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 
 log = structlog.get_logger("tracejudge.export")
 T = TypeVar("T")
@@ -170,6 +172,16 @@ class _GiveUpPolicy:
         return True
 
 
+class DeliveryMetrics(MetricTable):
+    """The metrics of receivers."""
+
+    # fmt: off
+    export_parked = Metric(Gauge, "export_parked", "verdicts", ("exporter",),
+        "Verdicts that wait until a receiver knows their traces")
+    export_answers_ignored = Metric(Counter, "export_answers_ignored_total", "requests", ("exporter",),
+        "Accepted requests whose answer was unreadable or impossible")
+
+
 class ReceiverExporter(ExportConsumer):
     """Base of all receivers. A subclass is one file and one row of the feature that brings it.
 
@@ -199,9 +211,10 @@ class ReceiverExporter(ExportConsumer):
         self._options = settings.all_receivers[name]
         self._redaction = Redaction.of(settings.redact)
         self._providers = providers(settings)
-        self._parked_keys = store.keys.receiver_parked(name)
-        self._parked_gauge = metrics.export_parked.labels(self.exporter)
-        self._ignored = metrics.export_answers_ignored.labels(self.exporter)
+        self._parked_keys = DeliveryKeys(store.keys.prefix).receiver_parked(name)
+        own = metrics.of(DeliveryMetrics)
+        self._parked_gauge = own.export_parked.labels(self.exporter)
+        self._ignored = own.export_answers_ignored.labels(self.exporter)
         self._policy = _GiveUpPolicy()
         self._failures = 0
         self._logged_reason: str | None = None

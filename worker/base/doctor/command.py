@@ -27,6 +27,7 @@ from tracejudge_worker import replaced_files
 from worker.base.accounting.accounting import read_account, summed
 from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
 from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.delivery.feature import DeliveryKeys
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.base.doctor.judge_models import same_family
@@ -42,11 +43,12 @@ from worker.base.doctor.redis_server import (
     worker_commands,
 )
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
+from worker.base.scans import groups_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.export.registry import enabled
 from worker.core.queue.batch import Evaluation
-from worker.core.storage.client import Store, groups_of, make_stores
+from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
@@ -285,7 +287,7 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         what = f"no receiver of this configuration reads {', '.join(unread)}"
         findings.append(warning("removed receivers", what, fix))
     for name in settings.all_receivers:
-        due = store.keys.receiver_parked(name)[1]
+        due = DeliveryKeys(store.keys.prefix).receiver_parked(name)[1]
         if parked := store.call(lambda client: client.zcard(due)):  # noqa: B023 - called at once
             fix = "send the spans of the services there, with the same ids; after about 2.6 hours verdicts are dropped"
             what = f"{amount(parked, 'verdict')} parked: it does not know their traces or spans yet"

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Final
 
 from worker.base.doctor.finding import Finding, ok, warning
+from worker.base.scans import scan_shards
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import Store, scan_shards
+from worker.core.storage.client import Store
 
 _FAMILIES: Final = "model families"
 _NEWEST: Final = 500

@@ -34,19 +34,25 @@ from msgspec import Struct
 from tracejudge.content.convert import convert_field
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import FileSettings
+from worker.base.forget.feature import ForgetKeys
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.base.scans import groups_of, scan_stream
 from worker.core.config.redaction import hashed_user
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
 from worker.core.selection.lenient import Lenient, NoTraceError
-from worker.core.storage.client import Store, groups_of, scan_stream
+from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
+from worker.features.gateway.feature import GatewayKeys
 from worker.features.receivers.files import erase_lines
 from worker.features.sessions.conversations import StoredSession, decode_session
+from worker.features.sessions.feature import SessionKeys
 
 _CHUNK_COUNT: Final = 500
 # Copies of labelled traces may be megabytes each.
@@ -265,6 +271,7 @@ class Forgetting:
         self.found = Forgotten()
         self._store = store
         self._keys = store.keys
+        self._label_keys = LookupKeys(store.keys.prefix)
         self._settings = settings
         self._ledger = Ledger(store, settings)
         self._target = target
@@ -311,7 +318,7 @@ class Forgetting:
         # The last, since a file that cannot be read ends the run.
         self._erase_archived()
         if not self._dry_run and self._store is self._store.first:
-            self._store.call(methodcaller("delete", self._keys.forgetting(self._target.name)))
+            self._store.call(methodcaller("delete", ForgetKeys(self._keys.prefix).forgetting(self._target.name)))
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -319,7 +326,7 @@ class Forgetting:
         """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
         if not self._target.is_person and self._target.session_id is None:
             return
-        key, first = self._keys.forgetting(self._target.name), self._store.first
+        key, first = ForgetKeys(self._keys.prefix).forgetting(self._target.name), self._store.first
         self._target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
         for _, stored in self._conversations():
             traces = (one.gathered.trace for one in stored.traces)
@@ -357,7 +364,8 @@ class Forgetting:
             self._store.run("forget_feedback", names, owned[first : first + _CHUNK_COUNT])
 
     def _erase_gathered(self) -> None:
-        keys = self._keys
+        keys, gateway = self._keys, GatewayKeys(self._keys.prefix)
+        key_of = SessionKeys(keys.prefix).session
         for session, stored in self._conversations():
             owned = [
                 one
@@ -368,21 +376,21 @@ class Forgetting:
             ]
             self.found.gathered += len(owned)
             if owned and not self._dry_run:
-                names = (keys.session(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
+                names = (key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
                 flat = [part for one in owned for part in (one.number, one.publication)]
                 self._store.run("forget_session", names, (session, *flat))
 
         for trace_id in self._target.trace_ids:
-            number, size = self._store.call(methodcaller("hmget", keys.gathered(trace_id), "count", "bytes"))
+            number, size = self._store.call(methodcaller("hmget", gateway.gathered(trace_id), "count", "bytes"))
             self.found.gathered += number is not None
             if number is not None and not self._dry_run:
                 # Before the gateway has joined them, spans name no person: only their trace is known.
-                self._store.run("gather_done", (keys.gather, keys.gather_due), (trace_id, number, size))
+                self._store.run("gather_done", (gateway.gather, gateway.gather_due), (trace_id, number, size))
 
     def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
         members = self._store.call(lambda client: client.zrange(self._keys.sessions_due, 0, -1))
         for seen, raw in enumerate(members, 1):
-            found = self._store.call(methodcaller("hgetall", self._keys.session(raw.decode())))
+            found = self._store.call(methodcaller("hgetall", SessionKeys(self._keys.prefix).session(raw.decode())))
             yield raw.decode(), decode_session(found)
             self._progress("conversations", seen)
 
@@ -460,7 +468,7 @@ class Forgetting:
         groups = groups_of(self._store, self._keys.verdicts)
         former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
         for name in former | self._settings.all_receivers.keys():
-            parked, due = self._keys.receiver_parked(name)
+            parked, due = DeliveryKeys(self._keys.prefix).receiver_parked(name)
             found = self._store.call(methodcaller("hgetall", parked)).items()
             owned = [field for field, raw in found if self._target.owns(_owner(raw.partition(b" ")[2]))]
             self.found.verdicts += len(owned)
@@ -485,24 +493,24 @@ class Forgetting:
         if not self._dry_run:
             for first in range(0, len(owned), _CHUNK_COUNT):
                 names = owned[first : first + _CHUNK_COUNT]
-                self._store.call(methodcaller("hdel", self._keys.labels, *names))
+                self._store.call(methodcaller("hdel", self._label_keys.labels, *names))
         return len(owned)
 
     def _erase_answers_and_copies(self) -> None:
-        stored = scan_labels(self._store, self._keys.answers)
+        stored = scan_labels(self._store, self._label_keys.answers)
         answers = [name for name, raw in stored if self._target.owns(_owner(raw))]
         self.found.labels += len(answers)
         for first in range(0, 0 if self._dry_run else len(answers), _CHUNK_COUNT):
             some = answers[first : first + _CHUNK_COUNT]
-            self._store.call(methodcaller("hdel", self._keys.answers, *some))
-        keys = (self._keys.labelled, self._keys.labelled_bytes)
+            self._store.call(methodcaller("hdel", self._label_keys.answers, *some))
+        keys = (self._label_keys.labelled, self._label_keys.labelled_bytes)
         owned = [name for name, raw in self._copies() if self._target.owns(_owner(raw))]
         self.found.labels += len(owned)
         for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
             self._store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
 
     def _copies(self) -> Iterator[tuple[str, bytes]]:
-        return scan_labels(self._store, self._keys.labelled, _FEW_COUNT)
+        return scan_labels(self._store, self._label_keys.labelled, _FEW_COUNT)
 
     def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
         return [entry for entry in entries if self._target.owns(entry.owner)]

@@ -3,12 +3,18 @@
 from typing import Final
 
 from worker.core.features import Feature, Parts, Selector
+from worker.core.storage.keys import Key, KeySpace
+
+
+class InputKeys(KeySpace):
+    invalid = Key("invalid", "Stream of the last 100 entries that were no traces, without their texts; TTL of a week.")
+    left_out = Key("left_out", "Hash of field and type to the last trace of which that was left out; TTL of a week.")
 
 
 def _select(parts: Parts) -> Selector:
-    from worker.base.input.unusable import UnusableSelector
+    from worker.base.input.unusable import UnusableInput
 
-    return UnusableSelector(parts)
+    return UnusableInput(parts.ledger.store)
 
 
-FEATURE: Final = Feature(name="input", select=_select)
+FEATURE: Final = Feature(name="input", keys=InputKeys, select=_select)

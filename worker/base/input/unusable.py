@@ -15,10 +15,12 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from worker.core.features import Parts, Selector
+from worker.base.input.feature import InputKeys
+from worker.base.scans import entry_position
+from worker.core.features import Selector
 from worker.core.selection.lenient import shown_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
-from worker.core.storage.client import Store, StoreError, entry_position
+from worker.core.storage.client import Store, StoreError
 
 if TYPE_CHECKING:
     import redis
@@ -61,7 +63,7 @@ class LeftOutRecord(Struct, frozen=True):
     at: float
 
 
-class UnusableInput:
+class UnusableInput(Selector):
     """Collects what one process could not use, and writes it at most once a second."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,6 +74,24 @@ class UnusableInput:
         self._left_out: dict[str, LeftOutRecord] = {}
         self._logged: dict[tuple[str, str, str], float] = {}
         self._next_write_s = clock()
+
+    def before_read(self) -> None:
+        """Write what was collected, if a second has passed since the last time."""
+        self.write()
+
+    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
+        """Collect what took effect now."""
+        counts = zip(plan.tallies, answer.tallied, strict=True)
+        counted = {(tally.reason, tally.producer) for tally, amount in counts if amount}
+        traces = zip(plan.traces, answer.outcomes, strict=True)
+        self.add(
+            (entry for entry in plan.invalid if (entry.reason, entry.producer) in counted),
+            (entry for entry, outcome in traces if outcome),
+        )
+
+    def close(self) -> None:
+        """Write the rest."""
+        self.write(at_end=True)
 
     def add(self, invalid: Iterable[InvalidEntry], traces: Iterable[TraceEntry]) -> None:
         """Collect invalid entries, and the fields left out of traces; log each field and type once an hour."""
@@ -101,7 +121,7 @@ class UnusableInput:
         if not (self._invalid or self._left_out) or (now < self._next_write_s and not at_end):
             return
         self._next_write_s = now + _WRITE_EVERY_S
-        keys = self._store.keys
+        keys = InputKeys(self._store.keys.prefix)
         with self._lock:
             invalid, left_out = list(self._invalid), dict(self._left_out)
             self._invalid.clear()
@@ -132,55 +152,22 @@ class UnusableInput:
         log.warning("field left out of traces", service=service, field=field, type=kind, trace_id=trace_id)
 
 
-class UnusableSelector(Selector):
-    """Lists what a read could not use."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._input = UnusableInput(parts.ledger.store)
-
-    def before_read(self) -> None:
-        """Write what was collected, if a second has passed since the last time."""
-        self._input.write()
-
-    def after_read(self, plan: "Plan", answer: "Answer") -> None:
-        """Collect what took effect now."""
-        self._input.add(*_unusable(plan, answer))
-
-    def close(self) -> None:
-        """Write the rest."""
-        self._input.write(at_end=True)
-
-
-def _unusable(plan: "Plan", answer: "Answer") -> tuple[list[InvalidEntry], list[TraceEntry]]:
-    """Return the invalid entries, and the traces without some of their fields, that took effect now."""
-    counted = {
-        (tally.reason, tally.producer) for tally, amount in zip(plan.tallies, answer.tallied, strict=True) if amount
-    }
-    traces = zip(plan.traces, answer.outcomes, strict=True)
-    return (
-        [one for one in plan.invalid if (one.reason, one.producer) in counted],
-        [one for one, outcome in traces if outcome and one.left_out],
-    )
-
-
 def _written_at(entry_id: str) -> float:
     return int(entry_id.partition("-")[0]) / 1000
 
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
     """Read the last invalid entries of all shards, the newest first."""
-    found = [
-        entry
-        for one in store.answering
-        for entry in one.call(lambda client: client.xrevrange(store.keys.invalid, count=limit))
-    ]
+    key = InputKeys(store.keys.prefix).invalid
+    found = [entry for one in store.answering for entry in one.call(lambda client: client.xrevrange(key, count=limit))]
     newest = sorted(found, key=lambda entry: entry_position(entry[0]), reverse=True)[:limit]
     return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest]
 
 
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
-    found = [raw for one in store.answering for raw in one.call(lambda client: client.hvals(store.keys.left_out))]
+    key = InputKeys(store.keys.prefix).left_out
+    found = [raw for one in store.answering for raw in one.call(lambda client: client.hvals(key))]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
     for one in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in found), key=lambda one: -one.at):
         latest.setdefault((one.field, one.type), one)

@@ -16,17 +16,12 @@ from judges.core.verdict import Origin as VerdictOrigin
 from judges.core.verdict import Outcome, Verdict, joined_parts
 from judges.forms.typed_questions import UNCORRECTED
 from tracejudge import Trace
+from worker.base.lookup.feature import LookupKeys
 from worker.base.monitor.corrected import Origin
 from worker.base.monitor.series import VERSION_DIGITS, Series, segment_value
+from worker.base.scans import scan_shards
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import (
-    CHUNK_BYTES,
-    Entry,
-    Store,
-    StoreError,
-    next_count,
-    scan_shards,
-)
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
 
 Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
@@ -219,12 +214,10 @@ def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) ->
 
 def scan(store: Store, key: str | None = None, count: int = _READ_COUNT) -> Iterator[tuple[str, bytes]]:
     """Yield all fields of a hash, the labels' unless given; one written meanwhile may be missing or come twice."""
-    cursor = 0
+    cursor, name = 0, key or LookupKeys(store.keys.prefix).labels
     while True:
-        cursor, found = store.call(
-            lambda client: client.hscan(key or store.keys.labels, cursor, count=count)  # noqa: B023 - called at once
-        )
-        yield from ((name.decode(), raw) for name, raw in found.items())
+        cursor, found = store.call(lambda client: client.hscan(name, cursor, count=count))  # noqa: B023 - called at once
+        yield from ((field.decode(), raw) for field, raw in found.items())
         if not cursor:
             return
 
@@ -244,7 +237,7 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
         by_id[label.id] = label
     if not by_id:
         return written
-    key = store.keys.labels
+    key = LookupKeys(store.keys.prefix).labels
     stored: list[bytes | None] = store.call(lambda client: client.hmget(key, list(by_id)))
     changed: dict[Any, bytes] = {}
     now = store.now_ms() / 1000
@@ -276,7 +269,7 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
     of_id = [(name, metric, verdict) for verdict in verdicts for name, metric in ids_of(verdict)]
     if not of_id:
         return counts
-    key = store.keys.labels
+    key = LookupKeys(store.keys.prefix).labels
     stored = store.call(lambda client: client.hmget(key, [name for name, _, _ in of_id]))
     fields: dict[Any, bytes] = {
         f"{name}:{verdict.evaluation_id}": msgspec.json.encode(LabelVerdict.of(verdict, metric))
@@ -361,13 +354,15 @@ def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
         trace: The redacted trace.
         max_bytes: Bytes of all copies.
     """
-    keys = (store.keys.labelled, store.keys.labelled_bytes)
-    return bool(store.run("keep_labelled", keys, (max_bytes, trace.trace_id, msgspec.json.encode(trace))))
+    keys = LookupKeys(store.keys.prefix)
+    names = keys.labelled, keys.labelled_bytes
+    return bool(store.run("keep_labelled", names, (max_bytes, trace.trace_id, msgspec.json.encode(trace))))
 
 
 def labelled_trace(store: Store, trace_id: str) -> Trace | None:
     """Return the copy of a labelled trace, None if there is none that can be read."""
-    raw = store.call(lambda client: client.hget(store.keys.labelled, trace_id))
+    key = LookupKeys(store.keys.prefix).labelled
+    raw = store.call(lambda client: client.hget(key, trace_id))
     try:
         return None if raw is None else msgspec.json.decode(raw, type=Trace)
     except (msgspec.DecodeError, RecursionError):

@@ -17,11 +17,12 @@ from tracejudge.ids import MAX_ID_CHARS
 from worker.base.dead_letters.store import AllDeadLetters
 from worker.base.lookup.label_store import Label, keep_trace, labelled_trace, read_labels
 from worker.base.lookup.verdict_filter import VerdictFilter, judged_traces
+from worker.base.scans import scan_shards
 from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import Store, scan_shards
+from worker.core.storage.client import Store
 
 MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10

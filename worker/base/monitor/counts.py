@@ -1,24 +1,27 @@
 """Whole numbers that the monitor counts by day: repeated judgings, agreement with canaries, safety failures.
 
-A verdict's increments are added by the script that acknowledges it, so that each counts once. All counts of a kind and
-day are fields of one hash, which is kept for 90 days or as its kind says.
+Several are counts of second verdicts on a trace: repeats of a judging, and second steps of cascades. A verdict's
+increments are added by the script that acknowledges it, so that each counts once. All counts of a kind and day are
+fields of one hash, which is kept for 90 days or as its kind says.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from judges.core.verdict import Verdict
-from worker.base.monitor.series import COARSE_DAYS, utc_days
-from worker.core.config.settings import Settings
+from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of, utc_days
+from worker.core.queue.batch import CascadeStep, First
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP
-from worker.core.telemetry.metrics import Metrics
 
 GRACE_S: Final = 60.0
 """Verdicts that another worker had read come this late into their bucket."""
+Failure = Literal["failed", "confirmed", "cleared"]
+"""Second judgings confirm or clear a failure."""
 
 
 class Increment(NamedTuple):
@@ -39,28 +42,6 @@ class Increment(NamedTuple):
     keep_days: int = COARSE_DAYS
 
 
-VerdictCounter = Callable[[Verdict, float], Iterable[Increment]]
-
-
-class MonitorParts(NamedTuple):
-    """What counters and watches of features may use.
-
-    Attributes:
-        settings: The configuration.
-        store: The first server, which has the sums.
-        metrics: The metrics of the process.
-        is_listed: Whether the monitor keeps sums for a series; called in the thread that adds them.
-    """
-
-    settings: Settings
-    store: Store
-    metrics: Metrics
-    is_listed: Callable[[str], bool]
-
-
-"""Makes the increments of a verdict; the time is that of its entry in the outbox."""
-
-
 def field_of(labels: Sequence[str]) -> str:
     """Return the field of a count."""
     return msgspec.json.encode(labels).decode()
@@ -68,7 +49,8 @@ def field_of(labels: Sequence[str]) -> str:
 
 def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[tuple[str, ...]]:
     """Read the counts of a kind, added up over the days of two times and those between them, by labels."""
-    names = [store.keys.quality_counts(kind, day) for day in utc_days(since, until)]
+    key_of = MonitorKeys(store.keys.prefix).quality_counts
+    names = [key_of(kind, day) for day in utc_days(since, until)]
     total: Counter[tuple[str, ...]] = Counter()
     for fields in store.hashes(names):
         for field, amount in fields.items():
@@ -99,3 +81,41 @@ def counted_until(store: Store, now: float) -> float:
         if newest and last < tuple(map(int, newest[0][0].split(b"-"))):
             until = min(until, last[0] / 1000)
     return until
+
+
+def step_of(verdict: Verdict) -> CascadeStep | None:
+    """Return the part of a verdict of live traffic in a cascade, None where it has none."""
+    known = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
+    try:
+        return None if known is None else msgspec.convert(known, CascadeStep)
+    except msgspec.ValidationError:
+        return None
+
+
+def first_of(verdict: Verdict) -> First | None:
+    """Return the first verdict of a repeat, None where a verdict repeats nothing."""
+    known = verdict.details.get("repeat") if verdict.origin == "repeat" else None
+    try:
+        return None if known is None else msgspec.convert(known, First)
+    except msgspec.ValidationError:
+        return None
+
+
+def series_of_first(series: Series, first: First) -> Series:
+    """Return the series of the first verdict, from that of its repeat by whichever model."""
+    version = first.version[:VERSION_DIGITS] or series.version
+    return msgspec.structs.replace(series, judge_model=first.judge_model, version=version)
+
+
+def failures_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[tuple[Series, Failure]]:
+    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is.
+
+    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
+    """
+    first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
+    for series in series_of(verdict, segments):
+        if first is not None:
+            if first.is_failure and first.passed.get(series.metric) is False:
+                yield series_of_first(series, first), "cleared" if passed.get(series.metric) else "confirmed"
+        elif verdict.origin == "live" and passed.get(series.metric) is False:
+            yield series, "failed"

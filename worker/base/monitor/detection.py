@@ -40,6 +40,7 @@ from worker.base.monitor.detector import (
     step,
 )
 from worker.base.monitor.failing import keep_examples, read_examples
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.incidents import Incident, Member, investigate
 from worker.base.monitor.objectives import read_objectives
 from worker.base.monitor.series import (
@@ -122,7 +123,7 @@ class Detector(msgspec.Struct, array_like=True):
 
 def read_incidents(store: Store, series_ids: Sequence[str]) -> dict[str, Incident]:
     """Read the open drops of series, as the active monitor has stored them."""
-    names = [store.keys.quality_detector(series_id) for series_id in series_ids]
+    names = list(map(MonitorKeys(store.keys.prefix).quality_detector, series_ids))
     stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names]) if names else []
     found: dict[str, Incident] = {}
     for series_id, raw in zip(series_ids, stored, strict=True):
@@ -138,6 +139,7 @@ class Detection:
 
     def __init__(self, store: Store, settings: Monitor, clock: Callable[[], float] = time.time) -> None:
         self._store = store
+        self._keys = MonitorKeys(store.keys.prefix)
         self._budget = settings.false_alarms_per_week
         rows = read_objectives(Path(settings.objectives)) if settings.objectives is not None else ()
         self._objectives = {(row.judge, row.metric): row.objective for row in rows}
@@ -159,7 +161,7 @@ class Detection:
             StoreError: Redis did not answer; it is safe to call again.
         """
         now, began = self._clock(), time.monotonic()
-        names = {one: self._store.keys.quality_detector(one) for one in series if one not in self._detectors}
+        names = {one: self._keys.quality_detector(one) for one in series if one not in self._detectors}
         detectors = self._detectors | read_states(self._store, names, Detector)
         self._detectors = {series_id: detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(one) is not None for one in series.values())
@@ -177,8 +179,7 @@ class Detection:
         return self._detectors
 
     def _save(self, series_ids: Sequence[str]) -> None:
-        keys = self._store.keys
-        write_states(self._store, {keys.quality_detector(one): self._detectors[one] for one in series_ids})
+        write_states(self._store, {self._keys.quality_detector(one): self._detectors[one] for one in series_ids})
 
     def _learn(self, series_ids: Sequence[str], series: Mapping[str, Series], now: float, active: int) -> None:
         """Compute baselines, from four weeks that end a day ago, and references, from the last week."""
@@ -282,9 +283,7 @@ class Detection:
         if not due:
             return
         names = [
-            self._store.keys.quality_clusters(series_id, period, part)
-            for series_id in due
-            for part in range(CLUSTER_PARTS)
+            self._keys.quality_clusters(series_id, period, part) for series_id in due for part in range(CLUSTER_PARTS)
         ]
         clusters = iter(self._store.pipeline(lambda pipe: [pipe.hvals(name) for name in names]))
         span = period * CLUSTER_PERIOD_S, (period + 1) * CLUSTER_PERIOD_S

@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from worker.base.monitor.second_verdicts import Failure, failures_of
+from worker.base.monitor.counts import Failure, failures_of
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import Series
+from worker.base.scans import scan_shards
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import Store, scan_shards
+from worker.core.storage.client import Store
 
 _PAGE: Final = 500
 _MAX_SEARCHED: Final = 20_000
@@ -59,7 +61,7 @@ class Example(NamedTuple):
 
 def scan_examples(store: Store) -> list[Example]:
     """Read the examples of all open incidents."""
-    found = store.call(lambda client: client.hgetall(store.keys.quality_examples))
+    found = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_examples))
     return [Example(field, int(order), *field.decode().split(":", 2)) for field, order in found.items()]
 
 
@@ -77,10 +79,12 @@ def keep_examples(store: Store, kind: Kind, series_id: str, trace_ids: Sequence[
     remove_examples(store, (one for one in scan_examples(store) if (one.series_id, one.kind) == (series_id, kind)))
     if trace_ids:
         fields: dict[Any, int] = {f"{series_id}:{kind}:{one}": order for order, one in enumerate(trace_ids)}
-        store.call(lambda client: client.hset(store.keys.quality_examples, mapping=fields))
+        key = MonitorKeys(store.keys.prefix).quality_examples
+        store.call(lambda client: client.hset(key, mapping=fields))
 
 
 def remove_examples(store: Store, examples: Iterable[Example]) -> None:
     """Remove these examples."""
     if fields := [one.field for one in examples]:
-        store.call(lambda client: client.hdel(store.keys.quality_examples, *fields))
+        key = MonitorKeys(store.keys.prefix).quality_examples
+        store.call(lambda client: client.hdel(key, *fields))

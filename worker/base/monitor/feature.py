@@ -1,9 +1,11 @@
 """The monitor: shares of passing verdicts, their drops, and alerts."""
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.features import Exporter, Feature
+from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from worker.core.config.errors import Faults
@@ -12,6 +14,35 @@ if TYPE_CHECKING:
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
+
+
+class MonitorKeys(KeySpace):
+    quality_series = Key("quality:series", "Hash of the monitor's series: id to labels as JSON. No TTL.")
+    quality_positions = Key(
+        "quality:positions",
+        "Hash of shard to the last entry of its outbox that is in the monitor's sums; only on the first. No TTL.",
+    )
+    quality_examples = Key(
+        "quality:examples",
+        "Hash of example traces of open incidents: series, kind and trace id to their order. "
+        "Fields end with incidents.",
+    )
+
+    def quality(self, series: str, bucket: str) -> str:
+        """Hash of the sums of one series, by day (TTL of 90 days), or by day and hour (TTL of 3 days)."""
+        return f"{self.prefix}:quality:{series}:{bucket}"
+
+    def quality_detector(self, series: str) -> str:
+        """String, the detector of drops of one series; TTL of 90 days."""
+        return f"{self.prefix}:quality:{series}:detector"
+
+    def quality_counts(self, kind: str, day: dt.date) -> str:
+        """Hash of the monitor's counts of one kind, as of repeated judgings, in a day (UTC); TTL of 90 days."""
+        return f"{self.prefix}:quality:{kind}:{day.isoformat()}"
+
+    def quality_clusters(self, series: str, period: int, part: int) -> str:
+        """Hash of the sums of the sessions, or traces without one, of one series; TTL of two periods."""
+        return f"{self.prefix}:quality:{series}:c{period}:{part}"
 
 
 def _complete(settings: "Settings", given: "Given", _: frozenset[str]) -> "Faults[Settings]":
@@ -38,4 +69,12 @@ def _process_threads(settings: "Settings", metrics: "Metrics", stores: "Sequence
     return sums, *(ShardSums(store, sums) for store in stores[1:])
 
 
-FEATURE: Final = Feature(name="monitor", complete=_complete, exporters=_exporters, process_threads=_process_threads)
+FEATURE: Final = Feature(
+    name="monitor",
+    metrics="worker.base.monitor.gauges.QualityMetrics",
+    keys=MonitorKeys,
+    scripts=__package__,
+    complete=_complete,
+    exporters=_exporters,
+    process_threads=_process_threads,
+)

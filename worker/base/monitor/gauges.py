@@ -1,27 +1,105 @@
-"""Base of the watches: parts of the active monitor that run at an interval and show gauges."""
+"""Base of the watches: parts of the active monitor that run at an interval and show gauges; and those of quality."""
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, NamedTuple
 
 from prometheus_client import Gauge
 
+from judges.core.verdict import Verdict
+from worker.base.monitor.counts import Increment
+from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
+from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 
 Sample = tuple[Gauge, tuple[str, ...], float]
 """A gauge with its labels and its value."""
 _RETRY_S: Final = 60.0
+# Not SERIES first: the monitor's series have segments in place of the configured `series_labels`.
+QUALITY: Final = ("metric", "segment", *SERIES)
+_CORRECTED: Final = (*QUALITY, "method")
+
+
+class QualityMetrics(MetricTable):
+    """The gauges of quality; features set those of corrected shares."""
+
+    # fmt: off
+    quality_share = Metric(Gauge, "quality_share", "ratio", QUALITY,
+        "Weighted share of passing verdicts in the last hour, or in the last day where that has few",
+        stability="stable")
+    quality_lower = Metric(Gauge, "quality_lower", "ratio", QUALITY,
+        "Lower limit of the 95 % interval of quality_share", stability="stable")
+    quality_upper = Metric(Gauge, "quality_upper", "ratio", QUALITY,
+        "Upper limit of the 95 % interval of quality_share", stability="stable")
+    quality_effective_n = Metric(Gauge, "quality_effective_n", "verdicts", QUALITY,
+        "Independent, equally weighted verdicts that would be as precise", stability="stable")
+    quality_judgements = Metric(Gauge, "quality_judgements", "verdicts", QUALITY,
+        "Passing and failing verdicts behind quality_share", stability="stable")
+    quality_window = Metric(Gauge, "quality_window_seconds", "seconds", QUALITY,
+        "Length of the window of quality_share")
+    quality_abstained_share = Metric(Gauge, "quality_abstained_share", "ratio", QUALITY,
+        "Weighted share of verdicts of that window that abstained", stability="stable")
+    quality_unscored_share = Metric(Gauge, "quality_unscored_share", "ratio", QUALITY,
+        "Weighted share of verdicts of that window without a score", stability="stable")
+    quality_baseline = Metric(Gauge, "quality_baseline", "ratio", QUALITY,
+        "Usual share of this hour of the week, from the last 28 days without incidents", stability="stable")
+    quality_drop = Metric(Gauge, "quality_drop", "boolean", QUALITY,
+        "1 from the detection of a drop below the usual share until its recovery", stability="stable")
+    quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", QUALITY,
+        "When the open drop began, in seconds since the epoch", stability="stable")
+    quality_corrected_share = Metric(Gauge, "quality_corrected_share", "ratio", _CORRECTED,
+        "Share of verdicts that should pass, corrected by labels with the method", stability="stable")
+    quality_corrected_lower = Metric(Gauge, "quality_corrected_lower", "ratio", _CORRECTED,
+        "Lower limit of the 95 % interval of quality_corrected_share", stability="stable")
+    quality_corrected_upper = Metric(Gauge, "quality_corrected_upper", "ratio", _CORRECTED,
+        "Upper limit of the 95 % interval of quality_corrected_share", stability="stable")
+    quality_corrected_window = Metric(Gauge, "quality_corrected_window_seconds", "seconds", _CORRECTED,
+        "Length of the time that quality_corrected_share is about")
+    quality_abstained_lower = Metric(Gauge, "quality_abstained_lower", "ratio", QUALITY,
+        "Lower limit of the 95 % interval of quality_abstained_share")
+    quality_unscored_lower = Metric(Gauge, "quality_unscored_lower", "ratio", QUALITY,
+        "Lower limit of the 95 % interval of quality_unscored_share")
+    quality_objective = Metric(Gauge, "quality_objective", "ratio", QUALITY,
+        "Share that should pass, from the file of objectives")
+    quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*QUALITY, "reference"),
+        "1 while the detector finds the share below its objective, or that of a new service below its environment's")
+    quality_incident = Metric(Gauge, "quality_incident_info", "boolean",
+        (*QUALITY, "since", "since_low", "since_high", "changed", "examples"),
+        "1 while a drop is open, with what is known of it")
+    quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
+        "1 while a service has no verdicts although 20 or more are usual by now")
+
+
+class MonitorParts(NamedTuple):
+    """What watches of features are made with.
+
+    Attributes:
+        settings: The configuration.
+        store: The first server, which has the sums.
+        metrics: The metrics of the process.
+        is_listed: Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.
+    """
+
+    settings: Settings
+    store: Store
+    metrics: Metrics
+    is_listed: Callable[[str], bool] = bool
 
 
 class Watch(ABC):
     """Runs when it is due, and shows gauges whose label sets come and go; a label set belongs to one watch.
+
+    The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``.
 
     Attributes:
         every_s: The interval.
     """
 
     every_s: float = 60.0
+    detail: str | None = None
+    origin: str | None = None
+    judges: Collection[str] = ()
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -51,6 +129,13 @@ class Watch(ABC):
         Raises:
             StoreError: Redis did not answer.
         """
+
+    def count(self, verdict: Verdict, at: float) -> Iterable[Increment]:  # noqa: ARG002 - for those that count
+        """Return the increments of a verdict of whichever version, whose entry is of that time.
+
+        Called under a lock in the thread that adds the verdict. After an exception the same entries are read again.
+        """
+        return ()
 
     def show(self, samples: Iterable[Sample]) -> None:
         """Set these gauges, and remove all label sets that were shown before and are not among them."""

@@ -11,6 +11,7 @@ import structlog
 from redis.client import Pipeline
 
 from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, place, read_series
 from worker.core.config.settings import Monitor
@@ -38,6 +39,7 @@ class SeriesPruning(Watch):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(store, clock)
+        self._keys = MonitorKeys(store.keys.prefix)
         self._max_values = settings.max_segment_values
         self._listed = listed
 
@@ -51,7 +53,7 @@ class SeriesPruning(Watch):
         full = [one for ids in by_segment.values() if len(ids) >= self._max_values for one in ids]
         silent = {*self._silent(known, now, COARSE_DAYS + 1), *self._silent(full, now, _SILENT_DAYS)}
         if silent:
-            keys = self._store.keys
+            keys = self._keys
             self._store.call(lambda client: client.hdel(keys.quality_series, *silent))
             self._store.call(lambda client: client.delete(*map(keys.quality_detector, silent)))
             remove_examples(self._store, (one for one in scan_examples(self._store) if one.series_id in silent))
@@ -65,7 +67,7 @@ class SeriesPruning(Watch):
             for series_id in some:
                 # Tomorrow as well: Redis dates verdicts by its own clock.
                 times = (now + ahead * DAY_S for ahead in range(1 - days, 2))
-                pipe.exists(*(place(self._store.keys, series_id, at).hour_key for at in times))
+                pipe.exists(*(place(self._keys, series_id, at).hour_key for at in times))
 
         ids, found = iter(series_ids), list[str]()
         while some := list(islice(ids, _AT_ONCE)):

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict, joined_parts
+from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.core.config.settings import MAX_VALUE_CHARS, tag_of
 from worker.core.storage.client import Store
-from worker.core.storage.keys import Keys
 
 T = TypeVar("T")
 FIVE_MINUTES_S: Final = 300
@@ -152,7 +152,7 @@ def utc_days(since: float, until: float) -> list[dt.date]:
     return [first + dt.timedelta(days) for days in range((last - first).days + 1)]
 
 
-def place(keys: Keys, series_id: str, at: float) -> Place:
+def place(keys: MonitorKeys, series_id: str, at: float) -> Place:
     """Name the buckets of a time, in seconds since the epoch."""
     time = dt.datetime.fromtimestamp(at, dt.UTC)
     day = keys.quality(series_id, time.date().isoformat())
@@ -173,9 +173,9 @@ def read_buckets(
     """
     length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (DAY_S, HOUR_S)
     begins = range(int(since // length) * length, math.ceil(until), length)
-    ids = iter(series_ids)
+    ids, keys = iter(series_ids), MonitorKeys(store.keys.prefix)
     while some := list(islice(ids, max(1, _KEYS_AT_ONCE // max(1, len(begins))))):
-        places = [place(store.keys, series_id, at) for series_id in some for at in begins]
+        places = [place(keys, series_id, at) for series_id in some for at in begins]
         hashes = iter(store.hashes([one.five_key if fine else one.hour_key for one in places]))
         for _ in some:
             yield [
@@ -240,5 +240,5 @@ def write_states(store: Store, states: Mapping[str, object]) -> None:
 
 def read_series(store: Store) -> dict[str, Series]:
     """Read all series by id."""
-    found = store.call(lambda client: client.hgetall(store.keys.quality_series))
+    found = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_series))
     return {raw.decode(): msgspec.json.decode(labels, type=Series) for raw, labels in found.items()}

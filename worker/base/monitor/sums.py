@@ -23,8 +23,9 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
-from worker.base.monitor.counts import Increment, MonitorParts, VerdictCounter, field_of
-from worker.base.monitor.gauges import Watch
+from worker.base.monitor.counts import Increment, field_of
+from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.gauges import MonitorParts, Watch
 from worker.base.monitor.pruning import SeriesPruning, segment_of
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
@@ -41,11 +42,12 @@ from worker.base.monitor.series import (
     series_of,
 )
 from worker.base.monitor.watch import QualityWatch
+from worker.base.scans import entry_position
 from worker.core.config.settings import Settings, tag_of
 from worker.core.export.consumer import ExportConsumer
-from worker.core.features import built, installed
+from worker.core.features import imported, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.core.storage.client import Store, StoreError, entry_position
+from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
@@ -81,8 +83,8 @@ class _Plan:
     """The keys and the plan of one call of script `add_quality`. Indices count from 1, as in Lua."""
 
     def __init__(self, keys: Keys, source: Source | None, last: str) -> None:
-        self._keys = keys
-        self.keys = [keys.verdicts if source is None else keys.quality_positions, keys.account_all, keys.groups]
+        self._keys = MonitorKeys(keys.prefix)
+        self.keys = [keys.verdicts if source is None else self._keys.quality_positions, keys.account_all, keys.groups]
         self._source = source
         self._ttls: list[int] = []
         self._places: list[tuple[int, str, int, str]] = []
@@ -163,16 +165,13 @@ class QualitySums(ExportConsumer):
         self._max_series = settings.monitor.max_series
         self._max_values = settings.monitor.max_segment_values
         parts = MonitorParts(settings, store, metrics, self._is_listed)
-        features = installed()
+        watches: list[Watch] = [imported(feature.watch)(parts) for feature in installed() if feature.watch]
         self._tasks: tuple[Watch, ...] = (
             QualityWatch(store, settings.monitor, metrics),
-            *(watch for made in built((one.watches for one in features), parts) for watch in made),
+            *watches,
             SeriesPruning(store, settings.monitor, self.relist),
         )
-        # Further counts that are added exactly once, whatever the origin of a verdict.
-        self._counters: tuple[VerdictCounter, ...] = tuple(
-            counter for made in built((one.counters for one in features), parts) for counter in made
-        )
+        self._counting = [watch for watch in watches if watch.detail or watch.origin or watch.judges]
         self._holder = secrets.token_hex(8)
         self.is_active = False
         # Outboxes of other shards are read by threads of their own.
@@ -259,11 +258,11 @@ class QualitySums(ExportConsumer):
                     else:
                         key = plan.cluster_key(series_id, at, cluster, period_s)
                         parts.append((*part, plan.place(series_id, at, "s"), key, cluster))
-            counters = self._counters if entry.kind == "j" else ()
-            plan.add(entry.entry_id, parts, (one for count in counters for one in count(entry.verdict, at)))
+            plan.add(entry.entry_id, parts, self._increments(entry.verdict, at) if entry.kind == "j" else ())
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series_id, series in added.items()}
-            self._store.call(lambda client: client.hset(self._store.keys.quality_series, mapping=labels))
+            series_key = MonitorKeys(self._store.keys.prefix).quality_series
+            self._store.call(lambda client: client.hset(series_key, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
         self._values.update(segment_of(one) for one in added.values() if one.segment)
@@ -298,6 +297,12 @@ class QualitySums(ExportConsumer):
         for series, series_id in all_series:
             if (passes := passed.get(series.metric)) is not None:
                 yield series, series_id, kind, int(passes)
+
+    def _increments(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        """Yield further counts, which are added exactly once, whatever the origin of a verdict."""
+        for watch in self._counting:
+            if watch.detail in verdict.details or watch.origin == verdict.origin or verdict.judge in watch.judges:
+                yield from watch.count(verdict, at)
 
     def _refusal(self, series: Series, added: Mapping[str, Series]) -> str | None:
         """Return why a new series is beyond a bound, else None; its value then counts for its segment."""
@@ -342,7 +347,8 @@ class ShardSums(ServiceThread):
         shard, keys = self._store.shard, self._store.keys
         if self._after is None:
             # Another worker may have moved it, or ended before the group followed.
-            stored = self._store.first.call(lambda client: client.hget(keys.quality_positions, str(shard)))
+            key = MonitorKeys(keys.prefix).quality_positions
+            stored = self._store.first.call(lambda client: client.hget(key, str(shard)))
             self._after = stored.decode() if stored else ""
             self._pass_group(self._after)
         begin, count = f"({self._after}" if self._after else "-", self._sums.read_count

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from judges.agreement.intervals import wilson
 from worker.base.monitor.detection import Detection, Detector
 from worker.base.monitor.failing import read_examples
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
     FIVE_MINUTES_S,
@@ -78,7 +78,7 @@ class QualityWatch(Watch):
         super().__init__(store, clock)
         self._detection = Detection(store, settings, clock)
         self._silence = Silence(store, clock)
-        self._metrics = metrics
+        self._metrics = metrics.of(QualityMetrics)
         self._days: dict[str, tuple[float, Window]] = {}
 
     def run(self, now: float) -> None:

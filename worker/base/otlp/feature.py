@@ -18,4 +18,6 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
     return receivers_of(settings, {OtlpExporter.kind: OtlpExporter})
 
 
-FEATURE: Final = Feature(name="otlp", exporters=_exporters)
+FEATURE: Final = Feature(
+    name="otlp", metrics="worker.base.delivery.receiver_delivery.DeliveryMetrics", exporters=_exporters
+)

@@ -7,8 +7,8 @@ from worker.core.features import Exporter, installed
 
 def enabled(settings: Settings) -> dict[str, Exporter]:
     """Return the exporters by name, which is also that of a consumer group of the outbox."""
-    prometheus = Exporter(PrometheusExporter.role, PrometheusExporter, keeps=PrometheusExporter.keeps)
-    found = {PrometheusExporter.exporter: prometheus}
+    keeps = "Prometheus keeps counts, and exemplars with trace ids"
+    found = {PrometheusExporter.exporter: Exporter(PrometheusExporter.role, PrometheusExporter, keeps=lambda _: keeps)}
     for feature in installed():
         if feature.exporters is not None:
             found |= feature.exporters(settings)

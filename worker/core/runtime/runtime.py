@@ -19,8 +19,9 @@ from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
+from worker.core.export.prometheus import CallMetrics
 from worker.core.export.registry import enabled
-from worker.core.features import installed
+from worker.core.features import collected, installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
@@ -28,7 +29,6 @@ from worker.core.runtime.shard import Shard, Shared
 from worker.core.storage.client import LayoutError, StoreError, make_stores
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
-from worker.core.telemetry.calls import CallMetrics
 from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.core.telemetry.http_server import HttpServer
 from worker.core.telemetry.metrics import Metrics
@@ -83,8 +83,6 @@ class Runtime:
             if feature.prepare is not None:
                 feature.prepare(settings, judges, self.metrics)
         self._graders = Graders(settings, judges)
-        for judge, judge_model in self._graders.outvoted:
-            self.metrics.panel_member.labels(judge, judge_model).set(1)
         models = self._build_models()
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
@@ -106,8 +104,8 @@ class Runtime:
             number: Shard(self._shared, self.stores[number], partial(send, number)) for number in settings.served
         }
         # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
-        factories = (feature.process_threads for feature in installed() if feature.process_threads is not None)
-        self._monitors = [thread for make in factories for thread in make(settings, self.metrics, self.stores)]
+        factories = (feature.process_threads for feature in installed())
+        self._monitors = collected(factories, settings, self.metrics, self.stores)
         for thread, store in zip(self._monitors, self.stores, strict=False):
             # Without the first shard nothing can be added, and another one that is away holds up nothing.
             is_first = store is store.first

@@ -12,7 +12,7 @@ from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Exporter, Parts, ShardParts, built, installed
+from worker.core.features import Exporter, Parts, ShardParts, built, collected, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.judging.consumer import JudgingConsumer, Serves, Sweeper
@@ -116,12 +116,7 @@ class Shard:
             backpressure=self._backpressure,
             heartbeat=heartbeat,
             gauges=shared.gauges,
-            chores=[
-                chore
-                for feature in installed()
-                if feature.chores is not None
-                for chore in feature.chores(settings, metrics, store)
-            ],
+            chores=collected((feature.chores for feature in installed()), settings, metrics, store),
         )
         selectors = built((feature.select for feature in installed()), Parts(settings, metrics, ledger, sampler))
         planner = Planner(settings, store.keys, sampler, selectors)
@@ -137,8 +132,7 @@ class Shard:
             pressure=self._backpressure,
             judging=self.judging,
         )
-        factories = (feature.threads for feature in installed() if feature.threads is not None)
-        made = [thread for threads in factories for thread in threads(parts)]
+        made = collected((feature.threads for feature in installed()), parts)
         self._ingest: list[ServiceThread] = []
         if shared.has("ingest"):
             ingest = IngestConsumer(

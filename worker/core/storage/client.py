@@ -8,14 +8,10 @@ again.
 All scripts can be repeated: what took effect once does not take effect twice.
 """
 
-import heapq
-import itertools
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
 import redis
@@ -25,6 +21,7 @@ from redis.exceptions import ConnectionError as LostConnectionError
 
 from tracejudge.delivery.transport import make_pool
 from tracejudge.redis_url import mask_url
+from worker.core.features import installed
 from worker.core.storage.keys import Keys
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
@@ -37,8 +34,6 @@ _SOCKET_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
 _SCAN_COUNT: Final = 1_000
-_FIRST_CHUNK_COUNT: Final = 16
-_MERGED_COUNT: Final = 500
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
 _REFUSED: Final = "REFUSED "
 _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
@@ -107,16 +102,17 @@ def connect(url: str) -> "redis.Redis":
 
 @cache
 def script_sources() -> dict[str, str]:
-    """Read the scripts of `scripts/*.lua` by name.
+    """Read the scripts of the core and of all features, `scripts/*.lua`, by name.
 
     A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
-    `-- @include FILE …` puts the shared text of other files before it, each once. Redis gets one text per script,
-    because scripts cannot call each other.
+    `-- @include FILE …` puts the shared text of other files, in any of the folders, before it, each once. Redis gets
+    one text per script, because scripts cannot call each other.
     """
-    folder = files("worker.core.storage").joinpath("scripts")
+    packages = ("worker.core.storage", *(feature.scripts for feature in installed() if feature.scripts))
     parsed = {
         path.name.removesuffix(".lua"): _SECTION.split(path.read_text(encoding="utf-8"))
-        for path in folder.iterdir()
+        for package in packages
+        for path in files(package).joinpath("scripts").iterdir()
         if path.name.endswith(".lua")
     }
 
@@ -402,78 +398,6 @@ def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, 
     ``least`` and ``most``.
     """
     return max(least, min(2 * count, most_bytes * read // max(1, size), most))
-
-
-def scan_stream(
-    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
-) -> Iterator[list[Entry]]:
-    """Yield the entries of a range in chunks of bounded size; the newest entry of now ends it unless one is given.
-
-    Args:
-        first: Id of the oldest entry, or the milliseconds of its time.
-        last: Id of the newest entry, or the milliseconds of its time.
-        most: Entries of the largest chunk.
-    """
-    if last == "+":
-        newest = store.call(lambda client: client.xrevrange(stream, count=1))
-        if not newest:
-            return
-        last = newest[0][0].decode()
-    count = _FIRST_CHUNK_COUNT
-    while True:
-        entries: list[Entry] = store.call(
-            methodcaller("xrevrange", stream, last, first, count)
-            if newest_first
-            else methodcaller("xrange", stream, first, last, count)
-        )
-        if entries:
-            yield entries
-        if len(entries) < count:
-            return
-        after = f"({entries[-1][0].decode()}"
-        first, last = (first, after) if newest_first else (after, last)
-        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
-        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
-
-
-def scan_shards(
-    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
-) -> Iterator[list[Entry]]:
-    """Yield the entries of a range of all shards in the order of their times, as ``scan_stream`` does of one.
-
-    Entries of two shards may have the same id.
-    """
-    scans = [scan_stream(one, stream, first, last, newest_first=newest_first, most=most) for one in store.answering]
-    if len(scans) == 1:
-        yield from scans[0]
-        return
-    each = [(entry for chunk in chunks for entry in chunk) for chunks in scans]
-    entries = heapq.merge(*each, key=lambda entry: entry_position(entry[0]), reverse=newest_first)
-    while chunk := list(itertools.islice(entries, _MERGED_COUNT)):
-        yield chunk
-
-
-def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
-    """Read hashes of counts, each summed over all shards."""
-    wanted = list(names)
-    totals: list[Counter[str]] = [Counter() for _ in wanted]
-    for one in store.answering:
-        for total, fields in zip(totals, one.hashes(wanted), strict=True):
-            total.update({name.decode(): int(count) for name, count in fields.items()})
-    return totals
-
-
-def entry_position(entry_id: bytes | str) -> tuple[int, int]:
-    """Return the milliseconds and the number of an entry's id, by which entries are in order."""
-    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
-    ms, _, number = text.partition("-")
-    return int(ms), int(number)
-
-
-def groups_of(store: Store, stream: str) -> dict[str, int]:
-    """Return the consumer groups of a stream with the number of their pending entries; none without the stream."""
-    found = store.call(lambda client: client.xinfo_groups(stream) if client.exists(stream) else [])
-    return {group["name"].decode(): int(group["pending"]) for group in found}
 
 
 def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:

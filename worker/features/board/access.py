@@ -7,6 +7,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from prometheus_client import Counter, Gauge
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from worker.core.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import Credential
-from worker.core.telemetry.metrics import BOARD_PAGES, BoardMetrics
+from worker.core.telemetry.metrics import Metric, ProcessMetrics
 
 _MAX_NAME_CHARS: Final = 100
 _REALM: Final = "TraceJudge board"
@@ -28,6 +29,18 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+BOARD_PAGES: Final = ("overview", "verdicts", "funnel", "labels", "other")
+
+
+class BoardMetrics(ProcessMetrics):
+    """The metrics of one board process."""
+
+    # fmt: off
+    requests = Metric(Counter, "board_requests_total", "requests", ("page", "status"),
+        f"Requests of the board by page ({', '.join(BOARD_PAGES)}) and HTTP status")
+    indexed = Metric(Gauge, "board_indexed_verdicts", "verdicts", (), "Verdicts of the outbox that the board can show")
 
 
 class _Refused(NamedTuple):

@@ -13,8 +13,7 @@ from worker.core.storage.client import make_stores
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer
-from worker.core.telemetry.metrics import BoardMetrics
-from worker.features.board.access import Access
+from worker.features.board.access import Access, BoardMetrics
 from worker.features.board.index import VerdictIndex
 from worker.features.board.overview import OverviewThread
 from worker.features.board.pages import Board

@@ -14,9 +14,10 @@ import structlog
 from judges.core.prompt import neutralise
 from judges.core.verdict import Score, Verdict
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
+from worker.base.scans import scan_stream
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.sampling import position
-from worker.core.storage.client import Entry, Store, StoreError, scan_stream
+from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.board")

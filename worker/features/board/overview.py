@@ -11,7 +11,8 @@ from worker.base.accounting.accounting import Account, read_account, summed
 from worker.base.monitor.detection import read_incidents
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute
-from worker.core.storage.client import Store, groups_of
+from worker.base.scans import groups_of
+from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.service import ServiceThread
 from worker.features.board.index import VerdictIndex

@@ -28,8 +28,7 @@ from worker.core.config.redaction import UserKeys, hashed_user
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError
-from worker.core.telemetry.metrics import BoardMetrics
-from worker.features.board.access import Access, Guard, form_token, is_form_token
+from worker.features.board.access import Access, BoardMetrics, Guard, form_token, is_form_token
 from worker.features.board.index import (
     NEWEST_FIRST,
     VerdictIndex,

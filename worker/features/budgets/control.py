@@ -13,13 +13,15 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 import msgspec
+from prometheus_client import Counter, Gauge
 
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
 from worker.core.config.rule_checks import models_of_judge
-from worker.core.config.settings import NANO, Budget, Rule, Settings
+from worker.core.config.settings import NANO, Budget, Rule
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, MetricTable
+from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.rates import Rates, read_segments
 
 BIN_S: Final = 300
@@ -70,7 +72,8 @@ class BudgetState(NamedTuple):
 def read_states(store: Store, names: Iterable[str]) -> tuple[dict[str, BudgetState], float]:
     """Read what budgets have spent in the current periods, and the time in seconds since the epoch."""
     known = list(names)
-    *states, stamp = store.run("budget_state", [key for name in known for key in store.keys.budget(name)], ())
+    keys_of = BudgetKeys(store.keys.prefix).budget
+    *states, stamp = store.run("budget_state", [key for name in known for key in keys_of(name)], ())
     found = {name: BudgetState(*(int(value or 0) for value in raw)) for name, raw in zip(known, states, strict=True)}
     return found, int(stamp) / 1000
 
@@ -237,7 +240,7 @@ def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
 
 def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[float]]]:
     """Read the demand that a budget had the day before and has had this day, by unit and priority."""
-    prefix = store.keys.budget(name)[2]
+    prefix = BudgetKeys(store.keys.prefix).budget(name)[2]
     stored = store.hashes(f"{prefix}:{one}" for one in (day - 1, day))
     found: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
     for number, fields in enumerate(stored):
@@ -247,16 +250,31 @@ def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[f
     return found
 
 
+class BudgetMetrics(MetricTable):
+    """The metrics of budgets."""
+
+    # fmt: off
+    budget_spent = Metric(Gauge, "budget_spent_usd", "USD", ("budget",),
+        "Cost of judge calls in the current day, or hour for a budget by the hour alone", stability="stable")
+    budget_limit = Metric(Gauge, "budget_limit_usd", "USD", ("budget",),
+        "Limit of that day or hour", stability="stable")
+    budget_spent_ratio = Metric(Gauge, "budget_spent_ratio", "ratio", ("budget", "limit"),
+        "Share of each limit of a budget, in USD or tokens, that is spent in the current day or hour")
+    budget_factor = Metric(Gauge, "budget_rate_factor", "ratio", ("budget",),
+        "Factor by which the budget reduces the rates of rules, the smallest of all priorities", stability="stable")
+    budget_refused = Metric(Counter, "budget_refused_total", "calls", ("budget",),
+        "Judge calls that an exhausted budget refused")
+
+
 class BudgetController(Watch):
     """Writes the factors of all rates to Redis, once a minute; ingest reads them there."""
 
-    def __init__(
-        self, settings: Settings, store: Store, metrics: Metrics, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(store, clock)
-        self._settings = settings
-        self._gauges = metrics.budget_spent, metrics.budget_limit, metrics.budget_factor
-        self._ratio = metrics.budget_spent_ratio
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(parts.store, clock)
+        self._settings = parts.settings
+        own = parts.metrics.of(BudgetMetrics)
+        self._gauges = own.budget_spent, own.budget_limit, own.budget_factor
+        self._ratio = own.budget_spent_ratio
 
     def run(self, now: float) -> None:  # noqa: ARG002 - budgets end by the clock of Redis
         """Adjust the rates; without Redis they stay as they are for an hour."""
@@ -307,7 +325,7 @@ class BudgetController(Watch):
 
     def _forecasts(self, name: str, day: int, demand: Mapping[str, Demand], state: BudgetState) -> Forecasts:
         """Read the forecasts, and add yesterday to them once."""
-        key = self._store.keys.budget_forecast(name)
+        key = BudgetKeys(self._store.keys.prefix).budget_forecast(name)
         stored = self._store.call(lambda client: client.get(key))
         former = msgspec.msgpack.decode(stored, type=Forecasts) if stored else Forecasts()
         # A day that the budget has not seen from its begin is no model of a day.

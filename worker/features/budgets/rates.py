@@ -15,6 +15,7 @@ from msgspec import Struct
 from worker.core.features import Parts, Selector
 from worker.core.selection.sampling import Sampler
 from worker.core.storage.client import Store, StoreError
+from worker.features.budgets.feature import BudgetKeys
 
 log = structlog.get_logger("tracejudge.sampling")
 _ingest_log = structlog.get_logger("tracejudge.ingest")
@@ -36,7 +37,8 @@ class Rates(Struct, frozen=True, omit_defaults=True):
 
     def write(self, store: Store) -> None:
         """Write them to Redis, where they expire if no monitor renews them."""
-        store.call(lambda client: client.set(store.keys.rates, msgspec.json.encode(self), ex=_RATES_TTL_S))
+        key = BudgetKeys(store.keys.prefix).rates
+        store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=_RATES_TTL_S))
 
 
 class RateFactors:
@@ -44,6 +46,7 @@ class RateFactors:
 
     def __init__(self, store: Store, sampler: Sampler, clock: Callable[[], float] = time.time) -> None:
         self._store = store
+        self._keys = BudgetKeys(store.keys.prefix)
         self._sampler = sampler
         self._clock = clock
         self._next = 0.0
@@ -61,7 +64,7 @@ class RateFactors:
             return
         self._next = now + _EVERY_S
         if counts := self._sampler.take_counts():
-            key, frequent = self._store.keys.segments(int(now // HOUR_S)), counts.most_common(_MAX_SEGMENTS)
+            key, frequent = self._keys.segments(int(now // HOUR_S)), counts.most_common(_MAX_SEGMENTS)
             self._store.pipeline(
                 lambda pipe: [
                     *(pipe.hincrby(key, segment_field(*name), amount) for name, amount in frequent),
@@ -69,11 +72,11 @@ class RateFactors:
                 ]
             )
         self._first.exchange(int(now // HOUR_S))
-        stored = self._store.call(lambda client: client.get(self._store.keys.rates))
+        stored = self._store.call(lambda client: client.get(self._keys.rates))
         try:
             rates = msgspec.json.decode(stored or b"{}", type=Rates)
         except msgspec.DecodeError:
-            log.warning("factors of rates are unreadable", key=self._store.keys.rates)
+            log.warning("factors of rates are unreadable", key=self._keys.rates)
             return
         if rates != self._rates:
             self._rates = rates
@@ -109,6 +112,7 @@ class _FirstTraces:
 
     def __init__(self, store: Store, sampler: Sampler) -> None:
         self._store = store
+        self._keys = BudgetKeys(store.keys.prefix)
         self._sampler = sampler
         self._known: frozenset[str] | None = None
         self._hour = 0
@@ -117,7 +121,7 @@ class _FirstTraces:
 
     def exchange(self, hour: int) -> None:
         """Add our counts to those of all workers."""
-        seen, key = self._store.keys.seen, self._store.keys.first(hour)
+        seen, key = self._keys.seen, self._keys.first(hour)
         if self._known is None:
             # A worker that starts must not take every value for a new one.
             stored = self._store.call(lambda client: client.hgetall(seen))
@@ -148,7 +152,7 @@ def read_segments(store: Store, now_s: float, hours: int) -> dict[str, Counter[s
     """Read how many traces each segment had in the current hour and those before it, by rule."""
     first = int(now_s // HOUR_S) - hours + 1
     found: dict[str, Counter[str]] = {}
-    keys = [store.keys.segments(hour) for hour in range(first, first + hours)]
+    keys = map(BudgetKeys(store.keys.prefix).segments, range(first, first + hours))
     for fields in store.hashes(keys):
         for field, amount in fields.items():
             rule, segment = msgspec.msgpack.decode(field, type=tuple[str, str])

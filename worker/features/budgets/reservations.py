@@ -33,6 +33,7 @@ from worker.core.queue.batch import Evaluation
 from worker.core.selection.sampling import Sampler, is_always
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.features.budgets.control import NOT_REDUCED
+from worker.features.budgets.feature import BudgetKeys
 
 log = structlog.get_logger("tracejudge.budgets")
 _MAX_GROUP: Final = 128
@@ -113,7 +114,7 @@ class Budgets:
     ) -> None:
         """Keep the budgets; ``refused`` is called with the name of a budget that refuses a call."""
         self._settings = settings
-        self._store = store
+        self._keys_of = BudgetKeys(store.keys.prefix).budget
         self._sampler = sampler
         self._refused = refused
         self._concerned: dict[tuple[str, str, tuple[str, ...]], tuple[_Concern, ...]] = {}
@@ -199,7 +200,7 @@ class Budgets:
         await self._scripts.aclose()
 
     def _keys(self, concerned: Sequence[_Concern]) -> list[str]:
-        return [key for one in concerned for key in self._store.keys.budget(one.name)]
+        return [key for one in concerned for key in self._keys_of(one.name)]
 
 
 class _PaidModel:

@@ -13,19 +13,19 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 from msgspec import structs
+from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, EvaluationFactory, Sampler
 from worker.core.selection.stream_entry import TraceEntry
-from worker.core.storage.client import Store
 from worker.core.telemetry.heartbeat import live_circuits
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.canary.canary_file import Canary
 from worker.features.canary.drift import (
     CLOSES_AT,
@@ -36,6 +36,7 @@ from worker.features.canary.drift import (
     agreement,
     shift,
 )
+from worker.features.canary.feature import CanaryKeys
 
 log = structlog.get_logger("tracejudge.monitor")
 _DAYS: Final = "canary"
@@ -59,6 +60,23 @@ class Series(NamedTuple):
     judge_model: str
 
 
+class CanaryMetrics(MetricTable):
+    """The gauges of the canary."""
+
+    # fmt: off
+    judge_canary_agreement = Metric(Gauge, "judge_canary_agreement", "ratio", Series._fields,
+        "Mean share of the last day's verdicts on each canary trace that agree with its labels", stability="stable")
+    judge_canary_lower = Metric(Gauge, "judge_canary_agreement_lower", "ratio", Series._fields,
+        "Lower limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_upper = Metric(Gauge, "judge_canary_agreement_upper", "ratio", Series._fields,
+        "Upper limit of the 95 % interval of judge_canary_agreement, by the number of traces")
+    judge_canary_drift = Metric(Gauge, "judge_canary_drift", "boolean", Series._fields,
+        "1 while a judge agrees with the canary's labels surely less than it did in the week before")
+    judge_canary_drift_info = Metric(Gauge, "judge_canary_drift_info", "boolean",
+        (*Series._fields, "since", "examples"),
+        "1 while a judge drifts: when that was found, and the names of up to three canary traces that fell most")
+
+
 class _Drift(msgspec.Struct, array_like=True):
     """An open drift: when it was found, in seconds since the epoch, and the names of some traces that fell."""
 
@@ -76,37 +94,16 @@ def graders_of(settings: Settings, canary: Canary) -> list[tuple[str, Grader]]:
     return list(models.values())
 
 
-class CanaryCounter:
-    """Makes the counts of a verdict on the canary."""
-
-    def __init__(self, canary: Canary) -> None:
-        self._canary = canary
-
-    def __call__(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Yield the increments, by day and by hour; the time is that of the judging, else that of the entry."""
-        if verdict.origin != "canary" or (agrees := self._canary.agrees(verdict)) is None:
-            return
-        began = verdict.trace_ended_at or at
-        series = Series(verdict.judge, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
-        labels = (*series, verdict.trace_id, str(int(agrees)))
-        yield Increment(_DAYS, began, labels)
-        yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
-
-
 class CanaryWatch(Watch):
     """Has the canary judged when it is due, and shows the agreement of each judge and model."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        metrics: Metrics,
-        canary: Canary,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(store, clock)
-        self._settings = settings
-        self._canary = canary
+    origin = "canary"
+
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(parts.store, clock)
+        settings = self._settings = parts.settings
+        canary = self._canary = Canary.of(settings)
+        self._key = CanaryKeys(parts.store.keys.prefix).canary
         self._judged_every_s = settings.monitor.canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = graders_of(settings, canary)
@@ -114,9 +111,10 @@ class CanaryWatch(Watch):
         self._sampler = Sampler(settings, graders)
         self._graders = graders
         self._factory = EvaluationFactory(graders)
-        agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
-        self._of_series = (*agreed, metrics.judge_canary_drift)
-        self._info = metrics.judge_canary_drift_info
+        own = parts.metrics.of(CanaryMetrics)
+        agreed = own.judge_canary_agreement, own.judge_canary_lower, own.judge_canary_upper
+        self._of_series = (*agreed, own.judge_canary_drift)
+        self._info = own.judge_canary_drift_info
 
     def run(self, now: float) -> None:  # noqa: ARG002 - evaluations are due by the clock of Redis
         """Choose the evaluations that are due, and compute the gauges."""
@@ -125,9 +123,19 @@ class CanaryWatch(Watch):
             self.choose(now_ms)
             self._show_agreement(now_ms / 1000)
 
+    def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        """Yield the increments, by day and by hour; the time is that of the judging, else that of the entry."""
+        if (agrees := self._canary.agrees(verdict)) is None:
+            return
+        began = verdict.trace_ended_at or at
+        series = Series(verdict.judge, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
+        labels = (*series, verdict.trace_id, str(int(agrees)))
+        yield Increment(_DAYS, began, labels)
+        yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
+
     def choose(self, now_ms: int) -> int:
         """Choose the evaluations of one judging if it is due; return how many were chosen."""
-        key, every_ms = self._store.keys.canary, int(self._judged_every_s * 1000)
+        key, every_ms = self._key, int(self._judged_every_s * 1000)
         stored = self._store.call(lambda client: client.hget(key, "due"))
         due_ms = int(stored or 0)
         # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
@@ -175,7 +183,7 @@ class CanaryWatch(Watch):
             for judge, grader in self._asked
         }
         day, recent = self._hours(now)
-        stored = self._store.call(lambda client: client.hgetall(self._store.keys.canary))
+        stored = self._store.call(lambda client: client.hgetall(self._key))
         drifts = {
             Series(*name.decode().split("\n")): msgspec.json.decode(value, type=_Drift)
             for name, value in stored.items()
@@ -183,7 +191,7 @@ class CanaryWatch(Watch):
         }
         # Of a judge that no rule names any more, or of an earlier version.
         if stale := [one for one, drift in drifts.items() if now - drift.since > 2 * _LONGEST_DRIFT_S]:
-            self._store.call(lambda client: client.hdel(self._store.keys.canary, *map("\n".join, stale)))
+            self._store.call(lambda client: client.hdel(self._key, *map("\n".join, stale)))
         # Most often one reading serves all: only a series in drift has a reference of its own.
         references: dict[int, Mapping[Series, OfTraces]] = {}
         samples: list[Sample] = []
@@ -204,7 +212,7 @@ class CanaryWatch(Watch):
 
     def _decide(self, series: Series, found: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
         """Return the open drift of a series, and store it when it begins or ends."""
-        key, field = self._store.keys.canary, "\n".join(series)
+        key, field = self._key, "\n".join(series)
         if drift is None:
             if found is None or found.probability > OPENS_AT:
                 return None
@@ -238,7 +246,7 @@ class CanaryWatch(Watch):
 
 
 def _by_series(counts: Iterable[tuple[tuple[str, ...], int]]) -> Mapping[Series, OfTraces]:
-    """Add counts up by series and trace; their labels are those of `CanaryCounter`."""
+    """Add counts up by series and trace; their labels are those of `CanaryWatch.count`."""
     found: dict[Series, dict[str, Verdicts]] = defaultdict(dict)
     for (*series, trace, agrees), count in counts:
         of_series = found[Series(*series)]

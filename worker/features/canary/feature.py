@@ -1,15 +1,21 @@
 """Canary: the same traces are judged each day, so that a judge model that drifts is noticed."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from worker.core.features import Feature
+from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+
+
+class CanaryKeys(KeySpace):
+    canary = Key(
+        "canary",
+        "Hash of the canary: ``due``, the time of its next judging in milliseconds; the begin of open drifts. No TTL.",
+    )
 
 
 def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "Faults[Settings]":
@@ -18,18 +24,11 @@ def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "F
     return with_canary(settings, given, names)
 
 
-def _counters(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.canary.canary import CanaryCounter
-    from worker.features.canary.canary_file import Canary
-
-    return (CanaryCounter(Canary.of(parts.settings)),)
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.canary.canary import CanaryWatch
-    from worker.features.canary.canary_file import Canary
-
-    return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
-
-
-FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)
+FEATURE: Final = Feature(
+    name="canary",
+    keys=CanaryKeys,
+    scripts=__package__,
+    metrics="worker.features.canary.canary.CanaryMetrics",
+    complete=_complete,
+    watch="worker.features.canary.canary.CanaryWatch",
+)

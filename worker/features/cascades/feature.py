@@ -1,24 +1,13 @@
 """Cascades: a second judge model for verdicts that the first model is unsure of."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature, Follower, Parts
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
+from worker.core.storage.keys import Key, KeySpace
 
 
-def _counters(_: "MonitorParts") -> Sequence[Any]:
-    from worker.features.cascades.shares import count_cascades
-
-    return (count_cascades,)
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.cascades.shares import CascadeWatch
-
-    return (CascadeWatch(parts.store, parts.settings, parts.metrics),)
+class CascadeKeys(KeySpace):
+    cascades = Key("cascades", "Hash of cascade, judge and version to the factor of its second judgings; TTL of a day.")
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
@@ -29,4 +18,10 @@ def _after_verdict(parts: Parts) -> Follower | None:
     return Cascades(parts.settings, parts.ledger.store.first, parts.sampler)
 
 
-FEATURE: Final = Feature(name="cascades", counters=_counters, watches=_watches, after_verdict=_after_verdict)
+FEATURE: Final = Feature(
+    name="cascades",
+    keys=CascadeKeys,
+    metrics="worker.features.cascades.shares.CascadeMetrics",
+    watch="worker.features.cascades.shares.CascadeWatch",
+    after_verdict=_after_verdict,
+)

@@ -17,17 +17,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from prometheus_client import Gauge
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
-from worker.base.monitor.counts import Increment, read_counts
-from worker.base.monitor.gauges import Sample, Watch
-from worker.base.monitor.second_verdicts import step_of
+from worker.base.monitor.counts import Increment, read_counts, step_of
+from worker.base.monitor.gauges import QUALITY, MonitorParts, QualityMetrics, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
-from worker.core.config.settings import NANO, Cascade, Settings
+from worker.core.config.settings import NANO, Cascade
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, MetricTable
+from worker.features.cascades.feature import CascadeKeys
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
@@ -174,50 +175,8 @@ def budget_rate(usd_per_day: float, usd_per_hour_of_all: float) -> float:
 
 def read_factors(store: Store) -> dict[str, float]:
     """Read the factors of all cascades by ``factor_field``, and rates by ``rate_field``."""
-    found = store.call(lambda client: client.hgetall(store.keys.cascades))
+    found = store.call(lambda client: client.hgetall(CascadeKeys(store.keys.prefix).cascades))
     return {field.decode(): float(factor) for field, factor in found.items()}
-
-
-def count_cascades(verdict: Verdict, at: float) -> Iterator[Increment]:
-    """Count a first or second verdict of a cascade; both belong to the hour of the first one."""
-    step = step_of(verdict)
-    if step is None:
-        return
-    if step.first:
-        if verdict.cost_usd is not None:
-            of_judge = (str(int(step.ended_at // HOUR_S)), step.name, verdict.judge)
-            for name, amount in (("number", 1), ("usd", round(verdict.cost_usd * NANO))):
-                yield Increment(_COST_KIND, step.ended_at, (*of_judge, name), amount, _KEEP_DAYS)
-        at, given = step.ended_at, step.probability
-        sums = {metric: _of_second(verdict, step, metric, g) for metric, g in given.items()}
-    else:
-        at = verdict.started_at + verdict.duration_s
-        given = verdict.probabilities
-        w = verdict.weight
-        sums = {
-            metric: CascadeSums(
-                first=1,
-                weight=w,
-                expected=w * g,
-                spread=w * (w - 1),
-                expected_spread=w * (w - 1) * g,
-                chosen=float(step.is_chosen),
-                chosen_weight=w / step.rate if step.is_chosen else 0.0,
-            )
-            for metric, g in given.items()
-        }
-        if given:
-            uncertain = uncertainty(given)
-            of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
-            in_bin = (*of_cascade, str(min(_BINS - 1, int(2 * _BINS * uncertain))))
-            for name, amount in (("number", 1), ("sum", round(uncertain * _UNIT))):
-                yield Increment(_UNCERTAINTY_KIND, at, (*in_bin, name), amount, _KEEP_DAYS)
-    hour, environment = str(int(at // HOUR_S)), verdict.environment or ""
-    for metric, of_metric in sums.items():
-        for name, amount in of_metric._asdict().items():
-            labels = (hour, verdict.service, environment, verdict.judge, step.version, step.name, metric, name)
-            if whole := round(amount * (1 if name in _COUNTS else _UNIT)):
-                yield Increment(_KIND, at, labels, whole, _KEEP_DAYS)
 
 
 def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> CascadeSums:
@@ -237,22 +196,32 @@ def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> Ca
     )
 
 
+class CascadeMetrics(MetricTable):
+    """The gauges of cascades."""
+
+    # fmt: off
+    cascade_first_share = Metric(Gauge, "cascade_first_share", "ratio", QUALITY,
+        "Weighted mean probability of passing by the first model of a cascade in the last day, not corrected")
+    cascade_second = Metric(Gauge, "cascade_second_verdicts", "verdicts", (*QUALITY, "state"),
+        "Second judgings chosen in the last day: scored, which correct the share; no_score; waiting")
+
+
 class CascadeWatch(Watch):
     """Computes the gauges of cascades over the last 24 hours, and the factors of their second judgings."""
 
-    def __init__(
-        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
-    ) -> None:
-        super().__init__(store, clock)
-        self._cascades = settings.cascades
-        self._fixed = {name: one.rate for name, one in settings.cascades.items() if one.rate is not None}
-        self._metrics = metrics
+    detail = "cascade"
+
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(parts.store, clock)
+        self._cascades = parts.settings.cascades
+        self._fixed = {name: one.rate for name, one in self._cascades.items() if one.rate is not None}
+        self._metrics, self._quality = parts.metrics.of(CascadeMetrics), parts.metrics.of(QualityMetrics)
 
     def run(self, now: float) -> None:
         """Compute gauges and factors."""
         if not self._cascades:
             return
-        metrics, samples = self._metrics, list[Sample]()
+        metrics, quality, samples = self._metrics, self._quality, list[Sample]()
         for (service, environment, judge, version, name, metric), sums in read_sums(self._store, now).items():
             if name not in self._cascades or sums.weight <= 0:
                 continue
@@ -263,13 +232,54 @@ class CascadeWatch(Watch):
             if (share := estimate(sums)) is not None:
                 of_share = (*labels, "cascade")
                 samples += [
-                    (metrics.quality_corrected_share, of_share, share.value),
-                    (metrics.quality_corrected_lower, of_share, share.low),
-                    (metrics.quality_corrected_upper, of_share, share.high),
-                    (metrics.quality_corrected_window, of_share, _HOURS * HOUR_S),
+                    (quality.quality_corrected_share, of_share, share.value),
+                    (quality.quality_corrected_lower, of_share, share.low),
+                    (quality.quality_corrected_upper, of_share, share.high),
+                    (quality.quality_corrected_window, of_share, _HOURS * HOUR_S),
                 ]
         self.show(samples)
         self._fit(now)
+
+    def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        """Count a first or second verdict of a cascade; both belong to the hour of the first one."""
+        step = step_of(verdict)
+        if step is None:
+            return
+        if step.first:
+            if verdict.cost_usd is not None:
+                of_judge = (str(int(step.ended_at // HOUR_S)), step.name, verdict.judge)
+                for name, amount in (("number", 1), ("usd", round(verdict.cost_usd * NANO))):
+                    yield Increment(_COST_KIND, step.ended_at, (*of_judge, name), amount, _KEEP_DAYS)
+            at, given = step.ended_at, step.probability
+            sums = {metric: _of_second(verdict, step, metric, g) for metric, g in given.items()}
+        else:
+            at = verdict.started_at + verdict.duration_s
+            given = verdict.probabilities
+            w = verdict.weight
+            sums = {
+                metric: CascadeSums(
+                    first=1,
+                    weight=w,
+                    expected=w * g,
+                    spread=w * (w - 1),
+                    expected_spread=w * (w - 1) * g,
+                    chosen=float(step.is_chosen),
+                    chosen_weight=w / step.rate if step.is_chosen else 0.0,
+                )
+                for metric, g in given.items()
+            }
+            if given:
+                uncertain = uncertainty(given)
+                of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
+                in_bin = (*of_cascade, str(min(_BINS - 1, int(2 * _BINS * uncertain))))
+                for name, amount in (("number", 1), ("sum", round(uncertain * _UNIT))):
+                    yield Increment(_UNCERTAINTY_KIND, at, (*in_bin, name), amount, _KEEP_DAYS)
+        hour, environment = str(int(at // HOUR_S)), verdict.environment or ""
+        for metric, of_metric in sums.items():
+            for name, amount in of_metric._asdict().items():
+                labels = (hour, verdict.service, environment, verdict.judge, step.version, step.name, metric, name)
+                if whole := round(amount * (1 if name in _COUNTS else _UNIT)):
+                    yield Increment(_KIND, at, labels, whole, _KEEP_DAYS)
 
     def _fit(self, now: float) -> None:
         bins: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: {"number": 0, "sum": 0})
@@ -292,7 +302,7 @@ class CascadeWatch(Watch):
             for (name, judge, version), spread in spreads.items()
             if (rate := rates.get(name)) is not None and sum(number for _, number in spread) >= _ENOUGH_VERDICTS
         }
-        key = self._store.keys.cascades
+        key = CascadeKeys(self._store.keys.prefix).cascades
         if factors:
             self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, _FACTORS_TTL_S)])
 

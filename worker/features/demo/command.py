@@ -26,9 +26,10 @@ import tracejudge
 from worker.base.accounting.accounting import Account, read_account
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
+from worker.base.scans import scan_shards
 from worker.core.config.settings import Board, Has, Rule, Settings, Where
 from worker.core.export.registry import enabled
-from worker.core.storage.client import Store, scan_shards
+from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
 from worker.core.telemetry.backlog import measure

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 import structlog
 from msgspec import Struct
+from prometheus_client import Counter, Gauge
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -27,7 +28,7 @@ from worker.core.config.serving import LEAST_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import shown_id, shown_names
 from worker.core.telemetry.http_server import Credential
-from worker.core.telemetry.metrics import GatewayMetrics
+from worker.core.telemetry.metrics import Metric, ProcessMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
 _BODY_S: Final = 30.0
@@ -41,6 +42,39 @@ _TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 _RPC_INTERNAL: Final = 13
 _VARINT_BASE: Final = 128
+
+
+GATEWAY_REJECTED: Final = (
+    "content_type", "encoding", "malformed", "too_large", "unauthorized", "rate", "full", "unavailable", "slow",
+)  # fmt: skip
+"""Why the gateway refuses a whole request."""
+GATEWAY_DROPPED: Final = (
+    "no_service", "no_ids", "invalid", "trace_too_large", "expired", "redaction", "unreadable", "no_model_call",
+)  # fmt: skip
+"""Why an item of an accepted request reaches no published trace."""
+
+
+class GatewayMetrics(ProcessMetrics):
+    """The metrics of one gateway process."""
+
+    # fmt: off
+    requests = Metric(Counter, "gateway_requests_total", "requests", ("path", "status"),
+        "Requests of the gateway by path and HTTP status; paths that do not exist are `other`")
+    rejected = Metric(Counter, "gateway_rejected_total", "requests", ("reason",),
+        f"Requests refused as a whole, by reason: {', '.join(GATEWAY_REJECTED)}", values=GATEWAY_REJECTED)
+    items = Metric(Counter, "gateway_items_total", "items", ("kind",),
+        "Accepted items by kind: span, log, json", values=("span", "log", "json"))
+    dropped = Metric(Counter, "gateway_dropped_total", "items", ("reason",),
+        f"Items of accepted requests that reach no published trace, by reason: {', '.join(GATEWAY_DROPPED)}",
+        values=GATEWAY_DROPPED)
+    left_out = Metric(Counter, "gateway_fields_left_out_total", "fields", ("field",),
+        "Fields of traces that could not be used and were left out")
+    published = Metric(Counter, "gateway_published_total", "entries", (),
+        "Traces and feedback that this process wrote into the stream")
+    gathered_bytes = Metric(Gauge, "gateway_gathered_bytes", "bytes", (),
+        "Bytes of spans in Redis that wait for the rest of their trace")
+    body_bytes = Metric(Gauge, "gateway_body_bytes", "bytes", (), "Bytes of request bodies in memory")
+    connections = Metric(Gauge, "gateway_connections", "connections", (), "Open connections of the intake")
 
 
 class RefusedError(Exception):

@@ -20,12 +20,12 @@ from starlette.routing import Route
 
 from tracejudge.delivery.buffer import Entry
 from worker.core.storage.client import StoreError, StoreFullError
-from worker.core.telemetry.metrics import GatewayMetrics
 from worker.features.gateway.admission import (
     Access,
     Bodies,
     Client,
     Form,
+    GatewayMetrics,
     Losses,
     RefusedError,
     form_of,

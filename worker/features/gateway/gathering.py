@@ -25,6 +25,7 @@ from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import where
 from worker.core.telemetry.service import ServiceThread
 from worker.features.gateway.admission import Loss, Losses, RefusedError, full
+from worker.features.gateway.feature import GatewayKeys
 from worker.features.gateway.intake import Encoder
 from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.features.gateway.publishing import away
@@ -67,6 +68,8 @@ class Gatherer:
 
     def __init__(self, store: Store, settings: Gateway) -> None:
         self.store = store
+        keys = GatewayKeys(store.keys.prefix)
+        self._keys, self._key_of = (keys.gather, keys.gather_due), keys.gathered
         self._waits_ms = (
             round(settings.gather_s * 1000),
             round(min(settings.gather_max_s, _ROOTLESS * settings.gather_s) * 1000),
@@ -83,14 +86,13 @@ class Gatherer:
             RefusedError: There is no room for all.
             StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
         """
-        keys = self.store.keys
         groups = [one for one in request.traces.items() if trace_ids is None or one[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
             some = groups[start : start + _MAX_TRACES]
             arguments: list[Any] = [*self._waits_ms, *self._bounds]
             for trace_id, group in some:
                 arguments += (trace_id, int(group.has_root), _part_encoder.encode(list(group.parts.values())))
-            key_names = (keys.gather, keys.gather_due, *(keys.gathered(trace_id) for trace_id, _ in some))
+            key_names = (*self._keys, *(self._key_of(trace_id) for trace_id, _ in some))
             found = self.store.run("gather_add", key_names, arguments)
             if found is None:
                 raise full("too many spans wait for the rest of their traces; send these again later")
@@ -99,9 +101,8 @@ class Gatherer:
 
     def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
-        keys = self.store.keys
         bounds = _LEASE_MS, min(most, _TAKEN_TRACES), _TAKEN_BYTES
-        found = self.store.run("gather_take", (keys.gather, keys.gather_due), bounds)
+        found = self.store.run("gather_take", self._keys, bounds)
         taken = []
         for trace_id, flat in found:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -112,9 +113,8 @@ class Gatherer:
 
     def finish(self, taken: Iterable[Taken]) -> None:
         """Remove what was published."""
-        keys = self.store.keys
         arguments = [value for one in taken for value in (one.trace_id, one.number)]
-        self.held_bytes = self.store.run("gather_done", (keys.gather, keys.gather_due), arguments)
+        self.held_bytes = self.store.run("gather_done", self._keys, arguments)
 
 
 class Gatherers:

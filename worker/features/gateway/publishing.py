@@ -24,9 +24,8 @@ from tracejudge.sharding import shard_of
 from worker.core.config.settings import MIB, Settings
 from worker.core.storage.client import Store, StoreError, StoreFullError
 from worker.core.telemetry.backlog import Caps, measure
-from worker.core.telemetry.metrics import GatewayMetrics
 from worker.core.telemetry.service import ServiceThread
-from worker.features.gateway.admission import RefusedError, full
+from worker.features.gateway.admission import GatewayMetrics, RefusedError, full
 
 log = structlog.get_logger("tracejudge.gateway")
 

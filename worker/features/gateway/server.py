@@ -24,9 +24,8 @@ from worker.core.storage.client import make_stores
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer
-from worker.core.telemetry.metrics import GatewayMetrics
 from worker.core.telemetry.service import ServiceThread
-from worker.features.gateway.admission import Access, Bodies, Losses
+from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Losses
 from worker.features.gateway.app import Gateway
 from worker.features.gateway.gathering import Gatherers, Joiner
 from worker.features.gateway.intake import Encoder, sdk_settings

@@ -17,8 +17,10 @@ from redis.exceptions import WatchError
 
 from judges.agreement.intervals import Interval, wilson
 from judges.core.verdict import Verdict
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Drawn, Label, attach, label_id, scan
 from worker.core.storage.client import Store
+from worker.features.labels.feature import LabelKeys
 
 Said = Literal["pass", "fail", "cannot_tell"]
 LOCK_MS: Final = 600_000
@@ -102,7 +104,7 @@ class Tally(NamedTuple):
 
 def lock(store: Store, label: str, annotator: str) -> bool:
     """Reserve a question for an annotator for ten minutes; False if another one has it."""
-    key = store.keys.label_lock(label)
+    key = LabelKeys(store.keys.prefix).label_lock(label)
     if store.call(lambda client: client.set(key, annotator, nx=True, px=LOCK_MS)):
         return True
     return bool(store.call(lambda client: client.get(key)) == annotator.encode())
@@ -115,7 +117,8 @@ def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
     nothing.
     """
     label = _write(store, answer)
-    store.call(lambda client: client.delete(store.keys.label_lock(answer.label_id)))
+    key = LabelKeys(store.keys.prefix).label_lock(answer.label_id)
+    store.call(lambda client: client.delete(key))
     if label is not None:
         attach(store, [verdict])
     return label
@@ -131,7 +134,8 @@ def mark_drawn(store: Store, answers: Iterable[Answer], probability: float) -> N
 
 
 def _write(store: Store, answer: Answer) -> Label | None:
-    name, keys = answer.label_id, store.keys
+    name, keys = answer.label_id, LookupKeys(store.keys.prefix)
+    annotators = LabelKeys(store.keys.prefix).annotators
 
     def write(client: "redis.Redis") -> Label | None:
         with client.pipeline() as pipe:
@@ -141,7 +145,7 @@ def _write(store: Store, answer: Answer) -> Label | None:
                 others = [one for one in of_label(store, name) if one.annotator != answer.annotator]
                 label = majority([*others, answer])
                 pipe.multi()
-                pipe.hset(keys.annotators, answer.annotator, answer.answered_at)
+                pipe.hset(annotators, answer.annotator, answer.answered_at)
                 pipe.hset(keys.answers, f"{name}:{answer.annotator}", msgspec.json.encode(answer))
                 if label is None:
                     pipe.hdel(keys.labels, name)
@@ -181,18 +185,19 @@ def majority(answers: Iterable[Answer]) -> Label | None:
 def read_answers(store: Store) -> dict[str, list[Answer]]:
     """Read all answers by label id."""
     found: dict[str, list[Answer]] = {}
-    for name, raw in scan(store, store.keys.answers):
+    for name, raw in scan(store, LookupKeys(store.keys.prefix).answers):
         found.setdefault(name.partition(":")[0], []).append(msgspec.json.decode(raw, type=Answer))
     return found
 
 
 def of_label(store: Store, name: str) -> list[Answer]:
     """Read the answers on one question."""
-    annotators = sorted(store.call(lambda client: client.hgetall(store.keys.annotators)))
+    annotators = sorted(store.call(lambda client: client.hgetall(LabelKeys(store.keys.prefix).annotators)))
     if not annotators:
         return []
     fields = [f"{name}:{annotator.decode()}" for annotator in annotators]
-    found = store.call(lambda client: client.hmget(store.keys.answers, fields))
+    key = LookupKeys(store.keys.prefix).answers
+    found = store.call(lambda client: client.hmget(key, fields))
     return [msgspec.json.decode(raw, type=Answer) for raw in found if raw is not None]
 
 

@@ -17,7 +17,7 @@ from judges.core.decision import Calibration as FittedMap
 from judges.core.verdict import Verdict
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict
 from worker.base.monitor.corrected import Agreement, Confusion, Origin, agreement
-from worker.base.monitor.second_verdicts import step_of
+from worker.base.monitor.counts import step_of
 from worker.core.queue.batch import CascadeStep
 
 _DIGITS: Final = 6

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, OutboxMatcher, read_labels
 from worker.base.monitor.corrected import (
     Confusion,
@@ -23,7 +24,7 @@ from worker.base.monitor.corrected import (
     from_golden,
     method_of,
 )
-from worker.base.monitor.gauges import Sample, Watch
+from worker.base.monitor.gauges import MonitorParts, QualityMetrics, Sample, Watch
 from worker.base.monitor.series import (
     COARSE_DAYS,
     DAY_S,
@@ -43,7 +44,6 @@ from worker.base.monitor.shares import (
     weight_class,
 )
 from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.labels")
 _SHOW_EVERY_S: Final = 300.0
@@ -236,15 +236,16 @@ def confusion(pairs: Sequence[Pair]) -> Confusion:
 class CorrectionWatch(Watch):
     """Matches labels with verdicts once a minute, and computes the gauges of corrected shares every five minutes."""
 
-    def __init__(self, store: Store, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(store, clock)
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(parts.store, clock)
+        own = parts.metrics.of(QualityMetrics)
         self._gauges = (
-            metrics.quality_corrected_share,
-            metrics.quality_corrected_lower,
-            metrics.quality_corrected_upper,
-            metrics.quality_corrected_window,
+            own.quality_corrected_share,
+            own.quality_corrected_lower,
+            own.quality_corrected_upper,
+            own.quality_corrected_window,
         )
-        self._matcher = OutboxMatcher(store)
+        self._matcher = OutboxMatcher(parts.store)
         self._next_round = 0.0
         self._index = LabelIndex((), 0.0)
         self._left: list[Series] = []
@@ -253,7 +254,7 @@ class CorrectionWatch(Watch):
 
     def run(self, now: float) -> bool:
         """Match what has come, and compute a part of the gauges if their time has come."""
-        has_labels = self._store.call(lambda client: client.hlen(self._store.keys.labels)) > 0
+        has_labels = self._store.call(lambda client: client.hlen(LookupKeys(self._store.keys.prefix).labels)) > 0
         may_be_more = has_labels and all(self._matcher.step() for _ in range(_STEPS_AT_ONCE))
         attached = self._matcher.attached
         for reason, count in (("too large", attached.too_large), ("too many", attached.too_many)):

@@ -4,9 +4,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.features import Feature, Parts, Selector, ShardParts
+from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
+
+
+class FeedbackKeys(KeySpace):
+    feedback_taken = Key(
+        "feedback:taken",
+        "Sorted set of late feedback that another shard handed over, so that each is taken once; TTL of a day.",
+    )
 
 
 def _select(parts: Parts) -> Selector | None:
@@ -30,4 +38,4 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="late_feedback", select=_select, threads=_threads)
+FEATURE: Final = Feature(name="late_feedback", keys=FeedbackKeys, scripts=__package__, select=_select, threads=_threads)

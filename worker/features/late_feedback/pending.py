@@ -19,6 +19,7 @@ from tracejudge import LateFeedback
 from worker.core.features import Selector
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import Store, StoreError, redis_now_ms
+from worker.features.late_feedback.feature import FeedbackKeys
 
 MAX_PENDING: Final = 10_000
 # This many members start a pass early, so that new feedback still has room.
@@ -133,7 +134,8 @@ class PendingFeedback:
             raise StoreError(f"shard {other.shard} does not answer")
         passed = msgspec.json.encode(msgspec.structs.replace(member.item, asked=asked))
         name = f"{asked[0]}:{member.item.entry_id}"
-        other.run("take_feedback", (other.keys.feedback, other.keys.feedback_taken), (passed, name, _TAKEN_TTL_S))
+        keys = self._keys.feedback, FeedbackKeys(self._keys.prefix).feedback_taken
+        other.run("take_feedback", keys, (passed, name, _TAKEN_TTL_S))
         self._store.call(lambda client: client.zrem(self._keys.feedback, member.raw))
         return True
 

@@ -7,11 +7,15 @@ from worker.core.features import Assessor, Feature, Parts
 
 def _assess(parts: Parts) -> Assessor | None:
     # A panel of an earlier configuration is handed back, as is every judge that this worker does not have.
-    if not parts.sampler.graders.panels:
+    graders = parts.sampler.graders
+    if not graders.panels:
         return None
-    from worker.features.panels.panels import Panels
+    from worker.features.panels.panels import PanelMetrics, Panels
 
-    return Panels(parts.ledger, parts.settings, parts.sampler.graders.panels)
+    if parts.metrics is not None:
+        for labels in graders.outvoted:
+            parts.metrics.of(PanelMetrics).panel_member.labels(*labels).set(1)
+    return Panels(parts.ledger, parts.settings, graders.panels)
 
 
-FEATURE: Final = Feature(name="panels", assess=_assess)
+FEATURE: Final = Feature(name="panels", metrics="worker.features.panels.panels.PanelMetrics", assess=_assess)

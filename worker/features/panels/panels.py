@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
 import structlog
+from prometheus_client import Gauge
 
 from judges.core.combine import JOINT, PARTS, combine, join
 from judges.core.judge import Judge
@@ -21,6 +22,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.batch import Batch, Evaluation
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import StoreError
+from worker.core.telemetry.metrics import Metric, MetricTable
 
 log = structlog.get_logger("tracejudge.judging")
 _MIN_WAIT_S: Final = 1.0
@@ -29,6 +31,14 @@ _MAX_WAIT_S: Final = 30.0
 _WAIT_SHARE: Final = 0.25
 # The reason of a member that neither ended nor was given up.
 _UNKNOWN: Final[Reason] = "timeout"
+
+
+class PanelMetrics(MetricTable):
+    """The gauges of panels."""
+
+    # fmt: off
+    panel_member = Metric(Gauge, "panel_member", "boolean", ("judge", "judge_model"),
+        "1 where rules use a judge model's verdicts only as a member of a panel")
 
 
 class PanelVotes(NamedTuple):

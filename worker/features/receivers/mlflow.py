@@ -30,6 +30,7 @@ from worker.base.delivery.settings import HttpReceiver, MlflowSettings
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.feature import ReceiverKeys
 
 _TRACES: Final = "/api/3.0/mlflow/traces"
 _ID: Final = "tracejudge.id"
@@ -82,7 +83,7 @@ class _Sent:
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
-        self._key = partial(store.keys.receiver_sent, name)
+        self._key = partial(ReceiverKeys(store.keys.prefix).receiver_sent, name)
 
     def state(self, about: str) -> str | None:
         """Return whether an assessment was begun or done; None where it was neither. It is begun afterwards."""

@@ -1,24 +1,8 @@
 """Repeats: a share of traces is judged twice, and failures of safety judges are judged by a second model."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature, Follower, Parts
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
-
-
-def _counters(_: "MonitorParts") -> Sequence[Any]:
-    from worker.features.repeats.flips import count_repeats
-
-    return (count_repeats,)
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.repeats.flips import RepeatsWatch
-
-    return (RepeatsWatch(parts.store, parts.metrics),)
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
@@ -29,4 +13,9 @@ def _after_verdict(parts: Parts) -> Follower | None:
     return Repeats(parts.settings, parts.sampler)
 
 
-FEATURE: Final = Feature(name="repeats", counters=_counters, watches=_watches, after_verdict=_after_verdict)
+FEATURE: Final = Feature(
+    name="repeats",
+    metrics="worker.features.repeats.flips.RepeatMetrics",
+    watch="worker.features.repeats.flips.RepeatsWatch",
+    after_verdict=_after_verdict,
+)

@@ -25,9 +25,10 @@ from worker.base.monitor.series import (
     read_series,
     utc_days,
 )
+from worker.base.scans import entry_position, scan_shards, summed_counts
 from worker.core.config.settings import tag_of
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import Entry, Store, entry_position, scan_shards, summed_counts
+from worker.core.storage.client import Entry, Store
 from worker.features.labels.correction import corrections
 from worker.features.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, read_archive
 from worker.features.report.figures import (

@@ -24,19 +24,13 @@ from judges.core.verdict import Verdict
 from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
+from worker.base.scans import entry_position, summed_counts
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Cascade, Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Sampler, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import (
-    CHUNK_BYTES,
-    Entry,
-    Store,
-    entry_position,
-    next_count,
-    summed_counts,
-)
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.features.budgets.reservations import most_tokens
 from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
 

@@ -1,25 +1,20 @@
 """Safety: alerts on single failing verdicts of safety judges."""
 
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from worker.core.features import Feature
-
-if TYPE_CHECKING:
-    from worker.base.monitor.counts import MonitorParts
+from worker.core.storage.keys import KeySpace
 
 
-def _counters(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.safety.watch import count_safety
-
-    return (partial(count_safety, parts.settings.monitor.safety, parts.is_listed),)
-
-
-def _watches(parts: "MonitorParts") -> Sequence[Any]:
-    from worker.features.safety.watch import SafetyWatch
-
-    return (SafetyWatch(parts.store, parts.settings, parts.metrics),)
+class SafetyKeys(KeySpace):
+    def quality_safety(self, series: str) -> str:
+        """String, the state of the safety pages of one series; TTL of 90 days."""
+        return f"{self.prefix}:quality:{series}:safety"
 
 
-FEATURE: Final = Feature(name="safety", counters=_counters, watches=_watches)
+FEATURE: Final = Feature(
+    name="safety",
+    keys=SafetyKeys,
+    metrics="worker.features.safety.watch.SafetyMetrics",
+    watch="worker.features.safety.watch.SafetyWatch",
+)

@@ -8,19 +8,19 @@ the last one stopped.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, Literal
 
 import msgspec
 import structlog
+from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from judges.registry import configured
-from worker.base.monitor.counts import GRACE_S, Increment, counted_until, read_counts
+from worker.base.monitor.counts import GRACE_S, Increment, counted_until, failures_of, first_of, read_counts, step_of
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
-from worker.base.monitor.gauges import Sample, Watch
-from worker.base.monitor.second_verdicts import failures_of, first_of, step_of
+from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
     FINE_DAYS,
@@ -35,9 +35,8 @@ from worker.base.monitor.series import (
     write_states,
 )
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Settings
-from worker.core.storage.client import Store
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
+from worker.features.safety.feature import SafetyKeys
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -57,31 +56,14 @@ _WORDS: Final = ("failed", "confirmed", "cleared")
 _OF_CASCADE: Final = "cascade"
 
 
-def count_safety(
-    judges: Sequence[str], is_listed: Callable[[str], bool], verdict: Verdict, at: float
-) -> Iterator[Increment]:
-    """Count a failure of live traffic, and its second judging.
+class SafetyMetrics(MetricTable):
+    """The gauges of safety incidents."""
 
-    Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
-
-    Args:
-        judges: The safety judges.
-        is_listed: Whether a series, by its id, is kept; others are not counted.
-        verdict: The verdict.
-        at: Seconds since the epoch.
-    """
-    if verdict.judge not in judges:
-        return
-    first, step = first_of(verdict), step_of(verdict)
-    words: Iterable[tuple[Series, str]] = failures_of(verdict, ())
-    if step is not None and step.first:
-        rated = {score.metric for score in verdict.scores if score.passed is not None}
-        words = ((series, _OF_CASCADE) for series in series_of(verdict, ()) if series.metric in rated)
-    elif verdict.weight <= 0 if first is None else at - first.ended_at > _LATE_S:
-        return
-    for series, word in words:
-        if is_listed(series.id):
-            yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word))
+    # fmt: off
+    safety_incident = Metric(Gauge, "safety_incident", "boolean", ("metric", *SERIES),
+        "1 while a safety judge has more failures than its own errors explain")
+    safety_incident_info = Metric(Gauge, "safety_incident_info", "boolean", ("metric", *SERIES, "since", "examples"),
+        "1 for an open safety incident, with its begin and the ids of up to three failing traces")
 
 
 Change = Literal["page", "recovery"]
@@ -143,11 +125,11 @@ class Watched(msgspec.Struct, array_like=True):
 class SafetyWatch(Watch):
     """Steps the sums of all safety series, and shows the open incidents."""
 
-    def __init__(
-        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
-    ) -> None:
-        super().__init__(store, clock)
-        self._judges = settings.monitor.safety
+    def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(parts.store, clock)
+        settings = parts.settings
+        self.judges = settings.monitor.safety
+        self._is_listed = parts.is_listed
         self._error = settings.monitor.judge_error
         graders = Graders(settings, configured(settings.judges))
         # The panel of these judge models decides, as their verdicts alone do not.
@@ -172,17 +154,17 @@ class SafetyWatch(Watch):
             if judge not in graders.code
             for name in graders.models_of(rule, judge)
         }
-        self._metrics = metrics
+        self._metrics = parts.metrics.of(SafetyMetrics)
 
     def run(self, now: float) -> None:
         """Count all complete buckets, and show the gauges."""
-        if not self._judges:
+        if not self.judges:
             return
         known = read_series(self._store)
         series = {
             name: one
             for name, one in known.items()
-            if one.judge in self._judges and not one.segment and (one.judge, one.judge_model) not in self._unwatched
+            if one.judge in self.judges and not one.segment and (one.judge, one.judge_model) not in self._unwatched
         }
         watched = self._step(series, now) if series else {}
         examples = read_examples(self._store, _KIND)
@@ -195,8 +177,25 @@ class SafetyWatch(Watch):
                 samples.append((self._metrics.safety_incident_info, (*labels, *further), 1.0))
         self.show(samples)
 
+    def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+        """Yield the increment of a failure of live traffic, and of its second judging.
+
+        Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
+        """
+        first, step = first_of(verdict), step_of(verdict)
+        words: Iterable[tuple[Series, str]] = failures_of(verdict, ())
+        if step is not None and step.first:
+            rated = {score.metric for score in verdict.scores if score.passed is not None}
+            words = ((series, _OF_CASCADE) for series in series_of(verdict, ()) if series.metric in rated)
+        elif verdict.weight <= 0 if first is None else at - first.ended_at > _LATE_S:
+            return
+        for series, word in words:
+            if self._is_listed(series.id):
+                yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word))
+
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
-        names = {series_id: self._store.keys.quality_safety(series_id) for series_id in series}
+        key_of = SafetyKeys(self._store.keys.prefix).quality_safety
+        names = {series_id: key_of(series_id) for series_id in series}
         watched = read_states(self._store, names, Watched)
         until = min(now - GRACE_S, counted_until(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 from msgspec import Struct
+from prometheus_client import Counter as CounterMetric
 
 from judges.core.judge import Judge
 from judges.core.sessions import in_order, join, part, session_id_of
@@ -36,10 +37,10 @@ from worker.core.selection.sampling import (
 )
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
-from worker.core.storage.keys import Keys
 from worker.core.telemetry.backlog import Backpressure
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 from worker.core.telemetry.service import ServiceThread
+from worker.features.sessions.feature import SessionKeys
 
 log = structlog.get_logger("tracejudge.ingest")
 _LOOK_EVERY_S: Final = 1.0
@@ -103,7 +104,7 @@ _decode: Final = msgspec.json.Decoder(GatheredTrace).decode
 
 
 def gather(
-    writer: BatchWriter, keys: Keys, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
+    writer: BatchWriter, keys: SessionKeys, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
 ) -> dict[str, object]:
     """Add a trace of a conversation to a script's plan, and return its part of the plan.
 
@@ -152,7 +153,7 @@ class SessionGathering(Selector):
     """Gathers the traces of conversations."""
 
     def __init__(self, parts: Parts) -> None:
-        self._settings, self._keys = parts.settings, parts.ledger.store.keys
+        self._settings, self._keys = parts.settings, SessionKeys(parts.ledger.store.keys.prefix)
 
     def limits(self) -> Mapping[str, object]:
         """Return the limits of conversations."""
@@ -218,6 +219,7 @@ class SessionSelector:
         """
         keys = self._store.keys
         writer = BatchWriter.choosing(self._settings, keys, keys.sessions_due, keys.sessions)
+        key_of = SessionKeys(keys.prefix).session
         sessions = []
         for session_id, stored in due:
             groups = self._groups(stored) if stored.has_grown else []
@@ -232,7 +234,7 @@ class SessionSelector:
             wait_s = self._settings.session_idle if waits else self._settings.session_keep
             sessions.append(
                 {
-                    "key": writer.key(keys.session(session_id)),
+                    "key": writer.key(key_of(session_id)),
                     "member": session_id,
                     "count": stored.total,
                     "generation": stored.generation,
@@ -278,6 +280,19 @@ class SessionSelector:
         return groups
 
 
+OUTCOMES: Final = ("judged", "updated", "dropped", "expired")
+"""Judged for the first time, judged again, dropped without a judging, expired in Redis."""
+
+
+class SessionMetrics(MetricTable):
+    """The metrics of conversations."""
+
+    # fmt: off
+    sessions = Metric(CounterMetric, "sessions_total", "conversations", ("outcome",),
+        f"Conversations whose gathering ended, by outcome: {', '.join(OUTCOMES)}",
+        values=OUTCOMES)
+
+
 class SessionPasses(ServiceThread):
     """Looks for conversations that are due; of several workers one does at a time."""
 
@@ -320,7 +335,7 @@ class SessionPasses(ServiceThread):
             if answer.made:
                 self._pressure.set_waiting(answer.waiting)
             for outcome, amount in answer.ended.items():
-                self._metrics.sessions.labels(outcome).inc(amount)
+                self._metrics.of(SessionMetrics).sessions.labels(outcome).inc(amount)
             for judge_model, amount in answer.shed.items():
                 self._metrics.shed.labels(judge_model).inc(amount)
             self._notifier.batches_made(answer.made)
@@ -353,11 +368,12 @@ class SessionPasses(ServiceThread):
 
     def _read(self, ids: Sequence[str]) -> Iterator[list[DueSession]]:
         """Read conversations, in parts for one script call each."""
+        key_of = SessionKeys(self._store.keys.prefix).session
         part: list[DueSession] = []
         size = 0
         for first in range(0, len(ids), _READ_AT_ONCE):
             some = ids[first : first + _READ_AT_ONCE]
-            found = map(decode_session, self._store.hashes(map(self._store.keys.session, some)))
+            found = map(decode_session, self._store.hashes(map(key_of, some)))
             for one in map(DueSession, some, found):
                 if part and size + one.stored.bytes > _PART_BYTES:
                     yield part

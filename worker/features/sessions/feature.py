@@ -4,9 +4,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.features import Feature, Parts, Selector, ShardParts
+from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
+
+
+class SessionKeys(KeySpace):
+    def session(self, session: str) -> str:
+        """Hash of one conversation with its traces, see scripts/sessions.lua; TTL of the ledger."""
+        return f"{self.prefix}:session:{session}"
 
 
 def _select(parts: Parts) -> Selector:
@@ -28,4 +35,11 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="sessions", select=_select, threads=_threads)
+FEATURE: Final = Feature(
+    name="sessions",
+    keys=SessionKeys,
+    scripts=__package__,
+    metrics="worker.features.sessions.conversations.SessionMetrics",
+    select=_select,
+    threads=_threads,
+)

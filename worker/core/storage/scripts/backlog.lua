@@ -21,7 +21,7 @@
 -- ARGV[4] maximum age of the mean entry size in ms
 -- ARGV[5] '1' for a worker, which counts new cut-offs in its metrics: each is reported to one worker once (`told`)
 -- ARGV[6] cap of the outbox in bytes · ARGV[7..] groups of the outbox
--- Returns a JSON object, see worker/telemetry/backlog.py.
+-- Returns a JSON object, see worker/core/telemetry/backlog.py.
 -- The first command needs no memory, so the script also runs on a full Redis.
 local refused = guard({
   {KEYS[1], 'stream', 'XTRIM', 'XLEN', 'XRANGE', 'XPENDING', 'XINFO STREAM', 'XINFO GROUPS', 'MEMORY USAGE'},

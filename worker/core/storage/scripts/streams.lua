@@ -259,22 +259,3 @@ local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])
 if pending.err or #pending > 0 then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
 return 1
-
--- @script take_feedback
--- Takes late feedback that another shard hands over because its stream does not hold the trace, once.
---
--- KEYS[1] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest, else ARGV[3]
--- KEYS[2] feedback:taken   sorted set, name of what was taken -> when, in ms; TTL ARGV[3] in seconds
--- ARGV[1] the feedback · ARGV[2] its name: the shard where it arrived, and its entry there · ARGV[3] a TTL
--- Returns 1 if it was taken now.
-local refused = guard({{KEYS[1], 'zset', 'ZADD', 'TTL', 'EXPIRE'}, {KEYS[2], 'zset', 'ZADD', 'EXPIRE', 'ZRANGEBYSCORE', 'ZREM'}})
-if refused then return refused end
-local now = now_ms()
--- The TTL is that of the whole set, which ends only where no feedback comes.
-local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[3] * 1000, 'LIMIT', 0, 100)
-if #old > 0 then redis.call('ZREM', KEYS[2], unpack(old)) end
-if redis.call('ZADD', KEYS[2], 'NX', now, ARGV[2]) == 0 then return 0 end
-redis.call('EXPIRE', KEYS[2], ARGV[3])
-redis.call('ZADD', KEYS[1], now, ARGV[1])
-if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
-return 1

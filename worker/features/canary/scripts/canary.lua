@@ -4,7 +4,7 @@
 -- only while the time of this one is that of the plan: a repeated call, or another worker, changes nothing.
 --
 -- KEYS[1] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
--- KEYS[8] canary   hash: due (ms) and the open drifts, see worker/monitor/canary.py; no TTL
+-- KEYS[8] canary   hash: due (ms) and the open drifts, see worker/features/canary/canary.py; no TTL
 -- KEYS[9..] batch:<id> · ready:<judge model>, named by their index in the plan
 -- ARGV[1] the plan, as msgpack · ARGV[2..] payloads of traces, named by their index in the plan
 -- Returns the number of evaluations chosen, -1 where it took no effect.

@@ -22,7 +22,7 @@
 -- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua; with plan.shard:
 -- KEYS[1] quality:positions   hash, shard -> the last entry of its outbox that is in the sums; no TTL
 -- KEYS[4..] hashes of sums, clusters and counts, named by their index in the plan
--- ARGV[1] the plan, as msgpack, see worker/export/sums.py: group, last (of the entries), max_clusters, ttls {key, s},
+-- ARGV[1] the plan, as msgpack, see worker/base/monitor/sums.py: group, last (of the entries), max_clusters, ttls {key, s},
 --         shard and after, the position that the entries follow, both '' for entries of this Redis,
 --         places {hour's key, its field, five minutes' key, its field},
 --         entries {id, {{place, w, y or -1 without a pass or fail}, ...}, {{key, field, amount}, ...}}; a judgement of a

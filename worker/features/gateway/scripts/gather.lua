@@ -7,7 +7,7 @@
 -- gather:<trace id>    hash, TTL renewed with each part; its fields:
 --     first, bytes, count    time of the first part in ms, bytes and number of all parts
 --     root                   there once the root span has arrived
---     1, 2, 3 …              the parts, as worker/gateway/gathering.py encodes them
+--     1, 2, 3 …              the parts, as worker/features/gateway/gathering.py encodes them
 
 local function number_of(key, field)
   return tonumber(redis.call('HGET', key, field) or 0) or 0

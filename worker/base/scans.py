@@ -1,0 +1,85 @@
+"""Reads over whole streams and over all Redis servers, in chunks of bounded size."""
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from operator import methodcaller
+from typing import Final
+
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
+
+_FIRST_CHUNK_COUNT: Final = 16
+_MERGED_COUNT: Final = 500
+
+
+def scan_stream(
+    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
+) -> Iterator[list[Entry]]:
+    """Yield the entries of a range in chunks of bounded size; the newest entry of now ends it unless one is given.
+
+    Args:
+        first: Id of the oldest entry, or the milliseconds of its time.
+        last: Id of the newest entry, or the milliseconds of its time.
+        most: Entries of the largest chunk.
+    """
+    if last == "+":
+        newest = store.call(lambda client: client.xrevrange(stream, count=1))
+        if not newest:
+            return
+        last = newest[0][0].decode()
+    count = _FIRST_CHUNK_COUNT
+    while True:
+        entries: list[Entry] = store.call(
+            methodcaller("xrevrange", stream, last, first, count)
+            if newest_first
+            else methodcaller("xrange", stream, first, last, count)
+        )
+        if entries:
+            yield entries
+        if len(entries) < count:
+            return
+        after = f"({entries[-1][0].decode()}"
+        first, last = (first, after) if newest_first else (after, last)
+        size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+        count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
+
+
+def scan_shards(
+    store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
+) -> Iterator[list[Entry]]:
+    """Yield the entries of a range of all shards in the order of their times, as ``scan_stream`` does of one.
+
+    Entries of two shards may have the same id.
+    """
+    scans = [scan_stream(one, stream, first, last, newest_first=newest_first, most=most) for one in store.answering]
+    if len(scans) == 1:
+        yield from scans[0]
+        return
+    each = [(entry for chunk in chunks for entry in chunk) for chunks in scans]
+    entries = heapq.merge(*each, key=lambda entry: entry_position(entry[0]), reverse=newest_first)
+    while chunk := list(itertools.islice(entries, _MERGED_COUNT)):
+        yield chunk
+
+
+def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
+    """Read hashes of counts, each summed over all shards."""
+    wanted = list(names)
+    totals: list[Counter[str]] = [Counter() for _ in wanted]
+    for one in store.answering:
+        for total, fields in zip(totals, one.hashes(wanted), strict=True):
+            total.update({name.decode(): int(count) for name, count in fields.items()})
+    return totals
+
+
+def entry_position(entry_id: bytes | str) -> tuple[int, int]:
+    """Return the milliseconds and the number of an entry's id, by which entries are in order."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
+
+
+def groups_of(store: Store, stream: str) -> dict[str, int]:
+    """Return the consumer groups of a stream with the number of their pending entries; none without the stream."""
+    found = store.call(lambda client: client.xinfo_groups(stream) if client.exists(stream) else [])
+    return {group["name"].decode(): int(group["pending"]) for group in found}
