@@ -7,6 +7,8 @@ import pytest
 from support.cli_parts import SAMPLES, Run, check_help, words
 
 from worker import cli
+from worker.core.features import installed
+from worker.installed import MODULES
 
 CONTRACT_VERBS = {
     "report",
@@ -55,6 +57,7 @@ def test_each_verb_of_a_feature_says_what_it_takes(run: Run, verb: tuple[str, ..
 
 
 def test_the_verbs_are_those_of_the_contract(run: Run) -> None:
+    assert len(installed()) == len(MODULES)
     assert set(cli.verbs()) == CONTRACT_VERBS
     listed = run("--help").out.split("Commands:\n")[1]
     assert [line.split()[0] for line in listed.splitlines()] == sorted(cli.verbs())

@@ -1,0 +1,94 @@
+"""Remove features from a copy of the repository, and run the tests of core and base there: they pass.
+
+``python -m tests.plug`` removes all features at once, and then one after the other; ``python -m tests.plug report``
+removes this one only. ``--all`` runs all tests that ``make test`` runs in core and base, otherwise a selection is run.
+The copy is what its own environment has installed: processes that judge get no ``PYTHONPATH``.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.mutants import NOT_COPIED, ROOT
+
+EACH: Final = "(all)"
+WHOLE: Final = ("tests/core", "tests/base")
+SELECTION: Final = (
+    "tests/core/test_features.py",
+    "tests/core/test_counts.py::test_traces_published_twice_are_judged_once",
+    "tests/base/test_cli.py::test_each_verb_says_what_it_takes",
+)
+"""Which hooks are built, traces on their way through a real worker, and each command of base."""
+FOLDERS: Final = ("worker/features", "judges/features", "tests/features")
+_IMPORTS: Final = """
+import importlib, pkgutil, judges, worker.cli
+for package in (judges, worker):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if ".features." not in module.name:
+            importlib.import_module(module.name)
+worker.cli.verbs()
+"""
+
+
+def features() -> list[str]:
+    """List the folders of features, of the worker and of the judges."""
+    return sorted({path.parent.name for folder in FOLDERS[:2] for path in (ROOT / folder).glob("*/__init__.py")})
+
+
+class Copy:
+    """A copy of the repository without some features, installed in an environment of its own."""
+
+    def __init__(self, folder: Path, removed: Iterable[str]) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED, "site"))
+        for name in removed:
+            for place in FOLDERS:
+                shutil.rmtree(folder / place / name, ignore_errors=True)
+        venv.create(folder / ".venv", symlinks=True)
+        (packages,) = (folder / ".venv").glob("lib/*/site-packages")
+        installed = [path for path in sys.path if path.endswith("site-packages")]
+        paths = [str(folder / "producers"), str(folder), *installed]
+        (packages / "copy.pth").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+
+    def run(self, *arguments: str) -> str:
+        """Run Python; return its output if it fails, else nothing."""
+        command = [self.folder / ".venv/bin/python", *arguments]
+        ended = subprocess.run(
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        return ended.stdout if ended.returncode else ""
+
+
+def check(removed: Sequence[str], tests: Sequence[str]) -> str:
+    """Return the output of what fails without these features; nothing if all passes."""
+    with tempfile.TemporaryDirectory(prefix="tracejudge-plug-") as folder:
+        copy = Copy(Path(folder) / "tree", removed)
+        options = ("-q", "-n", "2", "-m", "not slow and not endurance", "-p", "no:cacheprovider")
+        return copy.run("-c", _IMPORTS) or copy.run("-m", "pytest", *options, *tests)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.plug", description=__doc__.split("\n", maxsplit=1)[0])
+    names = features()
+    parser.add_argument("feature", nargs="*", choices=[EACH, *names], default=[EACH, *names])
+    parser.add_argument("--all", action="store_true", help="all tests of core and base, not a selection")
+    options = parser.parse_args()
+    failed = 0
+    for name in options.feature:
+        began = time.monotonic()
+        output = check(names if name == EACH else [name], WHOLE if options.all else SELECTION)
+        failed += bool(output)
+        print(f"without {name:<14} {'FAILS' if output else 'passes'}  {time.monotonic() - began:.0f} s", flush=True)
+        print(output, end="")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
