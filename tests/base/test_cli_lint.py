@@ -60,12 +60,6 @@ model = "m"
 base_url = "https://host/v1"
 model = "spare"
 
-[[calibrations]]
-judge = "safety"
-model = "clf"
-threshold = 0.5
-judge_version = "ffffffffffffffff"
-
 [models.clf]
 provider = "decisions"
 base_url = "https://host/v1"
@@ -136,12 +130,11 @@ def test_what_is_allowed_and_hardly_meant_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "allowed.toml"
     assert codes(ALLOWED, path, TRACEJUDGE_OPENAI="x") == {
         str(path): ("TJ106", None),
-        "rules[1]": ("TJ102", 33),
-        "rules[2]": ("TJ101", 40),
+        "rules[1]": ("TJ102", 27),
+        "rules[2]": ("TJ101", 34),
         "models.again": ("TJ105", 6),
         "models.spare": ("TJ103", 10),
-        "judges.relevance_truth_completeness": ("TJ103", 25),
-        "calibrations": ("TJ109", 14),
+        "judges.relevance_truth_completeness": ("TJ103", 19),
         "TRACEJUDGE_OPENAI": ("TJ107", None),
     }
     load({}, str(path))  # a start accepts all of it

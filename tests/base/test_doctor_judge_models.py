@@ -3,29 +3,13 @@
 from msgspec import structs
 from support.stage_parts import Ground, make_verdict, settings_of
 
-from judges.core.faults import Fault
 from judges.core.model import ModelSettings
-from judges.registry import catalogue
 from worker.base.doctor.finding import ok
 from worker.base.doctor.judge_models import families, same_family
 from worker.base.doctor.lint import setting_warnings
-from worker.core.config.settings import JudgeCalibration, Settings
+from worker.core.config.settings import Settings
 
 DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
-
-
-def test_calibrations_of_earlier_versions_are_named() -> None:
-    present = catalogue()["safety"].for_decisions({}).version
-    known = Settings(models={"cheap": DECIDER})
-    for version in (None, present):
-        given = JudgeCalibration(judge="safety", model="decider", platt=(0.5, 0.0), judge_version=version)
-        warnings = setting_warnings(structs.replace(known, calibrations=(given,)))
-        assert "stale-calibration" not in {fault.code for fault in warnings}, version
-    old = JudgeCalibration(judge="safety", model="decider", judge_version="0" * 32)
-    what = f"safety by decider was calibrated in version 00000000, and is {present[:8]} now"
-    fix = "`tracejudge calibrate --judge safety --model decider` fits it anew"
-    warnings = setting_warnings(structs.replace(known, calibrations=(old,)))
-    assert Fault("calibrations", what, fix, "stale-calibration") in [*warnings]
 
 
 def test_models_that_leave_their_maker_s_api_are_named() -> None:

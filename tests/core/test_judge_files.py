@@ -189,20 +189,6 @@ def test_the_same_template_is_the_same_version_wherever_it_lies() -> None:
     assert versions(load({}))["grounded"] != here["grounded"]
 
 
-def test_a_judge_in_a_file_of_python_is_relative_to_the_file_that_names_it() -> None:
-    write("mine/length.toml", 'code = "judging.py:short"')
-    write(
-        "mine/judging.py",
-        (
-            "from judges.code import judge\n"
-            "@judge(needs=['output'], version='1')\n"
-            "def short(trace):\n    '''Is it short?'''\n    return len(trace.output) < 9\n"
-        ),
-    )
-    table = load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).judges["length"]
-    assert table["code"] == "mine/judging.py:short"
-
-
 # --- mistakes ---
 
 NAMING = "a judge's name is of at most 64 small letters, digits and '_', a letter first"
@@ -394,19 +380,6 @@ def test_a_pipe_is_no_file_of_python() -> None:
     os.mkfifo("mine/judging.py")
     line = f"mine/kind.toml: code: mine/judging.py: {PIPE}; name a file of Python"
     assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
-
-
-@pytest.mark.parametrize(
-    ("code", "mend"),
-    [
-        ("folder.py:x", "(it is a folder)"),
-        ("a\\u0000.py:x", 'must be "package.module:name" or "file.py:name"'),
-    ],
-)
-def test_a_path_that_is_no_file_of_python_is_told(code: str, mend: str) -> None:
-    write("mine/kind.toml", f'code = "{code}"')
-    Path("mine/folder.py").mkdir()
-    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).endswith(mend)
 
 
 @pytest.mark.parametrize("name", ["mine", "mine/kind.toml", "mine/facts.yaml"])

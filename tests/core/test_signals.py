@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -11,26 +9,12 @@ import pytest
 from celery.worker import state
 from support.cases import each_case
 from support.processes import PATIENCE_S, wait_until
+from support.signals import stopped_at_start
 
 from worker.celery import Signals
 
 PROMISED_S = 2
 GRACE_S = 20.0
-
-STARTED = """
-import os, sys
-number, is_first, *sys.argv = int(sys.argv[1]), sys.argv[2] == "1", *sys.argv[3:]
-os.getpid, own = (lambda: 1) if is_first else os.getpid, os.getpid()
-def kill(*_, **__):
-    os.kill(own, number)
-if sys.argv[0] == "celery":
-    import worker
-    kill()
-import tracejudge_worker, worker.core.config.loading as loading, worker.core.config.reading as reading
-loading.load = reading.load_without_judges = kill
-tracejudge_worker.main()
-"""
-"""Runs a command that gets a signal when it reads its configuration."""
 
 
 @each_case(
@@ -38,8 +22,6 @@ tracejudge_worker.main()
     [
         ("tracejudge worker", 0, (0, 0)),
         ("tracejudge worker --metrics-port 0", 1, (0, 0)),
-        ("tracejudge gateway", 0, (0, 0)),
-        ("tracejudge board", 1, (0, 0)),
         ("celery -A worker worker", 0, (0, 0)),
         ("celery -A worker inspect ping", 0, (-signal.SIGINT, -signal.SIGTERM)),
         # The usual codes of what is no service.
@@ -50,11 +32,7 @@ tracejudge_worker.main()
 def test_a_service_that_is_stopped_while_it_starts_ends_with_0(
     command: str, is_first: int, codes: tuple[int, int]
 ) -> None:
-    def code(number: signal.Signals) -> int:
-        run = [sys.executable, "-c", STARTED, str(int(number)), str(is_first), *command.split()]
-        return subprocess.run(run, check=False, capture_output=True).returncode
-
-    assert (code(signal.SIGINT), code(signal.SIGTERM)) == codes
+    assert stopped_at_start(command, is_first) == codes
 
 
 class Stages:
