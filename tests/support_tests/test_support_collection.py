@@ -50,6 +50,7 @@ WHOLLY_SLOW = {
     "features/canary/test_canary.py",
     "producers/otel/test_otel_instrumentations.py",
     "producers/test_sdk_interpreters.py",
+    "support_tests/test_plug.py",
     "features/receivers/test_real_receivers.py",
 }
 """Files of which `make test` runs nothing: other files hold shorter tests of the same guarantees."""
