@@ -1,6 +1,5 @@
 """`tracejudge doctor`: Redis in every state that breaks us, each named with its mend; and how the answer looks."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,16 +43,10 @@ ALL_WELL = {"redis", "redis version", "redis role", "redis eviction", "redis per
 REDIS_TIMEOUT_S = redis_server._TIMEOUT_S
 
 
-@pytest.fixture
-def ends() -> Iterator[ExitStack]:
-    with ExitStack() as ends:
-        yield ends
-
-
 # --- the answer ---
 @pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
-def test_a_deployment_that_serves_is_exit_code_zero(run: Run, ends: ExitStack, binary: ServerBinary) -> None:
-    server = ends.enter_context(tuned(*KEPT, binary=binary))
+def test_a_deployment_that_serves_is_exit_code_zero(run: Run, stack: ExitStack, binary: ServerBinary) -> None:
+    server = stack.enter_context(tuned(*KEPT, binary=binary))
     be_present(server.url)
     Path("tracejudge.toml").touch()
     ended, found = examined(run, url=server.url)
@@ -61,8 +54,8 @@ def test_a_deployment_that_serves_is_exit_code_zero(run: Run, ends: ExitStack, b
     assert {name: part.result for name, part in found.items()} == dict.fromkeys(ALL_WELL, "ok")
 
 
-def test_people_get_a_line_for_each_part_and_the_mend_of_what_is_broken(run: Run, ends: ExitStack) -> None:
-    server = ends.enter_context(tuned(*KEPT))
+def test_people_get_a_line_for_each_part_and_the_mend_of_what_is_broken(run: Run, stack: ExitStack) -> None:
+    server = stack.enter_context(tuned(*KEPT))
     ended = run("doctor", "--redis-url", server.url)
     assert (ended.code, ended.err) == (0, "")
     assert all(name in ended.out for name in ALL_WELL if not name.startswith("role"))
@@ -124,8 +117,8 @@ def test_a_redis_that_is_absent(run: Run) -> None:
     assert SECRET not in ended.out
 
 
-def test_a_redis_that_was_stopped(run: Run, ends: ExitStack) -> None:
-    server = ends.enter_context(tuned())
+def test_a_redis_that_was_stopped(run: Run, stack: ExitStack) -> None:
+    server = stack.enter_context(tuned())
     url = server.url
     server.kill()
     assert examined(run, url=url)[1]["redis"].what.startswith("nothing listens at ")
@@ -139,9 +132,9 @@ def test_a_name_that_leads_nowhere(run: Run) -> None:
 
 
 @pytest.mark.parametrize("password", [None, "wrong"], ids=["none", "wrong"])
-def test_a_password_that_is_wrong_or_missing(run: Run, ends: ExitStack, password: str | None) -> None:
-    server = ends.enter_context(tuned())
-    ends.callback(server.kill)
+def test_a_password_that_is_wrong_or_missing(run: Run, stack: ExitStack, password: str | None) -> None:
+    server = stack.enter_context(tuned())
+    stack.callback(server.kill)
     with Redis.from_url(server.url) as client:
         client.config_set("requirepass", SECRET)
     url = server.url if password is None else login(server.url, "", password)
@@ -154,10 +147,10 @@ def test_a_password_that_is_wrong_or_missing(run: Run, ends: ExitStack, password
 
 
 def test_tls_where_there_is_none_and_none_where_there_is(
-    run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack, tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, tmp_path: Path
 ) -> None:
     files = make_certificates(tmp_path)
-    server = ends.enter_context(TlsRedis(files))
+    server = stack.enter_context(TlsRedis(files))
     with monkeypatch.context() as impatient:
         impatient.setattr(redis_server, "_TIMEOUT_S", REDIS_TIMEOUT_S)
         plain = examined(run, url=server.url.replace("redis://", "rediss://"))[1]["redis"]
@@ -171,8 +164,8 @@ def test_tls_where_there_is_none_and_none_where_there_is(
     assert examined(run, url=f"{server.tls_url}?ssl_ca_certs={files.authority}")[1]["redis"].result == "ok"
 
 
-def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, ends: ExitStack) -> None:
-    server = ends.enter_context(tuned(*KEPT))
+def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, stack: ExitStack) -> None:
+    server = stack.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", "-info")
     be_present(server.url)
@@ -181,9 +174,9 @@ def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, ends: Ex
 
 
 # --- whether it takes what we write, and keeps it ---
-def test_a_replica_that_takes_no_writes(run: Run, ends: ExitStack) -> None:
-    master = ends.enter_context(tuned(*KEPT, "--repl-diskless-sync-delay", "0"))
-    replica = ends.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
+def test_a_replica_that_takes_no_writes(run: Run, stack: ExitStack) -> None:
+    master = stack.enter_context(tuned(*KEPT, "--repl-diskless-sync-delay", "0"))
+    replica = stack.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
     with Redis.from_url(replica.url) as client:
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica")
     _, found = examined(run, url=replica.url)
@@ -202,9 +195,9 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_an_evicting_policy(run: Run, ends: ExitStack, policy: str) -> None:
+def test_an_evicting_policy(run: Run, stack: ExitStack, policy: str) -> None:
     result, what = POLICIES[policy]
-    server = ends.enter_context(tuned(*KEPT, "--maxmemory-policy", policy))
+    server = stack.enter_context(tuned(*KEPT, "--maxmemory-policy", policy))
     found = examined(run, url=server.url)[1]["redis eviction"]
     assert found.result == result
     assert found.what.startswith(what)
@@ -218,8 +211,8 @@ PERSISTENCE = {
 
 
 @pytest.mark.parametrize(("options", "result", "what"), PERSISTENCE.values(), ids=PERSISTENCE.keys())
-def test_persistence(run: Run, ends: ExitStack, options: tuple[str, ...], result: str, what: str) -> None:
-    server = ends.enter_context(tuned(*options))
+def test_persistence(run: Run, stack: ExitStack, options: tuple[str, ...], result: str, what: str) -> None:
+    server = stack.enter_context(tuned(*options))
     found = examined(run, url=server.url)[1]["redis persistence"]
     assert found.result == result
     assert found.what.startswith(what)
@@ -231,8 +224,8 @@ def test_memory_that_is_nearly_full(share: float, result: str) -> None:
     assert found.result == result
 
 
-def test_a_redis_that_is_full(run: Run, ends: ExitStack) -> None:
-    server = ends.enter_context(tuned(*KEPT, "--maxmemory", "300kb"))
+def test_a_redis_that_is_full(run: Run, stack: ExitStack) -> None:
+    server = stack.enter_context(tuned(*KEPT, "--maxmemory", "300kb"))
     assert examined(run, url=server.url)[1]["redis memory"].result == "broken"
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,12 +45,6 @@ class Lister(LoopbackServer):
         return web.json_response(body, status=self.status, headers={"Location": "http://127.0.0.1:1/"})
 
 
-@pytest.fixture
-def ends() -> Iterator[ExitStack]:
-    with ExitStack() as ends:
-        yield ends
-
-
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", SECRET)
@@ -89,35 +83,35 @@ def test_what_an_endpoint_answers(
 
 @pytest.mark.parametrize("tail", ["", "/v1"])
 def test_anthropic_is_asked_in_its_own_way(
-    run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack, tail: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, tail: str
 ) -> None:
-    server = ends.enter_context(Lister())
+    server = stack.enter_context(Lister())
     configure(monkeypatch, f"{server.root_url}{tail}", provider="anthropic")
     assert part(run).result == "ok"
     ((_, path, headers),) = server.asked
     assert (path, headers["x-api-key"], headers["anthropic-version"]) == ("/v1/models", SECRET, "2023-06-01")
 
 
-def test_a_list_that_comes_in_pieces_is_read_whole(run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack) -> None:
-    server = ends.enter_context(Lister(models=tuple(map(str, range(100_000)))))
+def test_a_list_that_comes_in_pieces_is_read_whole(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    server = stack.enter_context(Lister(models=tuple(map(str, range(100_000)))))
     configure(monkeypatch, f"{server.root_url}/v1")
     found = part(run)
     assert (found.result, found.what.endswith("lists 100000 models, and not judge-1")) == ("warning", True)
 
 
-def test_a_list_that_is_too_long_tells_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack) -> None:
+def test_a_list_that_is_too_long_tells_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     monkeypatch.setattr(endpoints, "_MAX_BYTES", 30)
-    server = ends.enter_context(Lister(models=("a", "b")))
+    server = stack.enter_context(Lister(models=("a", "b")))
     configure(monkeypatch, f"{server.root_url}/v1")
     assert part(run).result == "ok", "it answers; what it lists is not known"
 
 
 def test_an_endpoint_that_hangs_is_told_within_five_seconds(
-    run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack
+    run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
     monkeypatch.setattr(endpoints, "_TIMEOUT_S", ENDPOINT_TIMEOUT_S)
     assert ENDPOINT_TIMEOUT_S < 5
-    server = ends.enter_context(Lister(delay_s=100))
+    server = stack.enter_context(Lister(delay_s=100))
     configure(monkeypatch, f"{server.root_url}/v1")
     began = time.monotonic()
     found = part(run)
@@ -137,8 +131,8 @@ def test_an_endpoint_whose_name_leads_nowhere(run: Run, monkeypatch: pytest.Monk
     assert part(run).what == "the name of http://no-such-host.invalid/v1/models cannot be resolved"
 
 
-def test_tls_where_there_is_none(run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack) -> None:
-    server = ends.enter_context(Lister())
+def test_tls_where_there_is_none(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    server = stack.enter_context(Lister())
     configure(monkeypatch, f"{server.root_url}/v1".replace("http://", "https://"))
     found = part(run)
     assert found.result == "broken"
@@ -162,8 +156,8 @@ KEYS = {
 
 
 @pytest.mark.parametrize("provider", KEYS)
-def test_a_key_in_a_file_is_sent(run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack, provider: str) -> None:
-    server = ends.enter_context(Lister())
+def test_a_key_in_a_file_is_sent(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, provider: str) -> None:
+    server = stack.enter_context(Lister())
     configure(monkeypatch, f"{server.root_url}/v1", provider=provider, api_key_env=None, api_key_file=_key_file())
     assert part(run).result == "ok"
     ((_, _, headers),) = server.asked
@@ -172,10 +166,10 @@ def test_a_key_in_a_file_is_sent(run: Run, monkeypatch: pytest.MonkeyPatch, ends
 
 
 def test_a_provider_of_one_row_is_configured_and_probed(
-    run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack
+    run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
     monkeypatch.setitem(PROVIDERS, "echo", echo_provider.PROVIDER)
-    server = ends.enter_context(Lister())
+    server = stack.enter_context(Lister())
     configure(monkeypatch, server.root_url, provider="echo")
     assert part(run).result == "ok"
     ((_, path, headers),) = server.asked
@@ -191,10 +185,10 @@ MENDS: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize(("settings", "mend"), MENDS.values(), ids=MENDS.keys())
 def test_a_rejected_key_is_mended_where_it_is_kept(
-    run: Run, monkeypatch: pytest.MonkeyPatch, ends: ExitStack, settings: dict[str, str], mend: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, settings: dict[str, str], mend: str
 ) -> None:
     _key_file()
-    server = ends.enter_context(Lister(401))
+    server = stack.enter_context(Lister(401))
     configure(monkeypatch, f"{server.root_url}/v1", **{"api_key_env": None, **settings})
     assert part(run).mend == mend
 

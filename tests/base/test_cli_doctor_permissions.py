@@ -1,7 +1,6 @@
 """`tracejudge doctor`: what a user of Redis may run is asked for, all that we run, and none of it is done."""
 
 import ast
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +22,9 @@ ASKED = {command[0] for command in worker_commands(Keys())}
 WORKER = Path(worker.__file__).parent
 
 
-@pytest.fixture
-def ends() -> Iterator[ExitStack]:
-    with ExitStack() as ends:
-        yield ends
-
-
 @pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
-def test_a_user_who_may_not_run_a_command(run: Run, ends: ExitStack, binary: ServerBinary) -> None:
-    server = ends.enter_context(tuned(*KEPT, binary=binary))
+def test_a_user_who_may_not_run_a_command(run: Run, stack: ExitStack, binary: ServerBinary) -> None:
+    server = stack.enter_context(tuned(*KEPT, binary=binary))
     with Redis.from_url(server.url) as client:
         client.execute_command(
             *("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~tracejudge*", "~_kombu*", "~unacked*", "&*"),
@@ -44,8 +37,8 @@ def test_a_user_who_may_not_run_a_command(run: Run, ends: ExitStack, binary: Ser
     assert _contents(server) == before, "nothing is run, only asked"
 
 
-def test_a_user_who_may_run_all_on_other_keys(run: Run, ends: ExitStack) -> None:
-    server = ends.enter_context(tuned(*KEPT))
+def test_a_user_who_may_run_all_on_other_keys(run: Run, stack: ExitStack) -> None:
+    server = stack.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~other*", "+@all")
     _, found = examined(run, url=login(server.url, "judge"))
@@ -73,9 +66,9 @@ CLOSED = {
 @pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
 @pytest.mark.parametrize("closed", CLOSED.values(), ids=CLOSED.keys())
 def test_nothing_is_run_where_transactions_are_refused(
-    run: Run, ends: ExitStack, binary: ServerBinary, closed: Closed
+    run: Run, stack: ExitStack, binary: ServerBinary, closed: Closed
 ) -> None:
-    server = ends.enter_context(tuned(*KEPT, *closed.options, binary=binary))
+    server = stack.enter_context(tuned(*KEPT, *closed.options, binary=binary))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", *closed.rights)
         client.lpush(Settings().queue("doctor"), "message")
@@ -94,8 +87,8 @@ def _contents(server: EmbeddedRedis) -> dict[bytes, bytes]:
 
 
 # --- parts that need a right ---
-def test_a_user_without_a_right_is_no_mistake_of_ours(run: Run, ends: ExitStack) -> None:
-    server = ends.enter_context(tuned(*KEPT))
+def test_a_user_without_a_right_is_no_mistake_of_ours(run: Run, stack: ExitStack) -> None:
+    server = stack.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", "-time")
     _, found = examined(run, url=login(server.url, "judge"))

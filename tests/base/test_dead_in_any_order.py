@@ -1,9 +1,8 @@
 """Whatever happens to an evaluation in whatever order, it is in one place, and the accounting shows which."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.dead_parts import dead, marks, retry_all
@@ -19,18 +18,6 @@ CHOSEN_AT = 1_700_000_000.0
 NUMBERS = (0, 1, 2)
 DOINGS = ("record", "bury", "bury the retry", "retry", "drop", "forget", "lose")
 STEPS = st.tuples(st.sampled_from(DOINGS), st.sampled_from(NUMBERS), st.sampled_from(["timeout", "rate_limited"]))
-
-
-@pytest.fixture
-def fresh_grounds(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Ground]]:
-    with Ground(any_redis_url, prefix) as ground:
-
-        def fresh() -> Ground:
-            for key in ground.client.scan_iter(match=f"{prefix}:*", count=1000):
-                ground.client.delete(key)
-            return ground
-
-        yield fresh
 
 
 def verdict(number: int) -> Verdict:

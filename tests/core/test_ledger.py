@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -157,19 +157,6 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
     assert ledger.already_finished(dict.fromkeys(ids, HOUR)) == {ids[1], ids[2]}
     assert ledger.already_finished(dict.fromkeys(ids, "472223")) == {ids[2]}
     assert ledger.already_finished({}) == set()
-
-
-@pytest.fixture
-def fresh_grounds(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Ground]]:
-    """Grounds on one connection each example clears for itself, for hypothesis keeps a test's fixtures."""
-    with Ground(any_redis_url, prefix) as ground:
-
-        def fresh() -> Ground:
-            for key in ground.client.scan_iter(match=f"{prefix}:*", count=1000):
-                ground.client.delete(key)
-            return ground
-
-        yield fresh
 
 
 STEPS = st.tuples(st.sampled_from(["record", "bury"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))

@@ -1,7 +1,7 @@
 """What the stages' tests run on: each of both Redis versions, and eyes on everything under the test's prefix."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -33,6 +33,19 @@ def grounds(redis_url: str, prefix: str) -> Iterator[list[Ground]]:
     """Three Redis servers of one installation."""
     with three_grounds(redis_url, prefix) as grounds:
         yield grounds
+
+
+@pytest.fixture
+def fresh_grounds(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Ground]]:
+    """Grounds on one connection each example clears for itself, for hypothesis keeps a test's fixtures."""
+    with Ground(any_redis_url, prefix) as ground:
+
+        def fresh() -> Ground:
+            for key in ground.client.scan_iter(match=f"{prefix}:*", count=1000):
+                ground.client.delete(key)
+            return ground
+
+        yield fresh
 
 
 @pytest.fixture
