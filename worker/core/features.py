@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from judges.core.faults import Fault
     from judges.core.judge import Judge
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
@@ -127,6 +128,17 @@ def overridden(selectors: "Sequence[Selector]", name: str) -> "tuple[Callable[..
     return tuple(getattr(one, name) for one in selectors if getattr(type(one), name) is not getattr(Selector, name))
 
 
+def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
+    """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
+
+    Without a selector for them, feedback is not kept and conversations have no limits.
+    """
+    limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
+    for selector in selectors:
+        limits |= selector.limits()
+    return next(iter(overridden(selectors, "gather")), None), limits
+
+
 class Assessor(Protocol):
     """Answers evaluations in place of a judge model."""
 
@@ -186,12 +198,22 @@ class Command(NamedTuple):
     attribute: str = "command"
 
 
+def lazy(module: str, name: str) -> Callable[..., Any]:
+    """Return a function that imports another one from a module when it is called."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(module), name)(*arguments)
+
+    return call
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
     """What one folder adds; everything is optional.
 
     Attributes:
         name: The name of the folder.
+        needs: Features without which this one is left out.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
@@ -206,9 +228,15 @@ class Feature:
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
         after_verdict: Adds batches in the step that writes a verdict.
+        warnings: What settings allow and is probably a mistake, for `tracejudge lint` and `doctor`.
+        checks: What `tracejudge doctor` checks; called with the settings and the first server.
+        eraser: What `tracejudge forget` erases in one server; called with the run.
+        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings,
+            server, name, chooser, and the two times in seconds between which traces are judged again.
     """
 
     name: str
+    needs: tuple[str, ...] = ()
     commands: Mapping[str, Command] = field(default_factory=dict)
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
@@ -222,18 +250,29 @@ class Feature:
     assess: Callable[[Parts], Assessor | None] | None = None
     wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
     after_verdict: Callable[[Parts], Follower | None] | None = None
+    warnings: "Callable[[Settings], Iterable[Fault]] | None" = None
+    checks: "Callable[[Settings, Store], Sequence[Any]] | None" = None
+    eraser: Callable[[Any], Any] | None = None
+    estimate: Callable[..., Any] | None = None
 
 
 @cache
 def installed() -> tuple[Feature, ...]:
-    """Import the features whose folders exist, in the order in which their hooks run.
+    """Import the features whose folders exist, and all that they need, in the order in which their hooks run.
 
     Raises:
         ImportError: A folder exists, and its module cannot be imported.
     """
     modules = import_module("worker.installed").MODULES
-    found = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
-    return tuple(import_module(name).FEATURE for name in found)
+    present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
+    features: list[Feature] = [import_module(name).FEATURE for name in present]
+    names = {feature.name for feature in features}
+    return tuple(feature for feature in features if names.issuperset(feature.needs))
+
+
+def is_installed(name: str) -> bool:
+    """Return whether a feature is installed, so that another one may import it."""
+    return any(feature.name == name for feature in installed())
 
 
 def built(factories: Iterable[Callable[[P], T | None] | None], parts: P) -> tuple[T, ...]:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import redis
@@ -23,7 +23,7 @@ from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, built, installed, overridden
+from worker.core.features import Parts, built, gathering, installed
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Sampler, position
@@ -134,6 +134,14 @@ class WaitingWork(NamedTuple):
 
     judge_model: str
     waiting_bytes: int
+
+
+class Expected(NamedTuple):
+    """The expected work of a replay: as JSON, as a table of rich, and what is assumed."""
+
+    document: object
+    table: Any
+    notes: Sequence[str]
 
 
 class _Version(Struct):
@@ -395,9 +403,7 @@ class ReplayRun:
         self._cursor = cursor
         self._wait = wait
         parts = Parts(settings, None, Ledger(store, settings), chooser.sampler)
-        selectors = built((feature.select for feature in installed()), parts)
-        self._gather = next(iter(overridden(selectors, "gather")), None)
-        self._limits = {name: limit for selector in selectors for name, limit in selector.limits().items()}
+        self._gather, self._limits = gathering(built((feature.select for feature in installed()), parts))
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
@@ -485,7 +491,6 @@ class ReplayRun:
                 }
                 for one in chosen
             ],
-            "sessions": {},
             **self._limits,
         }
         flat = iter(self._store.run("replay", *writer.finish(plan)))

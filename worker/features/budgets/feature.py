@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.core.features import Feature, ModelWrapper, Parts, Selector
+from worker.core.features import Feature, ModelWrapper, Parts, Selector, lazy
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
@@ -34,4 +34,11 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
     return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
 
 
-FEATURE: Final = Feature(name="budgets", watches=_watches, select=_select, wrap_model=_wrap_model)
+FEATURE: Final = Feature(
+    name="budgets",
+    watches=_watches,
+    select=_select,
+    wrap_model=_wrap_model,
+    warnings=lazy("worker.features.budgets.checks", "find_unkept"),
+    checks=lazy("worker.features.budgets.checks", "checks"),
+)

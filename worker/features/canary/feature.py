@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.core.features import Feature
+from worker.core.features import Feature, lazy
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
@@ -32,4 +32,10 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
 
 
-FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)
+FEATURE: Final = Feature(
+    name="canary",
+    complete=_complete,
+    counters=_counters,
+    watches=_watches,
+    warnings=lazy("worker.features.canary.canary_file", "find_unlabelled"),
+)

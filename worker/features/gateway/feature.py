@@ -2,9 +2,13 @@
 
 from typing import Final
 
-from worker.core.features import Command, Feature
+from worker.core.features import Command, Feature, lazy
 
 _COMMANDS: Final = {
     "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
 }
-FEATURE: Final = Feature(name="gateway", commands=_COMMANDS)
+
+
+FEATURE: Final = Feature(
+    name="gateway", commands=_COMMANDS, eraser=lazy("worker.features.gateway.eraser", "SpanEraser")
+)

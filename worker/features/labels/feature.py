@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.core.features import Command, Feature
+from worker.core.features import Command, Feature, lazy
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
@@ -20,4 +20,9 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (CorrectionWatch(parts.store, parts.metrics),)
 
 
-FEATURE: Final = Feature(name="labels", commands=_COMMANDS, watches=_watches)
+FEATURE: Final = Feature(
+    name="labels",
+    commands=_COMMANDS,
+    watches=_watches,
+    warnings=lazy("worker.features.labels.calibration", "find_stale"),
+)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from worker.core.features import Exporter, Feature
+from worker.core.features import Exporter, Feature, lazy
 
 if TYPE_CHECKING:
     from worker.core.config.settings import Settings
@@ -18,4 +18,6 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
     return receivers_of(settings, RECEIVERS)
 
 
-FEATURE: Final = Feature(name="receivers", exporters=_exporters)
+FEATURE: Final = Feature(
+    name="receivers", exporters=_exporters, eraser=lazy("worker.features.receivers.eraser", "ArchiveEraser")
+)

@@ -10,10 +10,12 @@ from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
 from worker.base.monitor.series import DAY_S
-from worker.base.replay.replay import parse_time
+from worker.base.replay.replay import Chooser, Expected, parse_time
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Choice, Sampler, Sampling
+from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.client import Store
 from worker.features.report.workload import Estimate, Estimator, NoTrafficError, day_of, read_history
 
 _PRESENT: Final = "as configured"
@@ -112,6 +114,28 @@ def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float
     return estimator.estimate(
         name, graders, sampler, lambda entry: sampler.probabilities(entry.trace), period_s=DAY_S, traces=traces
     )
+
+
+def expected_work(
+    settings: Settings, store: Store, name: str, chooser: Chooser, span_s: tuple[float, float]
+) -> Expected | None:
+    """Estimate the work of a replay between two times in seconds since the epoch; None if no trace of then is left."""
+    try:
+        history = read_history(settings, store, *span_s)
+    except NoTrafficError:
+        return None
+
+    def choose(entry: TraceEntry) -> Sampling:
+        selected = chooser.choose(entry)
+        # What is drawn is certain: a replay draws the same traces again.
+        drawn = [Choice(one.evaluation.judge, one.grader.name, 1.0) for one in selected.evaluations]
+        of_session = [one._replace(probability=1.0) for one in selected.of_session]
+        return Sampling(tuple(drawn), (), tuple(of_session))
+
+    estimate = Estimator(settings, history).estimate(
+        f"replay {name}", chooser.graders, chooser.sampler, choose, period_s=history.span_s
+    )
+    return Expected(estimate, work_table(estimate, "in all"), estimate.notes)
 
 
 def work_table(estimate: Estimate, period: str) -> Table:

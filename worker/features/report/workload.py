@@ -22,10 +22,12 @@ from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Verdict
 from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
+from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Cascade, Settings
+from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Sampler, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
@@ -37,8 +39,6 @@ from worker.core.storage.client import (
     next_count,
     summed_counts,
 )
-from worker.features.budgets.reservations import most_tokens
-from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
 
 DEFAULT_SHARE: Final = 0.9
 """The share of verdicts that pass where the monitor knows none."""
@@ -319,6 +319,8 @@ def second_judgings(cascade: Cascade, probabilities: Sequence[Mapping[str, float
 
     This is the mean of (1 - π)/π·g(1 - g), of the metric where it is largest: g is assumed to be calibrated.
     """
+    from worker.features.cascades.shares import fitted_factor, second_rate, uncertainty  # noqa: PLC0415 - may be absent
+
     factor = None
     if cascade.rate is not None:
         factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items())
@@ -346,7 +348,8 @@ class Estimator:
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
         self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
-        limits = ((name, one.usd_per_day) for name, one in settings.cascades.items())
+        self._cascades = settings.cascades if is_installed("cascades") else {}
+        limits = ((name, one.usd_per_day) for name, one in self._cascades.items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
     def estimate(
@@ -369,12 +372,14 @@ class Estimator:
             period_s: The length of time that the figures are for.
             traces: How many traces come in that time; as many as in the sample unless given.
         """
-        self._rated = dict(self._settings.cascades)
+        self._rated = dict(self._cascades)
+        if not self._budgeted:
+            return self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)[0]
+        from worker.features.cascades.shares import START_RATE  # noqa: PLC0415 - may be absent
+
         for cascade in self._budgeted:
             self._rated[cascade] = structs.replace(self._rated[cascade], usd_per_day=None, rate=START_RATE)
-        found, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
-        if not self._budgeted:
-            return found
+        _, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
         # What second judgings cost is proportional to the rate.
         for cascade, budget in self._budgeted.items():
             of_second, price = totals.seconds[cascade], self._settings.models[self._rated[cascade].then].price

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from worker.core.features import Feature, Parts, Selector, ShardParts
+from worker.core.features import Feature, Parts, Selector, ShardParts, lazy
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
@@ -28,4 +28,6 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="sessions", select=_select, threads=_threads)
+FEATURE: Final = Feature(
+    name="sessions", select=_select, threads=_threads, eraser=lazy("worker.features.sessions.eraser", "SessionEraser")
+)
