@@ -6,7 +6,7 @@ import pytest
 from stage_parts import Ground, sampler_of, settings_of
 
 from worker.core import features
-from worker.core.features import Feature, Parts, Selector, built, installed, overridden
+from worker.core.features import Feature, Parts, Selector, built, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.installed import MODULES
 
@@ -23,6 +23,16 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
         patch.setattr(features, "find_spec", lambda name: None if name.endswith("cascades") else find_spec(name))
         found = [feature.name for feature in installed.__wrapped__()]
     assert found == [name for name in before if name != "cascades"]
+
+
+def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "find_spec", lambda name: None if name.endswith("labels") else find_spec(name))
+    assert {"board", "labels"}.isdisjoint(feature.name for feature in installed.__wrapped__())
+
+
+def test_full_names_are_those_of_functions() -> None:
+    names = [getattr(feature, hook) for feature in installed() for hook in ("warnings", "checks", "eraser", "estimate")]
+    assert all(callable(imported(name)) for name in names if name)
 
 
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from judges.core.faults import Fault
     from judges.core.judge import Judge
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
@@ -198,15 +197,6 @@ class Command(NamedTuple):
     attribute: str = "command"
 
 
-def lazy(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports another one from a module when it is called."""
-
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(module), name)(*arguments)
-
-    return call
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
     """What one folder adds; everything is optional.
@@ -228,11 +218,13 @@ class Feature:
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
         after_verdict: Adds batches in the step that writes a verdict.
-        warnings: What settings allow and is probably a mistake, for `tracejudge lint` and `doctor`.
-        checks: What `tracejudge doctor` checks; called with the settings and the first server.
-        eraser: What `tracejudge forget` erases in one server; called with the run.
-        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings,
-            server, name, chooser, and the two times in seconds between which traces are judged again.
+        warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`. This and all
+            below are functions by their full names, which are imported when they are called.
+        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first server.
+        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each server.
+        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, server, name,
+            chooser, and the two times in seconds between which traces are judged again. What it returns is shown as
+            JSON, or by its ``table`` for a period and its ``notes``; None if no trace is left.
     """
 
     name: str
@@ -250,10 +242,10 @@ class Feature:
     assess: Callable[[Parts], Assessor | None] | None = None
     wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
     after_verdict: Callable[[Parts], Follower | None] | None = None
-    warnings: "Callable[[Settings], Iterable[Fault]] | None" = None
-    checks: "Callable[[Settings, Store], Sequence[Any]] | None" = None
-    eraser: Callable[[Any], Any] | None = None
-    estimate: Callable[..., Any] | None = None
+    warnings: str = ""
+    checks: str = ""
+    eraser: str = ""
+    estimate: str = ""
 
 
 @cache
@@ -273,6 +265,12 @@ def installed() -> tuple[Feature, ...]:
 def is_installed(name: str) -> bool:
     """Return whether a feature is installed, so that another one may import it."""
     return any(feature.name == name for feature in installed())
+
+
+def imported(name: str) -> Any:
+    """Import what a feature names by its full name."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
 
 
 def built(factories: Iterable[Callable[[P], T | None] | None], parts: P) -> tuple[T, ...]:

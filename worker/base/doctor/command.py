@@ -45,7 +45,7 @@ from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.export.registry import enabled
-from worker.core.features import installed
+from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import Store, groups_of, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
@@ -174,7 +174,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
-        *(check for feature in installed() if feature.checks is not None for check in feature.checks(settings, store)),
+        *(check for feature in installed() if feature.checks for check in imported(feature.checks)(settings, store)),
         Check("model families", partial(same_family, settings, store)),
     ]
 

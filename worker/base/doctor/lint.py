@@ -28,7 +28,7 @@ from worker.core.config.reading import (
 )
 from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import installed
+from worker.core.features import imported, installed
 
 Severity = Literal["error", "warning"]
 Step = str | int
@@ -224,8 +224,8 @@ def setting_warnings(settings: Settings) -> Iterator[Fault]:
     yield from _tables(settings)
     yield from _models(settings)
     for feature in installed():
-        if feature.warnings is not None:
-            yield from feature.warnings(settings)
+        if feature.warnings:
+            yield from imported(feature.warnings)(settings)
 
 
 def _rules(settings: Settings) -> Iterator[Fault]:

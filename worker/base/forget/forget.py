@@ -38,7 +38,7 @@ from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.core.config.redaction import hashed_user
 from worker.core.config.settings import Settings
-from worker.core.features import built, installed
+from worker.core.features import imported, installed
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
 from worker.core.selection.lenient import Lenient, NoTraceError
@@ -287,7 +287,7 @@ class Forgetting:
         self.target = target
         self.dry_run = dry_run
         self.progress = progress
-        self._erasers = built((feature.eraser for feature in installed()), self)
+        self._erasers = [imported(feature.eraser)(self) for feature in installed() if feature.eraser]
         self._unreadable: set[str] = set()
         self._unreadable_letters = 0
 

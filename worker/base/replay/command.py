@@ -4,7 +4,7 @@ import datetime as dt
 import os
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -31,7 +31,6 @@ from worker.base.replay.replay import (
     Chooser,
     Counts,
     Cursor,
-    Expected,
     ReplayError,
     ReplayOptions,
     ReplayOptionsError,
@@ -48,7 +47,7 @@ from worker.base.replay.replay import (
 from worker.core.config.graders import Graders
 from worker.core.config.loading import load
 from worker.core.config.settings import MIB, Settings
-from worker.core.features import installed
+from worker.core.features import imported, installed
 from worker.core.storage.client import Store, StoreError
 
 _TRIES: Final = 6
@@ -211,19 +210,17 @@ def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
     return replays
 
 
-def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end: str) -> Expected | None:
+def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end: str) -> Any:
     """Estimate the work of the rest of a replay; None where no trace is left, or no feature estimates."""
     span_s = milliseconds(begin) / 1000, milliseconds(end) / 1000 + 0.001
     arguments = settings, store, replay.cursor.name, replay.chooser, span_s
-    return next((feature.estimate(*arguments) for feature in installed() if feature.estimate is not None), None)
+    return next((imported(feature.estimate)(*arguments) for feature in installed() if feature.estimate), None)
 
 
 class _Run:
     """Runs the replay of one shard after the other with a progress bar, and prints its result."""
 
-    def __init__(
-        self, settings: Settings, replays: Sequence[_Replay], expected: Expected | None, *, as_json: bool
-    ) -> None:
+    def __init__(self, settings: Settings, replays: Sequence[_Replay], expected: Any, *, as_json: bool) -> None:
         self._expected = expected
         self._replays = replays
         self._runs = [
@@ -288,7 +285,7 @@ class _Run:
                     "finished": all(run.state.is_finished for run in self._runs),
                     **{field: getattr(counts, field) for field in _MEANINGS},
                     "cut_off_s": counts.cut_off_ms / 1000,
-                    **({} if self._expected is None else {"expected": self._expected.document}),
+                    **({} if self._expected is None else {"expected": self._expected}),
                 }
             )
             return
@@ -298,7 +295,7 @@ class _Run:
             table.add_row("", "", f"the caps removed {counts.cut_off_ms / 1000:,.1f} s of the stream meanwhile")
         OUT.print(table)
         if self._expected is not None:
-            print_table(OUT, self._expected.table)
+            print_table(OUT, self._expected.table("in all"))
             for text in self._expected.notes:
                 note(text)
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import redis
@@ -134,14 +134,6 @@ class WaitingWork(NamedTuple):
 
     judge_model: str
     waiting_bytes: int
-
-
-class Expected(NamedTuple):
-    """The expected work of a replay: as JSON, as a table of rich, and what is assumed."""
-
-    document: object
-    table: Any
-    notes: Sequence[str]
 
 
 class _Version(Struct):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.core.features import Feature, ModelWrapper, Parts, Selector, lazy
+from worker.core.features import Feature, ModelWrapper, Parts, Selector
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
@@ -39,6 +39,6 @@ FEATURE: Final = Feature(
     watches=_watches,
     select=_select,
     wrap_model=_wrap_model,
-    warnings=lazy("worker.features.budgets.checks", "find_unkept"),
-    checks=lazy("worker.features.budgets.checks", "checks"),
+    warnings="worker.features.budgets.checks.find_unkept",
+    checks="worker.features.budgets.checks.checks",
 )

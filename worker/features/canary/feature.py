@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.core.features import Feature, lazy
+from worker.core.features import Feature
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
@@ -37,5 +37,5 @@ FEATURE: Final = Feature(
     complete=_complete,
     counters=_counters,
     watches=_watches,
-    warnings=lazy("worker.features.canary.canary_file", "find_unlabelled"),
+    warnings="worker.features.canary.canary_file.find_unlabelled",
 )

@@ -2,13 +2,9 @@
 
 from typing import Final
 
-from worker.core.features import Command, Feature, lazy
+from worker.core.features import Command, Feature
 
 _COMMANDS: Final = {
     "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
 }
-
-
-FEATURE: Final = Feature(
-    name="gateway", commands=_COMMANDS, eraser=lazy("worker.features.gateway.eraser", "SpanEraser")
-)
+FEATURE: Final = Feature(name="gateway", commands=_COMMANDS, eraser="worker.features.gateway.eraser.SpanEraser")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from worker.core.features import Command, Feature, lazy
+from worker.core.features import Command, Feature
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
@@ -24,5 +24,5 @@ FEATURE: Final = Feature(
     name="labels",
     commands=_COMMANDS,
     watches=_watches,
-    warnings=lazy("worker.features.labels.calibration", "find_stale"),
+    warnings="worker.features.labels.calibration.find_stale",
 )

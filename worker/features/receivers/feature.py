@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from worker.core.features import Exporter, Feature, lazy
+from worker.core.features import Exporter, Feature
 
 if TYPE_CHECKING:
     from worker.core.config.settings import Settings
@@ -19,5 +19,5 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
 
 
 FEATURE: Final = Feature(
-    name="receivers", exporters=_exporters, eraser=lazy("worker.features.receivers.eraser", "ArchiveEraser")
+    name="receivers", exporters=_exporters, eraser="worker.features.receivers.eraser.ArchiveEraser"
 )

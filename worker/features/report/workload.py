@@ -14,6 +14,7 @@ from statistics import NormalDist, fmean
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
+from rich.table import Table
 
 from judges.agreement.intervals import wilson
 from judges.calling.evaluation import prepared
@@ -101,6 +102,28 @@ class Estimate(Struct, frozen=True):
     peak_calls_per_s: float
     rows: tuple[Work, ...]
     notes: tuple[str, ...]
+
+    def table(self, period: str) -> Table:
+        """Lay it out: a row for each service, judge and judge model, and the sum."""
+        table = Table(title=f"Expected work {period}, {self.name}")
+        for column in ("service", "judge", "judge model"):
+            table.add_column(column)
+        for column in ("judgements", "tokens in", "tokens out", "USD", "± 95 %"):
+            table.add_column(column, justify="right")
+
+        def usd(amount: float | None) -> str:
+            return "unknown" if amount is None else f"{amount:,.2f}"
+
+        for row in self.rows:
+            width = "" if row.half_width is None else f"{row.half_width:.1%}"
+            counts = (f"{amount:,.0f}" for amount in (row.judgements, row.input_tokens, row.output_tokens))
+            table.add_row(row.service, row.judge, row.judge_model, *counts, usd(row.usd), width)
+        table.add_section()
+        totals = (f"{amount:,.0f}" for amount in (self.judgements, self.input_tokens, self.output_tokens))
+        table.add_row("all", "", "", *totals, usd(self.usd), "")
+        mean, peak = self.calls_per_s, self.peak_calls_per_s
+        table.caption = f"calls a second: {mean:,.3g} on average, {peak:,.3g} in the busiest hour"
+        return table
 
 
 class _Sampled(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from worker.core.features import Feature, Parts, Selector, ShardParts, lazy
+from worker.core.features import Feature, Parts, Selector, ShardParts
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
@@ -29,5 +29,5 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
 
 
 FEATURE: Final = Feature(
-    name="sessions", select=_select, threads=_threads, eraser=lazy("worker.features.sessions.eraser", "SessionEraser")
+    name="sessions", select=_select, threads=_threads, eraser="worker.features.sessions.eraser.SessionEraser"
 )
