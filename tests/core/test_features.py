@@ -58,6 +58,16 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
     assert sorted(names) == sorted(script_sources())
 
 
+def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "find_spec", lambda name: None if name.endswith("labels") else find_spec(name))
+    assert {"board", "labels"}.isdisjoint(feature.name for feature in installed.__wrapped__())
+
+
+def test_full_names_are_those_of_functions() -> None:
+    names = [getattr(feature, hook) for feature in installed() for hook in ("warnings", "checks", "eraser", "estimate")]
+    assert all(callable(imported(name)) for name in names if name)
+
+
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
     settings = settings_of(ground)
     parts = Parts(settings, None, Ledger(ground.store, settings), sampler_of(settings))

@@ -129,6 +129,17 @@ def overridden(selectors: "Sequence[Selector]", name: str) -> "tuple[Callable[..
     return tuple(getattr(one, name) for one in selectors if getattr(type(one), name) is not getattr(Selector, name))
 
 
+def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
+    """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
+
+    Without a selector for them, feedback is not kept and conversations have no limits.
+    """
+    limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
+    for selector in selectors:
+        limits |= selector.limits()
+    return next(iter(overridden(selectors, "gather")), None), limits
+
+
 class Assessor(Protocol):
     """Answers evaluations in place of a judge model."""
 
@@ -194,6 +205,7 @@ class Feature:
 
     Attributes:
         name: The name of the folder.
+        needs: Features without which this one is left out.
         keys: Its keys in Redis.
         scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
@@ -210,9 +222,17 @@ class Feature:
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
         after_verdict: Adds batches in the step that writes a verdict.
+        warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`. This and all
+            below are functions by their full names, which are imported when they are called.
+        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first server.
+        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each server.
+        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, server, name,
+            chooser, and the two times in seconds between which traces are judged again. What it returns is shown as
+            JSON, or by its ``table`` for a period and its ``notes``; None if no trace is left.
     """
 
     name: str
+    needs: tuple[str, ...] = ()
     keys: "type[KeySpace] | None" = None
     scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
@@ -228,18 +248,29 @@ class Feature:
     assess: Callable[[Parts], Assessor | None] | None = None
     wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
     after_verdict: Callable[[Parts], Follower | None] | None = None
+    warnings: str = ""
+    checks: str = ""
+    eraser: str = ""
+    estimate: str = ""
 
 
 @cache
 def installed() -> tuple[Feature, ...]:
-    """Import the features whose folders exist, in the order in which their hooks run.
+    """Import the features whose folders exist, and all that they need, in the order in which their hooks run.
 
     Raises:
         ImportError: A folder exists, and its module cannot be imported.
     """
     modules = import_module("worker.installed").MODULES
-    found = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
-    return tuple(import_module(name).FEATURE for name in found)
+    present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
+    features: list[Feature] = [import_module(name).FEATURE for name in present]
+    names = {feature.name for feature in features}
+    return tuple(feature for feature in features if names.issuperset(feature.needs))
+
+
+def is_installed(name: str) -> bool:
+    """Return whether a feature is installed, so that another one may import it."""
+    return any(feature.name == name for feature in installed())
 
 
 def imported(name: str) -> Any:

@@ -11,12 +11,12 @@ from support.stage_parts import Ground, make_trace, make_traces, sampler_of, set
 from judges.core.model import ModelSettings, Price
 from judges.endpoints.client import LimitedModel
 from worker.base.accounting.accounting import read_account
-from worker.base.doctor.command import spending
 from worker.base.doctor.lint import setting_warnings
 from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load
 from worker.core.config.settings import NANO, Budget, Rule, SettingsError
 from worker.core.telemetry.metrics import Metrics
+from worker.features.budgets.checks import check_spending
 from worker.features.budgets.control import (
     MIN_FACTOR,
     NOT_REDUCED,
@@ -228,18 +228,18 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
     }
     assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
     assert own.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
-    ((result, what),) = [(one.result, one.what) for one in spending(settings, ground.store)]
+    ((result, what),) = [(one.result, one.what) for one in check_spending(settings, ground.store)]
     assert (result, "all has spent 300% of usd_per_day" in what) == ("warning", True)
     rich = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=1.0, tokens_per_hour=10**9))
-    assert [one.result for one in spending(rich, ground.store)] == ["ok"]
-    assert spending(rich, ground.store)[0].what == "no limit of a budget is reached"
+    assert [one.result for one in check_spending(rich, ground.store)] == ["ok"]
+    assert check_spending(rich, ground.store)[0].what == "no limit of a budget is reached"
     priced = structs.replace(MODEL, price=Price(1, 1), max_output_tokens=2_000)
     for usd, is_refused in ((0.001, True), (1.0, False)):
         asked = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=usd), models={"default": priced})
         assert ("budget-not-kept" in {fault.code for fault in setting_warnings(asked)}) == is_refused, usd
     small = Purse(ground, 1)
     assert not small.reserve(9, 1000)
-    assert spending(rich, ground.store)[0].what.endswith("is reached; 1 call was refused so far")
+    assert check_spending(rich, ground.store)[0].what.endswith("is reached; 1 call was refused so far")
     rates = json.loads(ground.client.get(BudgetKeys(ground.keys.prefix).rates))
     assert rates == {"factors": {"cut": MIN_FACTOR}}
     assert 0 < ground.client.ttl(BudgetKeys(ground.keys.prefix).rates) <= 3600

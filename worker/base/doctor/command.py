@@ -47,14 +47,13 @@ from worker.base.scans import groups_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.export.registry import enabled
+from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
-from worker.features.budgets.control import read_states
 
-_NEARLY: Final = 0.99
 _SHARED_BROKER: Final = warning(
     "broker place",
     "the first shard is the broker of all: while it is away nothing is judged",
@@ -177,27 +176,9 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
-        *([Check("spending", partial(spending, settings, store))] if settings.budgets else []),
+        *(check for feature in installed() if feature.checks for check in imported(feature.checks)(settings, store)),
         Check("model families", partial(same_family, settings, store)),
     ]
-
-
-def spending(settings: Settings, store: Store) -> Sequence[Finding]:
-    """Check that no limit of a budget is reached."""
-    findings, refused = [], 0
-    for name, state in read_states(store, settings.budgets)[0].items():
-        refused += state.refused
-        for limit, spent, most in state.by_limit(settings.budgets[name]):
-            # What is settled stops short of the limit by up to the largest reservation.
-            if spent >= _NEARLY * most:
-                so_far = f"and has refused {amount(state.refused, 'call')} so far"
-                what = f"{name} has spent {spent / most:.0%} of {limit}, {so_far}"
-                findings.append(
-                    warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
-                )
-    # A call is refused below a limit where what is left is less than its reservation.
-    so_far = f"; {amount(refused, 'call')} {'was' if refused == 1 else 'were'} refused so far" if refused else ""
-    return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]
 
 
 def accounting(store: Store) -> Sequence[Finding]:

@@ -24,7 +24,7 @@ from judges.registry import configured
 from worker.base.replay.feature import ReplayKeys
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, built, installed, overridden
+from worker.core.features import Parts, built, gathering, installed
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Sampler, position
@@ -396,9 +396,7 @@ class ReplayRun:
         self._cursor = cursor
         self._wait = wait
         parts = Parts(settings, None, Ledger(store, settings), chooser.sampler)
-        selectors = built((feature.select for feature in installed()), parts)
-        self._gather = next(iter(overridden(selectors, "gather")), None)
-        self._limits = {name: limit for selector in selectors for name, limit in selector.limits().items()}
+        self._gather, self._limits = gathering(built((feature.select for feature in installed()), parts))
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
@@ -486,7 +484,6 @@ class ReplayRun:
                 }
                 for one in chosen
             ],
-            "sessions": {},
             **self._limits,
         }
         flat = iter(self._store.run("replay", *writer.finish(plan)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.core.config.settings import Settings
-from worker.core.features import Selector, overridden
+from worker.core.features import Selector, gathering, overridden
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import (
     Chosen,
@@ -107,11 +107,8 @@ class Planner:
         self.sampler = sampler
         self.selectors = selectors
         self._factory = EvaluationFactory(sampler.graders)
-        self._gather = next(iter(overridden(selectors, "gather")), None)
+        self._gather, self._limits = gathering(selectors)
         self._keep_feedback = next(iter(overridden(selectors, "feedback")), None)
-        self._limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
-        for selector in selectors:
-            self._limits |= selector.limits()
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry.

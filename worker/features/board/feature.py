@@ -7,4 +7,4 @@ from worker.core.features import Command, Feature
 _COMMANDS: Final = {
     "board": Command("worker.features.board.command", "Serve pages with shares, verdicts, losses and labels"),
 }
-FEATURE: Final = Feature(name="board", commands=_COMMANDS)
+FEATURE: Final = Feature(name="board", needs=("labels", "report"), commands=_COMMANDS)

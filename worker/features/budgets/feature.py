@@ -61,4 +61,6 @@ FEATURE: Final = Feature(
     watch="worker.features.budgets.control.BudgetController",
     select=_select,
     wrap_model=_wrap_model,
+    warnings="worker.features.budgets.checks.find_unkept",
+    checks="worker.features.budgets.checks.checks",
 )

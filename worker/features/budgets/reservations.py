@@ -6,17 +6,14 @@ workers together exceed a limit by no more than what calls in flight cost beyond
 """
 
 import asyncio
-import math
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import structlog
 from msgspec import structs
 
-from judges.agent.conversation import size_bytes
 from judges.core.model import (
     ChatModel,
     ChatRequest,
@@ -25,8 +22,7 @@ from judges.core.model import (
     ModelUnavailableError,
     OverBudgetError,
 )
-from judges.core.prompt import Message
-from judges.requests.request import BYTES_PER_TOKEN
+from judges.requests.size import most_tokens
 from tracejudge import Trace
 from worker.core.config.settings import NANO, Budget, Rule, Settings
 from worker.core.queue.batch import Evaluation
@@ -37,7 +33,6 @@ from worker.features.budgets.feature import BudgetKeys
 
 log = structlog.get_logger("tracejudge.budgets")
 _MAX_GROUP: Final = 128
-_DEFAULT_OUTPUT_TOKENS: Final = 1024
 _SAMPLED: Final = frozenset({"live", "session_update"})
 # Beyond the call's own time limit.
 _EXPIRES_AFTER_S: Final = 30.0
@@ -233,23 +228,6 @@ class _PaidModel:
             self._budgets.settle(self._concerned, reservations, *_cost(self.settings, answer))
 
         return settle
-
-
-def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int]:
-    """Estimate the tokens of a request, and the most that its answer may have.
-
-    Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
-    """
-    # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
-    pairs = settings.provider == "classifier"
-    asked = [
-        Message("user", "".join(one.pair or () if pairs else (one.instructions, *chain.from_iterable(one.options))))
-        for one in request.questions
-    ]
-    size = size_bytes(asked if pairs else (*request.messages, *asked)) + sum(len(str(tool)) for tool in request.tools)
-    answer = request.max_output_tokens or _DEFAULT_OUTPUT_TOKENS
-    output = settings.max_output_tokens or answer + (settings.thinking_tokens or 0)
-    return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor
 
 
 def _cost(settings: ModelSettings, answer: ChatResponse) -> tuple[int, int]:

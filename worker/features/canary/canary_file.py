@@ -5,7 +5,7 @@ Twenty traces come with this module in canary.jsonl; the setting ``canary_file``
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
@@ -119,6 +119,17 @@ def read_canary(settings: Settings) -> Faults[Canary]:
     path = Path(settings.canary_file)
     content = yield from caught(partial(read_text, path, _ADVICE, "canary_file"))
     return Canary([] if content is None else (yield from placed(f"{path}", _read(content, judges))), judges)
+
+
+def find_unlabelled(settings: Settings) -> Iterator[Fault]:
+    """Find judges of the rules for which no trace of the canary is labelled."""
+    if settings.canary_file is not None and settings.monitor.enabled and settings.monitor.canary_every_s:
+        canary, judges = Canary.of(settings), configured(settings.judges)
+        named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
+        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
+        if absent:
+            fix = f"add labels for these judges to {settings.canary_file}"
+            yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
 
 
 def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) -> dict[str, bool]:

@@ -31,4 +31,5 @@ FEATURE: Final = Feature(
     metrics="worker.features.canary.canary.CanaryMetrics",
     complete=_complete,
     watch="worker.features.canary.canary.CanaryWatch",
+    warnings="worker.features.canary.canary_file.find_unlabelled",
 )

@@ -29,6 +29,7 @@ from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.base.scans import scan_shards
 from worker.core.config.settings import Board, Has, Rule, Settings, Where
 from worker.core.export.registry import enabled
+from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
@@ -190,8 +191,10 @@ def open_session() -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _board(redis_url: str) -> Iterator[str]:
-    """Serve the board in a thread; yield its address, empty where its packages are not installed."""
-    if any(importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")):
+    """Serve the board in a thread; yield its address, empty if the feature or its packages are not installed."""
+    if not is_installed("board") or any(
+        importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")
+    ):
         yield ""
         return
     from worker.features.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there

@@ -21,4 +21,10 @@ class GatewayKeys(KeySpace):
 _COMMANDS: Final = {
     "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
 }
-FEATURE: Final = Feature(name="gateway", keys=GatewayKeys, scripts=__package__, commands=_COMMANDS)
+FEATURE: Final = Feature(
+    name="gateway",
+    keys=GatewayKeys,
+    scripts=__package__,
+    commands=_COMMANDS,
+    eraser="worker.features.gateway.eraser.SpanEraser",
+)

@@ -25,4 +25,9 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
     return receivers_of(settings, RECEIVERS)
 
 
-FEATURE: Final = Feature(name="receivers", keys=ReceiverKeys, exporters=_exporters)
+FEATURE: Final = Feature(
+    name="receivers",
+    keys=ReceiverKeys,
+    exporters=_exporters,
+    eraser="worker.features.receivers.eraser.ArchiveEraser",
+)

@@ -4,16 +4,17 @@ from typing import Final
 
 import click
 from msgspec import structs
-from rich.table import Table
 
 from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
 from worker.base.monitor.series import DAY_S
-from worker.base.replay.replay import parse_time
+from worker.base.replay.replay import Chooser, parse_time
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Choice, Sampler, Sampling
+from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.client import Store
 from worker.features.report.workload import Estimate, Estimator, NoTrafficError, day_of, read_history
 
 _PRESENT: Final = "as configured"
@@ -77,7 +78,7 @@ def command(
         return
     note(f"{traces:,.0f} {source}; estimated from {found[0].sampled:,} of them")
     for estimate in found:
-        print_table(OUT, work_table(estimate, "a day"))
+        print_table(OUT, estimate.table("a day"))
         for text in estimate.notes:
             note(text)
 
@@ -114,24 +115,22 @@ def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float
     )
 
 
-def work_table(estimate: Estimate, period: str) -> Table:
-    """Lay out an estimate: a row for each service, judge and judge model, and the sum."""
-    table = Table(title=f"Expected work {period}, {estimate.name}")
-    for column in ("service", "judge", "judge model"):
-        table.add_column(column)
-    for column in ("judgements", "tokens in", "tokens out", "USD", "± 95 %"):
-        table.add_column(column, justify="right")
+def expected_work(
+    settings: Settings, store: Store, name: str, chooser: Chooser, span_s: tuple[float, float]
+) -> Estimate | None:
+    """Estimate the work of a replay between two times in seconds since the epoch; None if no trace of then is left."""
+    try:
+        history = read_history(settings, store, *span_s)
+    except NoTrafficError:
+        return None
 
-    def usd(amount: float | None) -> str:
-        return "unknown" if amount is None else f"{amount:,.2f}"
+    def choose(entry: TraceEntry) -> Sampling:
+        selected = chooser.choose(entry)
+        # What is drawn is certain: a replay draws the same traces again.
+        drawn = [Choice(one.evaluation.judge, one.grader.name, 1.0) for one in selected.evaluations]
+        of_session = [one._replace(probability=1.0) for one in selected.of_session]
+        return Sampling(tuple(drawn), (), tuple(of_session))
 
-    for row in estimate.rows:
-        width = "" if row.half_width is None else f"{row.half_width:.1%}"
-        counts = (f"{amount:,.0f}" for amount in (row.judgements, row.input_tokens, row.output_tokens))
-        table.add_row(row.service, row.judge, row.judge_model, *counts, usd(row.usd), width)
-    table.add_section()
-    totals = (f"{amount:,.0f}" for amount in (estimate.judgements, estimate.input_tokens, estimate.output_tokens))
-    table.add_row("all", "", "", *totals, usd(estimate.usd), "")
-    mean, peak = estimate.calls_per_s, estimate.peak_calls_per_s
-    table.caption = f"calls a second: {mean:,.3g} on average, {peak:,.3g} in the busiest hour"
-    return table
+    return Estimator(settings, history).estimate(
+        f"replay {name}", chooser.graders, chooser.sampler, choose, period_s=history.span_s
+    )

@@ -14,6 +14,7 @@ from statistics import NormalDist, fmean
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
+from rich.table import Table
 
 from judges.agreement.intervals import wilson
 from judges.calling.evaluation import prepared
@@ -22,17 +23,17 @@ from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Verdict
 from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
+from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
 from worker.base.scans import entry_position, summed_counts
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Cascade, Settings
+from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Sampler, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
-from worker.features.budgets.reservations import most_tokens
-from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
 
 DEFAULT_SHARE: Final = 0.9
 """The share of verdicts that pass where the monitor knows none."""
@@ -95,6 +96,28 @@ class Estimate(Struct, frozen=True):
     peak_calls_per_s: float
     rows: tuple[Work, ...]
     notes: tuple[str, ...]
+
+    def table(self, period: str) -> Table:
+        """Lay it out: a row for each service, judge and judge model, and the sum."""
+        table = Table(title=f"Expected work {period}, {self.name}")
+        for column in ("service", "judge", "judge model"):
+            table.add_column(column)
+        for column in ("judgements", "tokens in", "tokens out", "USD", "± 95 %"):
+            table.add_column(column, justify="right")
+
+        def usd(amount: float | None) -> str:
+            return "unknown" if amount is None else f"{amount:,.2f}"
+
+        for row in self.rows:
+            width = "" if row.half_width is None else f"{row.half_width:.1%}"
+            counts = (f"{amount:,.0f}" for amount in (row.judgements, row.input_tokens, row.output_tokens))
+            table.add_row(row.service, row.judge, row.judge_model, *counts, usd(row.usd), width)
+        table.add_section()
+        totals = (f"{amount:,.0f}" for amount in (self.judgements, self.input_tokens, self.output_tokens))
+        table.add_row("all", "", "", *totals, usd(self.usd), "")
+        mean, peak = self.calls_per_s, self.peak_calls_per_s
+        table.caption = f"calls a second: {mean:,.3g} on average, {peak:,.3g} in the busiest hour"
+        return table
 
 
 class _Sampled(NamedTuple):
@@ -313,6 +336,8 @@ def second_judgings(cascade: Cascade, probabilities: Sequence[Mapping[str, float
 
     This is the mean of (1 - π)/π·g(1 - g), of the metric where it is largest: g is assumed to be calibrated.
     """
+    from worker.features.cascades.shares import fitted_factor, second_rate, uncertainty  # noqa: PLC0415 - may be absent
+
     factor = None
     if cascade.rate is not None:
         factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items())
@@ -340,7 +365,8 @@ class Estimator:
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
         self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
-        limits = ((name, one.usd_per_day) for name, one in settings.cascades.items())
+        self._cascades = settings.cascades if is_installed("cascades") else {}
+        limits = ((name, one.usd_per_day) for name, one in self._cascades.items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
     def estimate(
@@ -363,12 +389,14 @@ class Estimator:
             period_s: The length of time that the figures are for.
             traces: How many traces come in that time; as many as in the sample unless given.
         """
-        self._rated = dict(self._settings.cascades)
+        self._rated = dict(self._cascades)
+        if not self._budgeted:
+            return self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)[0]
+        from worker.features.cascades.shares import START_RATE  # noqa: PLC0415 - may be absent
+
         for cascade in self._budgeted:
             self._rated[cascade] = structs.replace(self._rated[cascade], usd_per_day=None, rate=START_RATE)
-        found, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
-        if not self._budgeted:
-            return found
+        _, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
         # What second judgings cost is proportional to the rate.
         for cascade, budget in self._budgeted.items():
             of_second, price = totals.seconds[cascade], self._settings.models[self._rated[cascade].then].price

@@ -42,4 +42,5 @@ FEATURE: Final = Feature(
     metrics="worker.features.sessions.conversations.SessionMetrics",
     select=_select,
     threads=_threads,
+    eraser="worker.features.sessions.eraser.SessionEraser",
 )
