@@ -4,7 +4,7 @@ import json
 import threading
 from typing import Any
 
-from stage_parts import Chosen, Ground, Notes, planner_of, pressure_of, samples, settings_of
+from stage_parts import Chosen, Ground, Notes, pressure_of, rules_of, samples, settings_of
 
 from judges.core.verdict import Origin
 from worker.base.accounting.accounting import Account, read_account
@@ -37,7 +37,7 @@ class Passes:
             self.settings,
             ground.store,
             self.metrics,
-            planner=planner_of(self.settings, ground.store),
+            rules=rules_of(self.settings),
             notifier=notes,
             pressure=self.pressure,
         )

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
-from stage_parts import Ground, sampler_of, settings_of
+from stage_parts import Ground, rules_of, settings_of
 
 from worker.core import features
 from worker.core.features import Feature, Parts, Selector, built, installed, overridden
@@ -27,11 +27,11 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
     settings = settings_of(ground)
-    parts = Parts(settings, None, Ledger(ground.store, settings), sampler_of(settings))
+    parts = Parts(settings, None, Ledger(ground.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
     selectors = built((feature.select for feature in installed()), parts)
-    assert len(overridden(selectors, "feedback")) == 0
+    assert len(overridden(selectors, Selector.feedback)) == 0
 
 
 def test_only_overridden_methods_are_called() -> None:
@@ -40,6 +40,6 @@ def test_only_overridden_methods_are_called() -> None:
             """Do nothing."""
 
     one = Gathering()
-    assert overridden((one, Selector()), "close") == (one.close,)
-    assert overridden((one, Selector()), "before_read") == ()
+    assert overridden((one, Selector()), Selector.close) == (one.close,)
+    assert overridden((one, Selector()), Selector.before_read) == ()
     assert built((Feature(name="none").select, lambda _: None, lambda _: one), None) == (one,)

@@ -27,7 +27,7 @@ from worker.core.config.rule_checks import judge_names, rule_faults
 from worker.core.config.settings import Monitor, Rule, Settings
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules
 from worker.core.telemetry.metrics import Metrics
 from worker.features.repeats.choosing import Repeats
 from worker.features.repeats.flips import RepeatsWatch
@@ -63,7 +63,7 @@ class Traffic:
         )
         self._ground = ground
         self._chance = random.Random(18)
-        self._repeats = Repeats(self.settings, Sampler(self.settings, Graders(self.settings, configured({}))))
+        self._repeats = Repeats(self.settings, Rules(self.settings, Graders(self.settings, configured({}))))
         self._judged = an_hour // 12
         self._number = 0
         self._trace = make_traces([0])[0]

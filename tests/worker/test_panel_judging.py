@@ -23,7 +23,7 @@ from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import fresh_id, head
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import Ledger, read_outbox_entry
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import StoreError
 
 DISAGREEMENT = pytest.approx(2 / 3)
@@ -338,7 +338,7 @@ def test_grounded_and_relevant_is_combined_of_two_judges(ground: Ground, desk: D
 def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
     def choices(*rules: Rule, **judges: Any) -> set[str]:
         settings = Settings(models=MODELS, rules=rules, judges=judges)
-        sampler = Sampler(settings, Graders(settings, configured(judges)))
+        sampler = Sampler(Rules(settings, Graders(settings, configured(judges))))
         trace = make_trace(1, context=["It is warm."])
         return {one.model for one in sampler.sample(trace).choices if one.judge == "grounded_and_relevant"}
 

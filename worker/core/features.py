@@ -8,7 +8,7 @@ What counts or finishes (threads, chores) is built whenever the feature is insta
 configuration may be under way. What is on the way of a trace is built only if the configuration uses it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
     from worker.core.config.errors import Faults
-    from worker.core.config.graders import Graders
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
-    from worker.core.ingest.plan import Plan, Planner
+    from worker.core.ingest.plan import Plan
     from worker.core.judging.consumer import JudgingConsumer
     from worker.core.queue.batch import Batch, Evaluation, Item
     from worker.core.queue.ledger import Ledger
     from worker.core.queue.notify import Notifier
     from worker.core.selection.batch_writer import BatchWriter
-    from worker.core.selection.sampling import Choice, Sampler
+    from worker.core.selection.sampling import Choice, CompiledRule, Rules
     from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
     from worker.core.storage.client import Store
     from worker.core.telemetry.backlog import Backpressure
@@ -51,13 +50,13 @@ class Parts:
         settings: The configuration.
         metrics: None if nothing is counted, as in an offline evaluation.
         ledger: The ledger, and with it the server.
-        sampler: The rules, and through them judges and models.
+        rules: The rules, and through them judges and models.
     """
 
     settings: "Settings"
     metrics: "Metrics | None"
     ledger: "Ledger"
-    sampler: "Sampler"
+    rules: "Rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +67,8 @@ class ShardParts:
         settings: The configuration.
         metrics: The metrics of the process.
         judges: The judges by name.
-        graders: Which judge is asked of which model.
         store: The server.
-        sampler: The rules.
-        planner: Chooses evaluations for traces.
+        rules: The rules, and through them which judge is asked of which model.
         notifier: Notifies workers of batches.
         pressure: How much waits, and what is shed.
         judging: Judges the batches of this server.
@@ -80,10 +77,8 @@ class ShardParts:
     settings: "Settings"
     metrics: "Metrics"
     judges: "Mapping[str, Judge]"
-    graders: "Graders"
     store: "Store"
-    sampler: "Sampler"
-    planner: "Planner"
+    rules: "Rules"
     notifier: "Notifier"
     pressure: "Backpressure"
     judging: "JudgingConsumer"
@@ -92,16 +87,31 @@ class ShardParts:
 class Selector:
     """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
-    An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``gather``
-    and ``feedback`` must not raise for any trace.
+    An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
+    ``gather`` and ``feedback`` must not raise for any trace.
+
+    Attributes:
+        labels: The fields of a trace that ``adjust`` reads.
     """
 
-    def before_read(self) -> None:
-        """Prepare for a read; called in the ingest thread, may ask Redis.
+    labels: "Collection[str]" = ()
+
+    def before_read(self) -> bool | None:
+        """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes.
 
         Raises:
             StoreError: Redis does not answer.
         """
+
+    def adjust(
+        self, rules: "Sequence[CompiledRule]", trace: "Trace"
+    ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
+        """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
+
+        Called once for all traces that the same rules match and that have the same ``labels``. The call returns the
+        names of rules that choose the trace whatever their rates.
+        """
+        raise NotImplementedError
 
     def limits(self) -> "Mapping[str, object]":
         """Return what script `choose` needs to know, once."""
@@ -120,11 +130,6 @@ class Selector:
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""
-
-
-def overridden(selectors: "Sequence[Selector]", name: str) -> "tuple[Callable[..., Any], ...]":
-    """Return the bound methods of those selectors that override a method."""
-    return tuple(getattr(one, name) for one in selectors if getattr(type(one), name) is not getattr(Selector, name))
 
 
 class Assessor(Protocol):
@@ -147,7 +152,7 @@ class ModelWrapper(Protocol):
         """End before the connections of models are closed."""
 
 
-class Follower(Protocol):
+class Follower:
     """Adds batches in the step that writes a verdict."""
 
     async def refresh(self) -> None:
@@ -159,6 +164,13 @@ class Follower(Protocol):
         Called in the event loop for every final verdict, without I/O. An exception is `internal_error`: the verdict is
         not written, and the evaluation is judged and paid again.
         """
+        raise NotImplementedError
+
+
+def overridden(hooks: Sequence[object], method: Callable[..., object]) -> tuple[Callable[..., Any], ...]:
+    """Return the bound methods of those hooks that override a method of their base class, which does nothing."""
+    name = method.__name__
+    return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) is not method)
 
 
 @dataclass(frozen=True, slots=True)

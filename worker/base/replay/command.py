@@ -230,7 +230,7 @@ def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end
 
     chooser = replay.chooser
     return Estimator(settings, history).estimate(
-        f"replay {replay.cursor.name}", chooser.graders, chooser.sampler, choose, period_s=history.span_s
+        f"replay {replay.cursor.name}", chooser.rules, choose, period_s=history.span_s
     )
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tracejudge.model import TIMES
 from worker.core.config.settings import Settings
-from worker.core.features import overridden
+from worker.core.features import Selector, overridden
 from worker.core.ingest.plan import Plan, Planner
 from worker.core.queue.notify import Notifier
 from worker.core.selection.stream_entry import read_entry
@@ -161,7 +161,8 @@ class IngestConsumer(ServiceThread):
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
         self._before_read, self._after_read, self._close = (
-            overridden(planner.selectors, name) for name in ("before_read", "after_read", "close")
+            overridden(planner.selectors, method)
+            for method in (Selector.before_read, Selector.after_read, Selector.close)
         )
 
     def prepare(self) -> None:
@@ -171,7 +172,8 @@ class IngestConsumer(ServiceThread):
     def run_once(self) -> None:
         """Read once and process all of it."""
         for prepare in self._before_read:
-            prepare()
+            if prepare():
+                self._planner.sampler.clear()
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:

@@ -20,10 +20,10 @@ from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.redaction import Redaction, UserKeys, hashed_user
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
-from worker.core.features import Feature, Parts, built, installed
+from worker.core.features import Feature, Follower, Parts, built, installed, overridden
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 
@@ -248,8 +248,7 @@ class BatchEvaluator:
         models: Mapping[str, ChatModel],
         ledger: Ledger,
         *,
-        graders: Graders,
-        sampler: Sampler,
+        rules: Rules,
         metrics: Metrics | None = None,
         slots: Mapping[str, asyncio.Semaphore] | None = None,
         features: Sequence[Feature] | None = None,
@@ -261,8 +260,7 @@ class BatchEvaluator:
             judges: The judges by name.
             models: The models by name.
             ledger: Where verdicts are written.
-            graders: What judges with which model.
-            sampler: Knows the rules.
+            rules: The rules, which know what judges with which model.
             metrics: Where features count; None counts nothing.
             slots: Those of ``code_slots``, where several evaluators share the process; then they share models and
                 judges too, which whoever made them closes.
@@ -274,17 +272,18 @@ class BatchEvaluator:
         self._models = models
         self._recorder = GroupCommitWriter(ledger)
         self._redaction = Redaction.of(settings.redact)
-        self._graders = graders
-        self._sampler = sampler
+        self._rules = rules
+        self._graders = rules.graders
         self._tags = settings.verdict_tags
         # Keys of users are those of the installation, and not of a shard.
         self._user_keys = UserKeys(settings, ledger.store.first)
         features = installed() if features is None else features
-        parts = Parts(settings, metrics, ledger, sampler)
+        parts = Parts(settings, metrics, ledger, rules)
         self._assessors = built((one.assess for one in features), parts)
         self._wrappers = built((one.wrap_model for one in features), parts)
         self._followers = built((one.after_verdict for one in features), parts)
-        self._code_slots = code_slots(graders) if slots is None else slots
+        self._refreshes = overridden(self._followers, Follower.refresh)
+        self._code_slots = code_slots(rules.graders) if slots is None else slots
 
     async def run(
         self,
@@ -310,8 +309,8 @@ class BatchEvaluator:
             # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
             known = self._user_keys.known
             user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
-        for follower in self._followers:
-            await follower.refresh()
+        for refresh in self._refreshes:
+            await refresh()
         prepared = [await assessor.prepare(batch) for assessor in self._assessors]
         # The name in the settings may mean another judge model by now.
         candidates = (self._models.get(batch.model), *self._models.values())
@@ -416,13 +415,13 @@ class BatchEvaluator:
             for assessor, prepared in zip(self._assessors, this.prepared, strict=True):
                 if (assessment := assessor.assess(prepared, judge, evaluation, judge_model)) is not None:
                     return assessment
-            if not self._sampler.allows(item.trace, judge_model):
+            if not self._rules.allows(item.trace, judge_model):
                 # The evaluation was chosen before the rule came, or under other rules.
                 note = "a rule keeps this trace to other models (egress)"
                 return Assessment("unscored", "judge_rejected", note=note)
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
-            tools = self._sampler.context_tools(item.trace)
+            tools = self._rules.context_tools(item.trace)
             if (model := this.model) is not None:
                 for wrapper in self._wrappers:
                     # The rules match the published trace, not the redacted one.

@@ -25,6 +25,7 @@ from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
 from worker.core.runtime.shard import Shard, Shared
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import LayoutError, StoreError, make_stores
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
@@ -96,7 +97,7 @@ class Runtime:
             self.metrics,
             judges=judges,
             models=models,
-            graders=self._graders,
+            rules=Rules(settings, self._graders),
             limits=limits,
             readiness=self._readiness,
             exporters=exporters,

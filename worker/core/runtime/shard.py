@@ -10,7 +10,7 @@ import structlog
 
 from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
-from worker.core.config.graders import CODE, Graders
+from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import Exporter, Parts, ShardParts, built, installed
 from worker.core.ingest.consumer import IngestConsumer
@@ -21,7 +21,7 @@ from worker.core.judging.fetching import Limits, Slots
 from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier
 from worker.core.runtime.maintenance import BacklogGauges, Maintenance
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.health import Readiness, flows
@@ -42,7 +42,7 @@ class Shared:
         *,
         judges: Mapping[str, Judge],
         models: Mapping[str, LimitedModel],
-        graders: Graders,
+        rules: Rules,
         limits: Mapping[str, Limits],
         readiness: Readiness,
         exporters: Mapping[str, Exporter],
@@ -53,13 +53,13 @@ class Shared:
         self.metrics = metrics
         self.judges = judges
         self.models = models
-        self.graders = graders
+        self.rules = rules
         self.limits = limits
         self.readiness = readiness
         self.exporters = exporters
         self.serves = serves
         self.gauges = BacklogGauges(settings, metrics)
-        self.code_slots = code_slots(graders)
+        self.code_slots = code_slots(rules.graders)
         self.slots = {judge_model: Slots(len(settings.served)) for judge_model in limits}
         self.loop = EventLoopThread("tracejudge-judging")
 
@@ -78,20 +78,17 @@ class Shard:
 
     def __init__(self, shared: Shared, store: Store, send: Callable[[str, int], None]) -> None:
         """Build what the configured roles need; ``send`` sends a notification unless its queue holds so many."""
-        settings, metrics, graders = shared.settings, shared.metrics, shared.graders
+        settings, metrics, rules = shared.settings, shared.metrics, shared.rules
         self._shared = shared
         self.store = store
         ledger = Ledger(store, settings)
-        # One for each: what it counts is exchanged by the thread that samples.
-        sampler = Sampler(settings, graders)
         self._notifier = Notifier(store, send, shared.limits)
         self.judging = JudgingConsumer(
             settings,
             store,
             BatchEvaluator(
                 *(settings, shared.judges, shared.models, ledger),
-                graders=graders,
-                sampler=sampler,
+                rules=rules,
                 metrics=metrics,
                 slots=shared.code_slots,
             ),
@@ -123,16 +120,12 @@ class Shard:
                 for chore in feature.chores(settings, metrics, store)
             ],
         )
-        selectors = built((feature.select for feature in installed()), Parts(settings, metrics, ledger, sampler))
-        planner = Planner(settings, store.keys, sampler, selectors)
         parts = ShardParts(
             settings=settings,
             metrics=metrics,
             judges=shared.judges,
-            graders=graders,
             store=store,
-            sampler=sampler,
-            planner=planner,
+            rules=rules,
             notifier=self._notifier,
             pressure=self._backpressure,
             judging=self.judging,
@@ -141,6 +134,9 @@ class Shard:
         made = [thread for threads in factories for thread in threads(parts)]
         self._ingest: list[ServiceThread] = []
         if shared.has("ingest"):
+            selectors = built((feature.select for feature in installed()), Parts(settings, metrics, ledger, rules))
+            # A sampler of its own: selectors adjust its rates in the thread that samples.
+            planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
             ingest = IngestConsumer(
                 *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure
             )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def _select(parts: Parts) -> Selector | None:
     from worker.features.budgets.rates import RateSelector
 
-    return RateSelector(parts) if parts.settings.changes_rates else None
+    return RateSelector(parts.settings, parts.ledger.store) if parts.settings.changes_rates else None
 
 
 def _watches(parts: "MonitorParts") -> Sequence[Any]:
@@ -31,7 +31,7 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
         if metrics is not None:
             metrics.budget_refused.labels(budget).inc()
 
-    return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
+    return Budgets(settings, parts.ledger.store.first, parts.rules, count)
 
 
 FEATURE: Final = Feature(name="budgets", watches=_watches, select=_select, wrap_model=_wrap_model)

@@ -30,7 +30,7 @@ from judges.requests.request import BYTES_PER_TOKEN
 from tracejudge import Trace
 from worker.core.config.settings import NANO, Budget, Rule, Settings
 from worker.core.queue.batch import Evaluation
-from worker.core.selection.sampling import Sampler, is_always
+from worker.core.selection.sampling import Rules, is_always
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.features.budgets.control import NOT_REDUCED
 
@@ -108,13 +108,13 @@ class Budgets:
         self,
         settings: Settings,
         store: Store,
-        sampler: Sampler,
+        rules: Rules,
         refused: Callable[[str], object] = lambda _budget: None,
     ) -> None:
         """Keep the budgets; ``refused`` is called with the name of a budget that refuses a call."""
         self._settings = settings
         self._store = store
-        self._sampler = sampler
+        self._rules = rules
         self._refused = refused
         self._concerned: dict[tuple[str, str, tuple[str, ...]], tuple[_Concern, ...]] = {}
         self._scripts = _ScriptGroups(store)
@@ -129,7 +129,7 @@ class Budgets:
         if model.settings.provider == "lexical":
             return model
         # A repeat or a replay may ask a model that no rule names for the judge; the rules of the judge pay.
-        rules = self._sampler.asking(trace, judge, judge_model) or self._sampler.asking(trace, judge, None)
+        rules = self._rules.asking(trace, judge, judge_model) or self._rules.asking(trace, judge, None)
         key = judge, judge_model, tuple([rule.name for rule in rules])
         concerned = self._concerned.get(key)
         if concerned is None:

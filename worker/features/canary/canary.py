@@ -21,7 +21,7 @@ from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, EvaluationFactory, Sampler
+from worker.core.selection.sampling import Choice, EvaluationFactory, Rules
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store
 from worker.core.telemetry.heartbeat import live_circuits
@@ -111,7 +111,7 @@ class CanaryWatch(Watch):
         self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = graders_of(settings, canary)
         graders = Graders(settings, canary.judges)
-        self._sampler = Sampler(settings, graders)
+        self._rules = Rules(settings, graders)
         self._graders = graders
         self._factory = EvaluationFactory(graders)
         agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
@@ -162,7 +162,7 @@ class CanaryWatch(Watch):
                 for judge, grader in self._asked
                 if one.trace.trace_id in self._canary.of_judge[judge]
                 and grader.judge_model not in away
-                and self._sampler.allows(trace, grader.judge_model)
+                and self._rules.allows(trace, grader.judge_model)
             ]
             if choices:
                 chosen = self._factory.evaluations(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")

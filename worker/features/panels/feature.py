@@ -7,11 +7,11 @@ from worker.core.features import Assessor, Feature, Parts
 
 def _assess(parts: Parts) -> Assessor | None:
     # A panel of an earlier configuration is handed back, as is every judge that this worker does not have.
-    if not parts.sampler.graders.panels:
+    if not parts.rules.graders.panels:
         return None
     from worker.features.panels.panels import Panels
 
-    return Panels(parts.ledger, parts.settings, parts.sampler.graders.panels)
+    return Panels(parts.ledger, parts.settings, parts.rules.graders.panels)
 
 
 FEATURE: Final = Feature(name="panels", assess=_assess)

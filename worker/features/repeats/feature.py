@@ -26,7 +26,7 @@ def _after_verdict(parts: Parts) -> Follower | None:
         return None
     from worker.features.repeats.choosing import Repeats
 
-    return Repeats(parts.settings, parts.sampler)
+    return Repeats(parts.settings, parts.rules)
 
 
 FEATURE: Final = Feature(name="repeats", counters=_counters, watches=_watches, after_verdict=_after_verdict)
