@@ -92,12 +92,10 @@ def compare(
         before = pipeline.outbox()
         plan_of = len(make_plan(load_samples(), SECONDS)) - first
         now_s = pipeline.store.now_ms() / 1000
-        graders = Graders(settings, configured(settings.judges))
-        rules = Rules(settings, graders)
+        rules = Rules(settings, Graders(settings, configured(settings.judges)))
         history = read_history(settings, pipeline.store, now_s - DAY_S, now_s + 1)
         found = Estimator(settings, history).estimate(
             "test",
-            graders,
             rules,
             lambda entry: probabilities(rules, entry.trace),
             period_s=DAY_S,

@@ -31,7 +31,7 @@ def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
     selectors = built((feature.select for feature in installed()), parts)
-    assert len(overridden(selectors, Selector.feedback)) == 0
+    assert len(overridden(selectors, "feedback")) == 0
 
 
 def test_only_overridden_methods_are_called() -> None:
@@ -40,6 +40,6 @@ def test_only_overridden_methods_are_called() -> None:
             """Do nothing."""
 
     one = Gathering()
-    assert overridden((one, Selector()), Selector.close) == (one.close,)
-    assert overridden((one, Selector()), Selector.before_read) == ()
+    assert overridden((one, Selector()), "close") == (one.close,)
+    assert overridden((one, Selector()), "before_read") == ()
     assert built((Feature(name="none").select, lambda _: None, lambda _: one), None) == (one,)

@@ -20,8 +20,8 @@ from worker.core.selection.stream_entry import (
     InvalidEntry,
     TraceEntry,
     read_entry,
-    trace_id_of,
 )
+from worker.features.late_feedback.search import trace_id_of
 
 NEEDED = {"trace_id": "t1", "service": "shop", "output": "It is."}
 BARE = {"trace_id": "t1", "service": "shop"}

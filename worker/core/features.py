@@ -167,10 +167,11 @@ class Follower:
         raise NotImplementedError
 
 
-def overridden(hooks: Sequence[object], method: Callable[..., object]) -> tuple[Callable[..., Any], ...]:
-    """Return the bound methods of those hooks that override a method of their base class, which does nothing."""
-    name = method.__name__
-    return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) is not method)
+def overridden(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
+    """Return the bound methods of those hooks that override a method of ``Selector`` or ``Follower``."""
+    bases = Selector, Follower
+    inherited = {getattr(base, name, None) for base in bases}
+    return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
 
 
 @dataclass(frozen=True, slots=True)

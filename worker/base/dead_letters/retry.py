@@ -14,10 +14,10 @@ import msgspec
 import redis
 import structlog
 
-from worker.base.dead_letters.store import DeadLetterStore, FoundDeadLetter, Retry
+from worker.base.dead_letters.store import DeadLetterStore, FoundDeadLetter, Retry, read_assessments
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import DeadLetter, Ledger
+from worker.core.queue.ledger import DeadLetter
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import CHUNK_BYTES, Store, redis_now_ms
@@ -167,7 +167,6 @@ class AutoRetry(ServiceThread):
         self._store = store
         self._keys = store.keys
         self._rules = rules
-        self._ledger = Ledger(store, settings)
         self._healthy = healthy
         self._probed = probed
         self._every_s = every_s
@@ -228,7 +227,7 @@ class AutoRetry(ServiceThread):
             # Evaluations that would only wait for the verdicts that they combine are left out.
             evaluations = [one.letter.evaluation for one in group]
             periods = {member.id: evaluation.period for evaluation in evaluations for member in evaluation.members}
-            ended = self._ledger.assessments(periods).keys()
+            ended = read_assessments(self._store, periods).keys()
             complete = [one for one in group if all(each.id in ended for each in one.letter.evaluation.members)]
             able += [one.letter.evaluation.id for one in complete]
             if chosen := complete[: count - len(begun)]:

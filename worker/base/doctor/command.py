@@ -44,7 +44,7 @@ from worker.base.doctor.redis_server import (
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import Store, groups_of, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys

@@ -23,7 +23,7 @@ from judges.custom.definition import nearest
 from judges.registry import configured
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, Selector, built, installed, overridden
+from worker.core.features import Parts, built, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules, Sampler, position
@@ -397,7 +397,7 @@ class ReplayRun:
         self._wait = wait
         parts = Parts(settings, None, Ledger(store, settings), chooser.rules)
         selectors = built((feature.select for feature in installed()), parts)
-        self._gather = next(iter(overridden(selectors, Selector.gather)), None)
+        self._gather = next(iter(overridden(selectors, "gather")), None)
         self._limits = {name: limit for selector in selectors for name, limit in selector.limits().items()}
         self._count = _FIRST_CHUNK_COUNT
 

@@ -100,8 +100,8 @@ class Planner:
         self.sampler = sampler
         self.selectors = selectors
         self._factory = EvaluationFactory(sampler.rules.graders)
-        self._gather = next(iter(overridden(selectors, Selector.gather)), None)
-        self._keep_feedback = next(iter(overridden(selectors, Selector.feedback)), None)
+        self._gather = next(iter(overridden(selectors, "gather")), None)
+        self._keep_feedback = next(iter(overridden(selectors, "feedback")), None)
         self._limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
         for selector in selectors:
             self._limits |= selector.limits()

@@ -20,7 +20,7 @@ from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.redaction import Redaction, UserKeys, hashed_user
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
-from worker.core.features import Feature, Follower, Parts, built, installed, overridden
+from worker.core.features import Feature, Parts, built, installed, overridden
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 from worker.core.selection.sampling import Rules
@@ -282,7 +282,7 @@ class BatchEvaluator:
         self._assessors = built((one.assess for one in features), parts)
         self._wrappers = built((one.wrap_model for one in features), parts)
         self._followers = built((one.after_verdict for one in features), parts)
-        self._refreshes = overridden(self._followers, Follower.refresh)
+        self._refreshes = overridden(self._followers, "refresh")
         self._code_slots = code_slots(rules.graders) if slots is None else slots
 
     async def run(

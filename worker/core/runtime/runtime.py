@@ -19,7 +19,7 @@ from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
 from worker.core.features import installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all

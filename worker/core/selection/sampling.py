@@ -225,7 +225,7 @@ class Sampler:
         self.rules = rules
         self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
         self._labels = frozenset(label for selector in selectors for label in selector.labels)
-        self._adjust = next(iter(overridden(selectors, Selector.adjust)), None)
+        self._adjust = next(iter(overridden(selectors, "adjust")), None)
         self.clear()
 
     def clear(self) -> None:

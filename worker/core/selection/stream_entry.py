@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +22,7 @@ from worker.core.selection.lenient import (
     LeftOut,
     Lenient,
     NoTraceError,
-    is_usual,
+    UsualTrace,
     read_feedback,
     read_trace,
     shown_id,
@@ -112,26 +112,14 @@ class _AnyObject(msgspec.Struct):
     """Has no fields: the decoder checks the JSON and keeps nothing."""
 
 
-class _KnownTrace(  # noqa: PLW1641 - a trace holds lists, and has no hash
-    Trace, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True
-):
+class _KnownTrace(UsualTrace, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """A trace without unknown names, which the decoder finds out at no cost."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trace) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
-
-
-class _Named(Struct):
-    """The only field that a search for a trace decodes; skipping all others is what makes it cheap."""
-
-    trace_id: Any = None
 
 
 _trace_decoder = msgspec.json.Decoder(_KnownTrace)
 _report_decoder = msgspec.json.Decoder(ProducerReport)
 _feedback_decoder = msgspec.json.Decoder(LateFeedback)
 _nesting_decoder = msgspec.json.Decoder(_AnyObject)
-_named_decoder = msgspec.json.Decoder(_Named)
 
 
 def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
@@ -152,20 +140,6 @@ def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
         return _invalid(entry_id, fields, error)
 
 
-def trace_id_of(payload: bytes) -> str | None:
-    """Return the trace id in a payload of a trace, as `read_entry` reads it; None if there is none."""
-    try:
-        found = _named_decoder.decode(payload).trace_id
-        if isinstance(found, str) and 0 < len(found) <= MAX_ID_CHARS:
-            return found
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return Lenient(payload).trace_id
-    except NoTraceError:
-        return None
-
-
 def _check(fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> None:
     if fields.get(b"v") != WIRE_VERSION:
         raise _InvalidError("unknown_version")
@@ -179,8 +153,6 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     written = payload
     try:
         trace: Trace = _trace_decoder.decode(payload)
-        if not is_usual(trace):
-            raise msgspec.ValidationError
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
             trace, left_out, unknown, written = read_trace(payload)

@@ -27,7 +27,7 @@ from worker.base.accounting.accounting import Account, read_account
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.core.config.settings import Board, Has, Rule, Settings, Where
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
 from worker.core.storage.client import Store, scan_shards
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
