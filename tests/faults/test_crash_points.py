@@ -22,7 +22,7 @@ from support.proxy import CommandProxy
 sys.path.append(str(Path(__file__).parents[1] / "worker"))
 from replay_parts import NOTHING, Replays
 from session_parts import COMPLETE, Sessions, said
-from stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, samples
+from stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, rules_of, samples
 
 from judges.core.verdict import Score, Verdict
 from worker.base.accounting.accounting import read_account
@@ -85,7 +85,7 @@ class Process:
         self.ledger = Ledger(ground.store, self.settings)
         self.leases = Leases(ground.store, tries_ttl_s=3600)
         made = (self.settings, ground.store, self.metrics)
-        sums = QualitySums(*made)
+        sums = QualitySums(*made, rules_of(self.settings))
         # What the monitor computes from its sums is computed again at any time.
         sums._tasks = ()
         self.exporters: list[ExportConsumer] = [PrometheusExporter(*made), sums, FileExporter(*made, "archive")]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from judging_parts import MODEL, Desks
-from stage_parts import Ground, settings_of
+from stage_parts import Ground, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
@@ -48,7 +48,9 @@ class Worker:
         self.metrics = Metrics(self.settings)
         self.canary = Canary.of(self.settings)
         self.seconds = 0.0
-        self.watch = CanaryWatch(self.settings, ground.store, self.metrics, self.canary, lambda: self.seconds)
+        self.watch = CanaryWatch(
+            self.settings, ground.store, self.metrics, rules_of(self.settings), self.canary, clock=lambda: self.seconds
+        )
 
     def turn(self) -> None:
         self.seconds += 60
@@ -145,7 +147,7 @@ def test_models_that_are_away_or_barred_get_no_canary(ground: Ground) -> None:
 def test_verdicts_are_counted_once_and_in_no_series_of_quality(ground: Ground, desk: Desks, clock: list[int]) -> None:
     judging = desk(heuristic, rules=RULES)
     worker = Worker(ground)
-    sums = QualitySums(worker.settings, ground.store, worker.metrics)
+    sums = QualitySums(worker.settings, ground.store, worker.metrics, rules_of(worker.settings))
     sums.prepare()
     for number in range(3):
         clock[0] = START_MS + number * HOUR_MS

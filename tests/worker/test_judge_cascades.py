@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing
 from msgspec import structs
-from stage_parts import Ground, settings_of
+from stage_parts import Ground, rules_of, settings_of
 
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
@@ -109,7 +109,7 @@ def place_of(one: Verdict) -> int:
 def gauges(ground: Ground, settings: Settings) -> dict[tuple[str, ...], float]:
     """Count the outbox as the monitor does, and return the gauges of cascades by name and last label."""
     metrics = Metrics(settings)
-    sums = QualitySums(settings, ground.store, metrics)
+    sums = QualitySums(settings, ground.store, metrics, rules_of(settings))
     sums.prepare()
     entries = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
     known = [one for one in map(read_outbox_entry, entries) if one is not None]
@@ -195,7 +195,9 @@ def test_second_verdicts_raise_no_safety_incident(ground: Ground, desk: Desks, m
             worker.sweep()
         gauges(ground, worker.settings)
         metrics, counted = Metrics(worker.settings), Counter[str]()
-        watch = SafetyWatch(ground.store, worker.settings, metrics, clock=lambda: time.time() + 600)
+        watch = SafetyWatch(
+            ground.store, worker.settings, metrics, rules_of(worker.settings).graders, clock=lambda: time.time() + 600
+        )
 
         def count(*arguments: Any, found: Counter[str] = counted) -> None:
             found.update(dict(zip(("failures", "judgements"), arguments[3:], strict=True)))

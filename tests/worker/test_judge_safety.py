@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from judging_parts import MODEL, YES, Desk, Desks, choose, shown
 from stage_parts import Ground, make_traces
+from stage_parts import rules_of as compiled
 from structlog.testing import capture_logs
 
 from judges.core.decision import Decision
@@ -27,7 +28,6 @@ from worker.core.config.rule_checks import judge_names, rule_faults
 from worker.core.config.settings import Monitor, Rule, Settings
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.selection.sampling import Rules
 from worker.core.telemetry.metrics import Metrics
 from worker.features.repeats.choosing import Repeats
 from worker.features.repeats.flips import RepeatsWatch
@@ -63,20 +63,22 @@ class Traffic:
         )
         self._ground = ground
         self._chance = random.Random(18)
-        self._repeats = Repeats(self.settings, Rules(self.settings, Graders(self.settings, configured({}))))
+        self._repeats = Repeats(self.settings, compiled(self.settings))
         self._judged = an_hour // 12
         self._number = 0
         self._trace = make_traces([0])[0]
         self.metrics = Metrics(self.settings)
         self.watch = self.another_watch()
-        self.sums = QualitySums(self.settings, ground.store, Metrics(self.settings))
+        self.sums = QualitySums(self.settings, ground.store, Metrics(self.settings), compiled(self.settings))
         self.sums.prepare()
         self._late: list[tuple[float, Verdict]] = []
 
     def another_watch(self) -> SafetyWatch:
         """Make the watch of a worker that becomes the active monitor."""
         self.metrics = Metrics(self.settings)
-        return SafetyWatch(self._ground.store, self.settings, self.metrics, clock=lambda: self.now)
+        return SafetyWatch(
+            self._ground.store, self.settings, self.metrics, compiled(self.settings).graders, clock=lambda: self.now
+        )
 
     def five_minutes(self, unsafe: float, *, error: float = 0.01, correlation: float = 0.0) -> None:
         """Judge the traffic of five minutes, and let the monitor look a minute later."""
@@ -226,12 +228,14 @@ def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
 def monitored(ground: Ground, worker: Desk) -> Metrics:
     """Run a monitor that counts the outbox and computes its gauges ten minutes later."""
     metrics = Metrics(worker.settings)
-    sums = QualitySums(worker.settings, ground.store, metrics)
+    sums = QualitySums(worker.settings, ground.store, metrics, compiled(worker.settings))
     sums.prepare()
     read = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
     sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
     for watch in (
-        SafetyWatch(ground.store, worker.settings, metrics, clock=lambda: time.time() + 600),
+        SafetyWatch(
+            ground.store, worker.settings, metrics, compiled(worker.settings).graders, clock=lambda: time.time() + 600
+        ),
         RepeatsWatch(ground.store, metrics),
     ):
         watch.run_due()

@@ -22,7 +22,7 @@ from worker.core.config.graders import Graders, queue_label
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import fresh_id, head
 from worker.core.queue.leases import Leases
-from worker.core.queue.ledger import Ledger, read_outbox_entry
+from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import StoreError
 
@@ -213,7 +213,7 @@ def test_while_redis_is_away_it_goes_on_waiting(ground: Ground, desk: Desks, mon
         raise StoreError("Redis does not answer (TimeoutError)")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Ledger, "assessments", away)
+        broken.setattr("worker.features.panels.panels.read_assessments", away)
         finish(ground, worker)
     assert ground.batches().keys() == {of[PANEL]}
     finish(ground, worker)
@@ -435,7 +435,7 @@ def test_an_answer_of_redis_that_is_missing_at_the_last_look_gives_nothing_up(
     worker = panel_desk(desk)
     in_order(ground, worker, "a", "b", "c")
     with monkeypatch.context() as broken:
-        broken.setattr(Ledger, "assessments", refuse)
+        broken.setattr("worker.features.panels.panels.read_assessments", refuse)
         in_order(ground, worker, PANEL)
     finish(ground, worker)
     assert_settled(ground, scored=4)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from stage_parts import Ground, settings_of
+from stage_parts import Ground, rules_of, settings_of
 from structlog.testing import capture_logs
 
 from judges.core.verdict import Score, Verdict
@@ -54,7 +54,7 @@ class Worker:
     def __init__(self, ground: Ground) -> None:
         settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(segments=("model",)))
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
         self.now = time.time()

@@ -184,7 +184,7 @@ def test_retrieval_spans_and_named_tools_count_as_context() -> None:
     assert matching(trace(spans=[span])) == ["plain", "tools", "any"]
     assert matching(trace(spans=[Span("00f067aa0ba902b7", "search", kind="RETRIEVER")])) == ["any"]
     assert matching(found) == ["tools", "any"]
-    assert (under_test.rules.context_tools(found), under_test.rules.context_tools(trace())) == (
+    assert (under_test.rules.matching(found).context_tools, under_test.rules.matching(trace()).context_tools) == (
         ("kb_search", "find"),
         ("find", "kb_search"),
     )

@@ -180,13 +180,13 @@ class Exporter:
 
     Attributes:
         role: The role of the worker that runs it.
-        make: Makes the thread that exports.
+        make: Makes the thread that exports from one server; None if a thread of the process does.
         checks: What `tracejudge doctor` checks.
         keeps: Which data of exported verdicts `tracejudge forget` cannot erase, for its output; None if there is none.
     """
 
     role: str
-    make: "Callable[[Settings, Store, Metrics], ExportConsumer]"
+    make: "Callable[[Settings, Store, Metrics], ExportConsumer] | None"
     checks: "Callable[[Settings], Sequence[Any]]" = lambda _: ()
     keeps: "Callable[[Settings], str | None]" = lambda _: None
 
@@ -227,7 +227,7 @@ class Feature:
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
-    process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServiceThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     counters: Callable[[Any], Sequence[Any]] | None = None
     watches: Callable[[Any], Sequence[Any]] | None = None

@@ -13,6 +13,7 @@ import msgspec
 from judges.core.verdict import Verdict
 from worker.base.monitor.series import COARSE_DAYS, utc_days
 from worker.core.config.settings import Settings
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP
 from worker.core.telemetry.metrics import Metrics
@@ -49,12 +50,14 @@ class MonitorParts(NamedTuple):
         settings: The configuration.
         store: The first server, which has the sums.
         metrics: The metrics of the process.
+        rules: The rules, and through them judges and models.
         is_listed: Whether the monitor keeps sums for a series; called in the thread that adds them.
     """
 
     settings: Settings
     store: Store
     metrics: Metrics
+    rules: Rules
     is_listed: Callable[[str], bool]
 
 

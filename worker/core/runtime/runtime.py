@@ -86,6 +86,7 @@ class Runtime:
         self._graders = Graders(settings, judges)
         for judge, judge_model in self._graders.outvoted:
             self.metrics.panel_member.labels(judge, judge_model).set(1)
+        rules = Rules(settings, self._graders)
         models = self._build_models()
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
@@ -97,7 +98,7 @@ class Runtime:
             self.metrics,
             judges=judges,
             models=models,
-            rules=Rules(settings, self._graders),
+            rules=rules,
             limits=limits,
             readiness=self._readiness,
             exporters=exporters,
@@ -108,7 +109,7 @@ class Runtime:
         }
         # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
         factories = (feature.process_threads for feature in installed() if feature.process_threads is not None)
-        self._monitors = [thread for make in factories for thread in make(settings, self.metrics, self.stores)]
+        self._monitors = [thread for make in factories for thread in make(settings, self.metrics, self.stores, rules)]
         for thread, store in zip(self._monitors, self.stores, strict=False):
             # Without the first shard nothing can be added, and another one that is away holds up nothing.
             is_first = store is store.first

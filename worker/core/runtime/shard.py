@@ -5,6 +5,7 @@ stops its own threads only.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -32,35 +33,29 @@ from worker.core.telemetry.service import EventLoopThread, ServiceThread, stop_t
 log = structlog.get_logger("tracejudge.worker")
 
 
+@dataclass
 class Shared:
-    """What all shards of one process share: judges and models with their limits, metrics, and the event loop."""
+    """What all shards of one process share: judges and models with their limits, metrics, and the event loop.
 
-    def __init__(
-        self,
-        settings: Settings,
-        metrics: Metrics,
-        *,
-        judges: Mapping[str, Judge],
-        models: Mapping[str, LimitedModel],
-        rules: Rules,
-        limits: Mapping[str, Limits],
-        readiness: Readiness,
-        exporters: Mapping[str, Exporter],
-        serves: Serves,
-    ) -> None:
-        """Keep them; ``exporters`` are those of all workers, ``serves`` says whether a queue is consumed now."""
-        self.settings = settings
-        self.metrics = metrics
-        self.judges = judges
-        self.models = models
-        self.rules = rules
-        self.limits = limits
-        self.readiness = readiness
-        self.exporters = exporters
-        self.serves = serves
-        self.gauges = BacklogGauges(settings, metrics)
-        self.code_slots = code_slots(rules.graders)
-        self.slots = {judge_model: Slots(len(settings.served)) for judge_model in limits}
+    Attributes:
+        exporters: Those of all workers.
+        serves: Says whether a queue is consumed now.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    judges: Mapping[str, Judge]
+    models: Mapping[str, LimitedModel]
+    rules: Rules
+    limits: Mapping[str, Limits]
+    readiness: Readiness
+    exporters: Mapping[str, Exporter]
+    serves: Serves
+
+    def __post_init__(self) -> None:
+        self.gauges = BacklogGauges(self.settings, self.metrics)
+        self.code_slots = code_slots(self.rules.graders)
+        self.slots = {judge_model: Slots(len(self.settings.served)) for judge_model in self.limits}
         self.loop = EventLoopThread("tracejudge-judging")
 
     def has(self, role: str) -> bool:
@@ -146,8 +141,8 @@ class Shard:
         if shared.has("judge"):
             sweeper = Sweeper(settings, store, self.judging, self._notifier, heartbeat)
             self._sweepers = [sweeper, *(thread for thread in made if thread.role == "judge")]
-        own = [one for one in shared.exporters.values() if shared.has(one.role) and one.role != "monitor"]
-        self.exporters = [exporter.make(settings, store, metrics) for exporter in own]
+        makers = (one.make for one in shared.exporters.values() if shared.has(one.role))
+        self.exporters = [make(settings, store, metrics) for make in makers if make is not None]
         readiness, number = shared.readiness, store.shard
         for thread in (*self._ingest, *self._sweepers, *self.exporters):
             readiness.watch(thread.name, thread.role, thread, number)

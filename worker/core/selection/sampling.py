@@ -76,7 +76,7 @@ class MatchingRules(NamedTuple):
     Attributes:
         rules: Without evaluations by models that another rule's egress excludes.
         allowed: The names of models that every egress allows; None if any model is allowed.
-        context_tools: Of all rules.
+        context_tools: The tools whose results are the context of a trace without one, by all rules.
     """
 
     rules: tuple[CompiledRule, ...]
@@ -179,10 +179,6 @@ class Rules:
             return True
         panel, models = self.graders.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
         return judge_model in models if panel is None else models.issuperset(panel.members)
-
-    def context_tools(self, trace: Trace) -> tuple[str, ...]:
-        """Return the tools whose results are the context of a trace without one, by all rules that match it."""
-        return self.matching(trace).context_tools
 
     def _match(self, trace: Trace) -> MatchingRules:
         """Find the rules that match a trace, and apply the egress of all of them."""

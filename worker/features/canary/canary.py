@@ -66,9 +66,8 @@ class _Drift(msgspec.Struct, array_like=True):
     examples: str
 
 
-def graders_of(settings: Settings, canary: Canary) -> list[tuple[str, Grader]]:
+def graders_of(settings: Settings, canary: Canary, graders: Graders) -> list[tuple[str, Grader]]:
     """List the judges with labelled traces that rules name, each with the models that judge; panels are no models."""
-    graders = Graders(settings, canary.judges)
     named = ((judge, name) for rule in settings.rules for judge in rule.judges for name in graders.of(rule, judge))
     found = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.of_judge)
     # Two names of one judge model would give each evaluation twice.
@@ -101,7 +100,9 @@ class CanaryWatch(Watch):
         settings: Settings,
         store: Store,
         metrics: Metrics,
+        rules: Rules,
         canary: Canary,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(store, clock)
@@ -109,11 +110,10 @@ class CanaryWatch(Watch):
         self._canary = canary
         self._judged_every_s = settings.monitor.canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
-        self._asked = graders_of(settings, canary)
-        graders = Graders(settings, canary.judges)
-        self._rules = Rules(settings, graders)
-        self._graders = graders
-        self._factory = EvaluationFactory(graders)
+        self._asked = graders_of(settings, canary, rules.graders)
+        self._rules = rules
+        self._graders = rules.graders
+        self._factory = EvaluationFactory(rules.graders)
         agreed = metrics.judge_canary_agreement, metrics.judge_canary_lower, metrics.judge_canary_upper
         self._of_series = (*agreed, metrics.judge_canary_drift)
         self._info = metrics.judge_canary_drift_info

@@ -29,7 +29,7 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     from worker.features.canary.canary import CanaryWatch
     from worker.features.canary.canary_file import Canary
 
-    return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
+    return (CanaryWatch(parts.settings, parts.store, parts.metrics, parts.rules, Canary.of(parts.settings)),)
 
 
 FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)

@@ -546,7 +546,7 @@ class Estimator:
         """Estimate the requests of one judgement; None where no model is asked."""
         key = number, judge.version, judge_model
         if key not in self._asked:
-            trace = prepared(judge, entry.trace, rules.context_tools(entry.trace))
+            trace = prepared(judge, entry.trace, rules.matching(entry.trace).context_tools)
             model, found = self._models[judge_model], None
             if judge.missing(trace) is None:
                 truncated = truncate_to_context(judge, trace, model.max_input_tokens)

@@ -19,7 +19,7 @@ def _counters(parts: "MonitorParts") -> Sequence[Any]:
 def _watches(parts: "MonitorParts") -> Sequence[Any]:
     from worker.features.safety.watch import SafetyWatch
 
-    return (SafetyWatch(parts.store, parts.settings, parts.metrics),)
+    return (SafetyWatch(parts.store, parts.settings, parts.metrics, parts.rules.graders),)
 
 
 FEATURE: Final = Feature(name="safety", counters=_counters, watches=_watches)

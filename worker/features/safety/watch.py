@@ -16,7 +16,6 @@ import msgspec
 import structlog
 
 from judges.core.verdict import Verdict
-from judges.registry import configured
 from worker.base.monitor.counts import GRACE_S, Increment, counted_until, read_counts
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.base.monitor.gauges import Sample, Watch
@@ -144,12 +143,16 @@ class SafetyWatch(Watch):
     """Steps the sums of all safety series, and shows the open incidents."""
 
     def __init__(
-        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        settings: Settings,
+        metrics: Metrics,
+        graders: Graders,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(store, clock)
         self._judges = settings.monitor.safety
         self._error = settings.monitor.judge_error
-        graders = Graders(settings, configured(settings.judges))
         # The panel of these judge models decides, as their verdicts alone do not.
         outvoted = graders.outvoted
         # Where no rule names a second model, failures do not wait for anybody.
