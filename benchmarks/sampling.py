@@ -77,7 +77,7 @@ def _trace(number: int) -> Trace:
 
 
 def _sampler(rules: Sequence[Rule], *, adjusted: bool = False) -> Sampler:
-    """Make a sampler, with rates that budgets adjust and values of which half are new."""
+    """Make a sampler; an adjusted one has reduced rates, and only the release r0 is new."""
     settings = Settings(models={"default": ModelSettings(provider="lexical")}, rules=tuple(rules))
     compiled = Rules(settings, Graders(settings, catalogue()))
     if not adjusted:

@@ -286,7 +286,8 @@ class BatchEvaluator:
         self._closes = slots is None
         self._judges = judges
         self._models = models
-        self._recorder = GroupCommit("tracejudge-recorder", lambda group: ledger.record(group), repeats=True)  # noqa: PLW0108 - replaced in tests
+        self._ledger = ledger
+        self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", self._write, repeats=True)
         self._redaction = Redaction.of(settings.redact)
         self._rules = rules
         self._graders = rules.graders
@@ -355,6 +356,9 @@ class BatchEvaluator:
             await wrapper.aclose()
         if self._closes:
             await close_all(self._models, self._judges)
+
+    def _write(self, group: Sequence[Finished]) -> list[bool]:
+        return self._ledger.record(group)
 
     async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
         """Return the traces as judges may see them, or the error of one that could not be redacted."""

@@ -130,8 +130,7 @@ class Rules:
         self.graders = graders
         self.sampling_key = settings.sampling_key
         self._compiled = [(CompiledRule(rule, graders.evaluations(rule)), _matcher(rule)) for rule in settings.rules]
-        wheres = [rule.where for rule in settings.rules]
-        self._names = {name for name in _PATTERNED if any(getattr(where, name) is not None for where in wheres)}
+        self._names = {name for rule in settings.rules for name in _PATTERNED if getattr(rule.where, name) is not None}
         # Whether a field has text decides about matching, its text does not, so that few keys are cached.
         self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _needed(rule)})
         self._reported: set[tuple[str, str]] = set()
