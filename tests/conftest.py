@@ -27,6 +27,8 @@ from xdist.remote import Producer
 from worker.base import embedded
 from worker.base.embedded import EmbeddedRedis, ServerBinary, find_servers
 
+pytest_plugins = ["support.stage_fixtures", "support.cli_fixtures", "support.pipeline_fixtures"]
+
 # Each process of the suite has its own ports: the port of a server that is down must stay free for its restart.
 embedded._PORTS = own_part(embedded._PORTS)
 # The same examples in each run, and no deadline for one: the machine may be busy.

@@ -51,7 +51,7 @@ PAGES: Final = {
     ]
 }
 ELSEWHERE: Final = {
-    "docs/examples/README.md": "tests/gateway/test_examples.py",
+    "docs/examples/README.md": "tests/features/gateway/test_examples.py",
     "docs/python.md": "tests/docs_tests/test_python_page.py",
     "docs/python-judges.md": "tests/docs_tests/test_your_own_judge.py",
     "docs/several-models.md": "tests/docs_tests/test_your_own_judge.py",

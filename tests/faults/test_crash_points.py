@@ -7,7 +7,6 @@ After the restart the accounting balances, each evaluation has ended once, and e
 import hashlib
 import itertools
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +17,9 @@ import pytest
 import redis
 from redis_faults import server_of
 from support.proxy import CommandProxy
-
-sys.path.append(str(Path(__file__).parents[1] / "worker"))
-from replay_parts import NOTHING, Replays
-from session_parts import COMPLETE, Sessions, said
-from stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, rules_of, samples
+from support.replay_parts import NOTHING, Replays
+from support.session_parts import COMPLETE, Sessions, said
+from support.stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, rules_of, samples
 
 from judges.core.verdict import Score, Verdict
 from worker.base.accounting.accounting import read_account
@@ -264,7 +261,7 @@ def test_the_accounting_balances_after_a_crash_at_any_command(
     steps, rule, scripts = SCENES[scene]
     # Of all processes: making them takes longer than all else here.
     metrics = Metrics(Settings(rules=(rule,)))
-    monkeypatch.setattr("stage_parts.Metrics", lambda _settings: metrics)
+    monkeypatch.setattr("support.stage_parts.Metrics", lambda _settings: metrics)
     failures: list[str] = []
     reached: set[tuple[str, bool]] = set()
     for is_executed in (False, True):

@@ -3,18 +3,15 @@
 import html
 import re
 import signal
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 from redis import Redis
+from support.board_parts import ANSWER, fill, judged, trace_row
 from support.processes import Program, free_port, wait_until
 
 from worker.base.embedded import EmbeddedRedis
-
-sys.path.append(str(Path(__file__).parents[1] / "board"))
-from board_parts import ANSWER, fill, judged, trace_row
 
 ROWS = [trace_row(number) for number in range(1, 7)]
 KILLS = 3

@@ -19,12 +19,14 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from support.cases import refuse_shared_state
 
-__all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "spread"]
+__all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "runs_a_pipeline", "spread"]
 
 TIERS: Final = ("slow", "endurance")
 FULL_LENGTH: Final = ("faults", "scenarios")
 """Markers of tests whose length an environment variable scales."""
-_WAITING: Final = ("faults", "pipeline", "end_to_end", "gateway")
+_WAITING: Final = ("faults", "end_to_end", "gateway")
+"""Folders whose tests mostly wait for processes."""
+_PIPELINES: Final = {"pipeline", "new_pipeline", "at_redis"}
 
 
 def check(items: list[pytest.Item]) -> None:
@@ -93,4 +95,9 @@ def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 def _waits(item: pytest.Item) -> bool:
     is_slow = any(True for _ in item.iter_markers("slow"))
-    return is_slow or bool(set(item.location[0].split("/")) & set(_WAITING))
+    return is_slow or runs_a_pipeline(item) or bool(set(item.location[0].split("/")) & set(_WAITING))
+
+
+def runs_a_pipeline(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture of support/pipeline_fixtures.py that starts workers."""
+    return not _PIPELINES.isdisjoint(getattr(item, "fixturenames", ()))

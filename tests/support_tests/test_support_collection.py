@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 OPTIONS_OF_PYTEST = {"-n", "-m"}
 WHOLLY_SLOW = {
-    "board/test_board_browser.py",
+    "features/board/test_board_browser.py",
     "deploy/end_to_end/test_end_to_end_changes.py",
     "deploy/end_to_end/test_end_to_end_incidents.py",
     "deploy/end_to_end/test_end_to_end_quality.py",
@@ -43,14 +43,14 @@ WHOLLY_SLOW = {
     "faults/test_shard_kills.py",
     "faults/test_soak.py",
     "faults/test_upgrade.py",
-    "gateway/test_gateway_shards.py",
+    "features/gateway/test_gateway_shards.py",
     "pipeline/test_frozen.py",
-    "pipeline/scenarios/test_scenario_load.py",
-    "pipeline/scenarios/test_scenario_workers.py",
-    "pipeline/test_canary.py",
+    "core/scenarios/test_scenario_load.py",
+    "core/scenarios/test_scenario_workers.py",
+    "features/canary/test_canary.py",
     "producers/otel/test_otel_instrumentations.py",
     "producers/test_sdk_interpreters.py",
-    "worker/test_real_receivers.py",
+    "features/receivers/test_real_receivers.py",
 }
 """Files of which `make test` runs nothing: other files hold shorter tests of the same guarantees."""
 

@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tracejudge import LateFeedback, ProducerReport, Trace
 from tracejudge.content.truncate import may_hold_media, without_media
@@ -116,10 +116,17 @@ class _KnownTrace(UsualTrace, frozen=True, omit_defaults=True, kw_only=True, for
     """A trace without unknown names, which the decoder finds out at no cost."""
 
 
+class _Named(Struct):
+    """The only field that a search for a trace decodes; skipping all others is what makes it cheap."""
+
+    trace_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
+
+
 _trace_decoder = msgspec.json.Decoder(_KnownTrace)
 _report_decoder = msgspec.json.Decoder(ProducerReport)
 _feedback_decoder = msgspec.json.Decoder(LateFeedback)
 _nesting_decoder = msgspec.json.Decoder(_AnyObject)
+_named_decoder = msgspec.json.Decoder(_Named)
 
 
 def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
@@ -138,6 +145,18 @@ def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
         return _invalid(entry_id, fields, _InvalidError("not_json"))
     except _InvalidError as error:
         return _invalid(entry_id, fields, error)
+
+
+def trace_id_of(payload: bytes) -> str | None:
+    """Return the trace id in a payload of a trace, as `read_entry` reads it; None if there is none."""
+    try:
+        return _named_decoder.decode(payload).trace_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return Lenient(payload).trace_id
+    except NoTraceError:
+        return None
 
 
 def _check(fields: Mapping[bytes, bytes], payload: bytes, max_bytes: int) -> None:

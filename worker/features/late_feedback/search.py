@@ -17,21 +17,19 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import redis
 import structlog
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from tracejudge import Feedback, Trace
-from tracejudge.ids import MAX_ID_CHARS
 from worker.core.config.settings import Settings
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.lenient import Lenient, NoTraceError
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules
-from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry
+from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metrics
@@ -45,27 +43,6 @@ _PIECE_COUNT: Final = 300
 _FIRST_PIECE_COUNT: Final = 32
 _MAX_FOUND: Final = 100
 _MAX_FOUND_BYTES: Final = 32 * 1024 * 1024
-
-
-class _Named(Struct):
-    """The only field that a search for a trace decodes; skipping all others is what makes it cheap."""
-
-    trace_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
-
-
-_named_decoder = msgspec.json.Decoder(_Named)
-
-
-def trace_id_of(payload: bytes) -> str | None:
-    """Return the trace id in a payload of a trace, as `read_entry` reads it; None if there is none."""
-    try:
-        return _named_decoder.decode(payload).trace_id
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    try:
-        return Lenient(payload).trace_id
-    except NoTraceError:
-        return None
 
 
 class Found(NamedTuple):

@@ -1,0 +1,287 @@
+"""The command line as a whole: help, wrong usage, configuration and Redis that do not serve, exit codes."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from support.cli_parts import SAMPLES, SECRET, Run, words
+from support.processes import free_port
+
+from worker import cli
+from worker.base.embedded import EmbeddedRedisError
+from worker.base.lookup import tail
+from worker.core.storage.client import StoreError
+
+CONTRACT_VERBS = {
+    "report",
+    *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
+    *("invalid", "gateway"),
+    *("labels", "calibrate", "plan"),
+    *("show", "search", "export", "board"),
+    *("init", "lint"),
+}
+
+
+HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("init",): ("--output FILE", "--force", "--print"),
+    ("lint",): ("--config FILE", "--json", "Exit code 0 without findings, 1 with warnings only, 2"),
+    ("demo",): ("--seconds N", "--keep", "--json"),
+    ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),
+    ("doctor",): ("--ask", "--json", "Exit code 1", "--config FILE", "--redis-url URL"),
+    ("replay",): (
+        *("--since TIME", "--until TIME", "--judge NAME", "--service PATTERN", "--model NAME", "--rate SHARE"),
+        *("--dry-run", "--continue REPLAY", "--config FILE", "--redis-url URL", "--json"),
+    ),
+    ("board",): ("--host", "--port", "--config FILE", "--redis-url URL", "Examples"),
+    ("show",): ("TRACE_ID", "--whole", "--config FILE", "--redis-url URL", "--json", "Examples"),
+    ("search",): (
+        *("--service PATTERN", "--judge PATTERN", "--failed", "--outcome", "--text TEXT", "--trace-id ID", "--limit N"),
+        *("--since TIME", "--until TIME", "--config FILE", "--redis-url URL", "--json", "Examples", "Exit code 0"),
+    ),
+    ("export",): ("--labelled", "--output FILE", "--limit N", "--failed", "--redis-url URL", "--json", "Examples"),
+    ("plan",): ("--since TIME", "--rate SHARE", "--model NAME", "--cascade NAME", "--config FILE", "--json"),
+    ("report",): (
+        *("--since TIME", "--until TIME", "--by KEYS", "--compare SPAN", "--format", "--archive FILE"),
+        *("--service PATTERN", "--judge NAME", "--output FILE", "--config FILE", "--redis-url URL", "Examples"),
+    ),
+    ("worker",): (
+        "--roles LIST",
+        "ingest, judge, export, monitor",
+        "--config FILE",
+        "--redis-url URL",
+        "--metrics-port",
+    ),
+    ("publish",): ("FILE", "standard input", "--config FILE", "--redis-url URL"),
+    ("evaluate",): (
+        *("FILE", "standard input", "--judge NAME", "--output OUT", "--force", "--tries N", "--model NAME"),
+        *("--config FILE", "--json", "An existing OUT is overwritten with --force only, and FILE never"),
+    ),
+    ("judges",): ("--json", "--config FILE", "show", "test"),
+    ("judges", "show"): ("NAME", "--trace FILE", "--config FILE", "--json"),
+    ("judges", "test"): (
+        *("NAME|FILE TRACES...", "--label TAG", "--by TAG", "--metric METRIC", "--min", "--tries N", "--model NAME"),
+        *("--config FILE", "--json"),
+    ),
+    ("tail",): ("--failed", "--json", "--last N", "--count N", "--config FILE", "--redis-url URL"),
+    ("account",): ("--json", "--config FILE", "--redis-url URL"),
+    ("dead",): ("list", "show", "retry", "drop", "Examples"),
+    ("dead", "list"): (
+        *("--reason REASON", "--service PATTERN", "--judge NAME", "--older-than TIME", "--newer-than TIME", "--id ID"),
+        *("--limit N", "--oldest", "--json", "--config FILE", "--redis-url URL", "Examples"),
+    ),
+    ("dead", "show"): ("ID", "--texts", "--json", "--config FILE", "--redis-url URL", "Examples"),
+    ("dead", "retry"): (
+        *("--reason REASON", "--service PATTERN", "--judge NAME", "--older-than TIME", "--newer-than TIME", "--id ID"),
+        *("--all", "--dry-run", "--json", "--config FILE", "--redis-url URL", "Examples"),
+    ),
+    ("dead", "drop"): (
+        *("--reason REASON", "--service PATTERN", "--judge NAME", "--older-than TIME", "--newer-than TIME", "--id ID"),
+        *("--all", "--yes", "--dry-run", "--json", "--config FILE", "--redis-url URL", "Examples"),
+    ),
+    ("invalid",): ("list", "Examples"),
+    ("invalid", "list"): ("--limit N", "--json", "--config FILE", "--redis-url URL", "Examples"),
+    ("labels",): ("import", "list", "Examples"),
+    ("labels", "import"): (
+        *("FILE", "standard input", "--judge NAME", "--metric METRIC", "--drawn HOW", "--label NAME", "--invert"),
+        *("--verdicts FILE", "--dry-run", "--json", "--config FILE", "--redis-url URL", "Exit code 0"),
+    ),
+    ("labels", "list"): ("--judge NAME", "--json", "--config FILE", "--redis-url URL"),
+    ("calibrate",): (
+        *("--judge NAME", "--metric METRIC", "--since TIME", "--service PATTERN", "--archive FILE", "--format"),
+        *("--model NAME", "--labels FILE", "--label NAME", "--from-audit", "--map", "--precision SHARE", "--svg FILE"),
+        *("--write FILE", "--config FILE", "--redis-url URL", "Examples", "Exit code 0"),
+    ),
+    ("forget",): (
+        "--trace-id ID",
+        "--user-id ID",
+        "--dry-run",
+        "--json",
+        "--config FILE",
+        "--redis-url URL",
+        "Examples",
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", HELP, ids=" ".join)
+def test_each_verb_says_what_it_takes(run: Run, verb: tuple[str, ...]) -> None:
+    ended = run(*verb, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"Usage: tracejudge {' '.join(verb)} ")
+    missing = [wanted for wanted in HELP[verb] if wanted not in words(ended.out)]
+    assert not missing
+    assert run(*verb, "-h") == ended
+
+
+def test_the_verbs_are_those_of_the_contract(run: Run) -> None:
+    assert set(cli.verbs()) == CONTRACT_VERBS == {verb for verb, *_ in HELP}
+    listed = run("--help").out.split("Commands:\n")[1]
+    assert [line.split()[0] for line in listed.splitlines()] == sorted(cli.verbs())
+    assert all(len(line.split()) > 1 for line in listed.splitlines())
+
+
+def test_the_version_is_the_distribution_s(run: Run) -> None:
+    assert re.fullmatch(r"tracejudge, version \d+\.\d+\.\d+(\.dev\d+)?\n", run("--version").out)
+
+
+WRONG_USAGE = {
+    "no verb": ([], "Usage: tracejudge [OPTIONS] COMMAND"),
+    "unknown verb": (["nope"], "No such command 'nope'."),
+    "misspelt verb": (["evalute"], "No such command 'evalute'. Did you mean 'evaluate'?"),
+    "misspelt verb of dead": (["dead", "retri"], "No such command 'retri'. Did you mean 'retry'?"),
+    "unknown option": (["account", "--nope"], "No such option"),
+    "no file": (["publish"], "Missing argument 'FILE'."),
+    "absent file": (["publish", "absent.jsonl"], "File 'absent.jsonl' does not exist"),
+    "no number": (["tail", "--last", "few"], "not a valid integer"),
+    "count of none": (["tail", "--count", "0"], "not in the range x>=1"),
+    "short demo": (["demo", "--seconds", "0"], "not in the range"),
+    "options before show": (["judges", "--json", "show", "safety"], "write options behind `judges show`"),
+    "evaluate without a judge": (["evaluate", SAMPLES / "support-bot.jsonl"], "Missing option '--judge'."),
+    "unknown verb of judges": (["judges", "nope"], "No such command 'nope'."),
+    "test without a file": (["judges", "test", "safety"], "Missing argument 'TRACES...'."),
+    "unknown verb of dead": (["dead", "nope"], "No such command 'nope'."),
+    "unknown reason": (["dead", "list", "--reason", "nope"], "'nope' is not one of"),
+    "retry of what": (["dead", "retry"], "select by --reason, --service, --judge"),
+    "retry of all and some": (["dead", "retry", "--all", "--judge", "safety"], "--all takes everything"),
+    "drop of what": (["dead", "drop", "--yes"], "select by --reason, --service, --judge"),
+    "drop unasked": (["dead", "drop", "--all"], "there is no terminal to confirm on: add --yes, or try --dry-run"),
+    "forget whom": (["forget"], "give one of --trace-id, --user-id and --session-id"),
+    "forget both": (
+        ["forget", "--trace-id", "1", "--user-id", "2"],
+        "give one of --trace-id, --user-id and --session-id",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
+def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], said: str) -> None:
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in words(ended.err)
+    assert "Traceback" not in ended.err
+
+
+# --- configuration and Redis that do not serve ---
+REPLAY = {"replay": ["replay", "--since", "1h", "--judge", "relevance_to_query"]}
+DEAD = {
+    "dead list": ["dead", "list"],
+    "invalid list": ["invalid", "list"],
+    "dead show": ["dead", "show", "1"],
+    "dead retry": ["dead", "retry", "--all"],
+    "dead drop": ["dead", "drop", "--all", "--yes"],
+    "forget": ["forget", "--trace-id", "1"],
+}
+NEEDS_REDIS = {"account": ["account"], "account as JSON": ["account", "--json"], "tail": ["tail"], **REPLAY, **DEAD}
+CONFIGURED = {
+    **NEEDS_REDIS,
+    "publish": ["publish", "-"],
+    "worker": ["worker"],
+    "judges": ["judges"],
+    "judges as JSON": ["judges", "--json"],
+    "judges show": ["judges", "show", "safety"],
+    "judges test": ["judges", "test", "safety", SAMPLES / "support-bot.jsonl", "--label", "safe"],
+    "evaluate": ["evaluate", SAMPLES / "support-bot.jsonl", "--judge", "safety"],
+}
+
+
+@pytest.mark.parametrize("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
+def test_a_wrong_configuration_is_exit_code_two_and_one_line(run: Run, arguments: Sequence[object]) -> None:
+    Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert ended.complaint == "tracejudge: tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
+
+
+@pytest.mark.parametrize("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
+def test_a_configuration_that_is_named_must_be_there(run: Run, arguments: Sequence[object]) -> None:
+    ended = run(*arguments, "--config", "absent.toml")
+    assert ended.code == 2
+    assert ended.complaint == (
+        "tracejudge: absent.toml: cannot be read (No such file or directory); check --config or TRACEJUDGE_CONFIG"
+    )
+
+
+def test_an_argument_is_named_as_it_is_written(run: Run) -> None:
+    for arguments, said in (
+        (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge, monitor"),
+        (["worker", "--queues", "lexical, cod"], "--queues: no rule uses the judge model 'cod'; known are lexical"),
+        (["worker", "--metrics-port", "65536"], "--metrics-port: metrics_port: must be a whole number from 0 to 65535"),
+    ):
+        ended = run(*arguments)
+        assert (ended.code, ended.complaint) == (2, f"tracejudge: {said}")
+
+
+def test_an_address_that_is_none_shows_no_password(run: Run) -> None:
+    for url in (f"redis://:{SECRET}/x@host:6379/0", f"http://:{SECRET}@host", f"redis://[{SECRET}"):
+        ended = run("account", "--redis-url", url)
+        assert ended.code == 2
+        assert ended.complaint.startswith("tracejudge: --redis-url: redis_url: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [*NEEDS_REDIS.values(), ["publish", SAMPLES / "support-bot.jsonl"]],
+    ids=[*NEEDS_REDIS.keys(), "publish"],
+)
+def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_sought(
+    run: Run, arguments: Sequence[object]
+) -> None:
+    port = free_port()
+    ended = run(*arguments, "--redis-url", f"redis://user:{SECRET}@127.0.0.1:{port}/3")
+    assert ended.code == 1
+    assert ended.complaint == (
+        f"tracejudge: Redis does not answer (ConnectionError): redis://127.0.0.1:{port}/3;"
+        " start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
+    )
+
+
+def test_a_database_that_redis_does_not_have_is_named_with_its_fix(run: Run, redis_url: str) -> None:
+    url = f"{redis_url.rpartition('/')[0]}/9999"
+    fix = "correct the number at the end of the URL, 0 to 15 as a rule"
+    ended = run("account", "--redis-url", url)
+    assert ended.code == 1
+    assert ended.complaint.startswith(f"tracejudge: Redis has no database of this number: {fix}: {url};")
+    parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
+    assert parts["redis"]["what"] == f"{url} refuses the connection (it has no database of this number)"
+    assert parts["redis"]["mend"] == fix
+
+
+def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
+    for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
+        Path("mine.toml").write_text(key, encoding="utf-8")
+        assert "mine.toml" in run("account", "--config", "mine.toml").complaint, key
+    shards = f'shards = ["redis://127.0.0.1:{free_port()}", "redis://127.0.0.1:{free_port()}"]'
+    Path("mine.toml").write_text(shards, encoding="utf-8")
+    complaint = run("account", "--config", "mine.toml").complaint
+    assert complaint.endswith("; start it, or correct shards in mine.toml or TRACEJUDGE_SHARDS")
+    complaint = run("worker", "--config", "mine.toml", "--shards", "0,5").complaint
+    assert complaint == "tracejudge: --shards: served_shards: there is no shard 5; the last one is 1"
+
+
+def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
+    ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
+    assert ended.code == 1
+    assert ended.complaint.endswith("; start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url")
+
+
+ENDS = {
+    "Ctrl-C": (KeyboardInterrupt(), 130, ""),
+    "Redis goes away": (StoreError("Redis does not answer (TimeoutError)"), 1, "tracejudge: Redis does not answer"),
+    "no embedded Redis": (EmbeddedRedisError("no Redis server: install one"), 1, "tracejudge: no Redis server"),
+}
+
+
+@pytest.mark.parametrize(("error", "code", "said"), ENDS.values(), ids=ENDS.keys())
+def test_what_ends_a_verb_early_has_its_exit_code(
+    served: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    def ending(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(tail, "follow", ending)
+    ended = served("tail")
+    assert ended.code == code
+    assert ended.err.startswith(said)
+    assert "Traceback" not in ended.err

@@ -1,0 +1,131 @@
+"""`tracejudge doctor`: whether a worker runs each role, and what workers have had to give up on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doctor_parts import ROLES, Part, at, be_present, examined
+from support.cli_parts import Run
+
+from worker.base.embedded import EmbeddedRedis
+from worker.core.storage.client import LAYOUT, Store
+from worker.core.telemetry.heartbeat import Heartbeat
+
+pytestmark = pytest.mark.usefixtures("_patient_doctor")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: EmbeddedRedis) -> Iterator[Store]:
+    store = at(server.url)
+    yield store
+    store.call(lambda client: client.flushdb())
+    store.close()
+
+
+def roles(run: Run, server: EmbeddedRedis) -> dict[str, Part]:
+    found = examined(run, url=server.url)[1]
+    return {role: found[f"role {role}"] for role in ROLES}
+
+
+@pytest.mark.usefixtures("store")
+def test_a_role_that_no_worker_runs(run: Run, server: EmbeddedRedis) -> None:
+    be_present(server.url, ingest=True, export=True, monitor=True)
+    found = roles(run, server)
+    assert [found[role].result for role in ROLES] == ["ok", "broken", "ok", "ok"]
+    assert found["judge"][1:] == (
+        "no worker runs it",
+        "start one: tracejudge worker --roles judge, or without --roles for all",
+    )
+
+
+@pytest.mark.usefixtures("store")
+def test_a_role_whose_workers_make_no_progress(run: Run, server: EmbeddedRedis) -> None:
+    be_present(server.url, ingest=False)
+    be_present(server.url, ingest=False, judge=True, export=True)
+    found = roles(run, server)
+    assert found["ingest"][:2] == ("broken", "2 workers run it, and none makes progress")
+    be_present(server.url, ingest=True)
+    assert roles(run, server)["ingest"][:2] == ("ok", "1 of 3 workers make progress")
+
+
+def test_the_group_of_a_removed_receiver(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    be_present(server.url, ingest=True, judge=True, export=True, monitor=True)
+    for name in ("metrics", "receiver:old"):
+        store.make_group(store.keys.verdicts, name)
+    found = examined(run, url=server.url)[1]["removed receivers"]
+    assert found[:2] == ("warning", "no receiver of this configuration reads receiver:old")
+    assert "XGROUP DESTROY tracejudge:verdicts receiver:old" in found[2]
+
+
+def test_verdicts_that_are_parked_for_a_receiver(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    Path("tracejudge.toml").write_text('[receivers.phoenix]\nkind = "phoenix"\nurl = "http://127.0.0.1:1"\n')
+    be_present(server.url, ingest=True, judge=True, export=True, monitor=True)
+    assert "parked for phoenix" not in examined(run, url=server.url)[1]
+    entries, due = store.keys.receiver_parked("phoenix")
+    store.call(lambda client: (client.hset(entries, "1-0", b"x"), client.zadd(due, {"1-0": 1})))
+    found = examined(run, url=server.url)[1]["parked for phoenix"]
+    assert found[:2] == ("warning", "1 verdict parked: it does not know their traces or spans yet")
+
+
+def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    for _ in range(3):
+        store.call(lambda client: client.xadd(store.keys.traces, {"v": 1, "t": "{}"}))
+    before = examined(run, url=server.url)[1]
+    assert before["workers"] == ("warning", "no worker runs yet; 3 entries wait", "start `tracejudge worker`")
+    assert not any(name.startswith("role") for name in before)
+    store.call(lambda client: client.set(store.keys.layout, LAYOUT))
+    assert roles(run, server)["ingest"].what == "no worker runs it; 3 entries wait", "a worker was here once"
+
+
+def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.make_group(store.keys.traces, "ingest")
+    store.call(lambda client: client.xadd(store.keys.traces, {"v": 1}))
+    store.read_group(store.keys.traces, "ingest", "me", count=1, block_ms=1)
+    store.call(lambda client: client.xadd(store.keys.verdicts, {"v": 1}))
+    for group in ("metrics", "monitor"):
+        store.make_group(store.keys.verdicts, group)
+        store.read_group(store.keys.verdicts, group, "me", count=1, block_ms=1)
+    Heartbeat(store, lambda: {"m": 0.0}).exchange_circuits()
+    found = roles(run, server)
+    assert [found[role].result for role in ROLES] == ["ok"] * 4
+    assert found["ingest"].what == "a worker was seen; 1 entries wait"
+
+
+def test_a_model_that_workers_leave_alone(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    Heartbeat(store, lambda: {"gpt": 12.5, "other": None}).exchange_circuits()
+    Heartbeat(store, lambda: {"gpt": 0.0, "other": 0.0}).exchange_circuits()
+    found = examined(run, url=server.url)[1]["circuits"]
+    assert found[:2] == ("broken", "open, since the endpoint fails or rejects requests: gpt")
+
+
+def test_accounting_that_does_not_balance(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.call(lambda client: client.hset(store.keys.account_all, "chosen", 5))
+    assert examined(run, url=server.url)[1]["accounting"] == (
+        "broken",
+        "they do not balance: 5 lost",
+        "see `tracejudge account`",
+    )
+    store.call(lambda client: client.hset(store.keys.account_all, "scored", 7))
+    assert examined(run, url=server.url)[1]["accounting"].what == "they do not balance: 2 counted twice"
+
+
+def test_dead_letters_are_a_warning(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    store.call(lambda client: client.hset(store.keys.dead, "e1", "{}"))
+    store.call(lambda client: client.hset(store.keys.account_all, mapping={"chosen": 1, "dead": 1}))
+    be_present(server.url)
+    ended, found = examined(run, url=server.url)
+    assert found["dead letters"][:2] == ("warning", "1 evaluations were given up")
+    assert ended.code == 0
+
+
+def test_keys_of_another_version_are_told_of(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    assert "redis keys" not in examined(run, url=server.url)[1]
+    store.call(lambda client: client.set(f"{store.keys.prefix}:chosen:{1:032x}", "1"))
+    found = examined(run, url=server.url)[1]["redis keys"]
+    assert found[:2] == ("broken", f"Redis holds {store.keys.prefix}:* of TraceJudge 0.1")

@@ -1,0 +1,81 @@
+"""`tracejudge forget`: what it says it erased, what it says stays, and that it may be run again."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.cli_parts import SECRET, Run, words
+from support.stage_parts import Chosen, Ground, make_trace
+
+from worker.base.forget.forget import Forgetting
+from worker.core.storage.client import StoreError
+
+COUNTS = ("traces", "feedback", "evaluations", "dead_letters", "verdicts", "unreadable")
+TRACE = make_trace(1, user_id="u-1729")
+
+
+@pytest.fixture
+def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
+    with Ground(redis_url, prefix) as ground:
+        ground.append("p1", [TRACE, make_trace(2)])
+        Chosen(ground).take()
+        yield ground
+
+
+@pytest.mark.parametrize("whom", [("--trace-id", TRACE.trace_id), ("--user-id", "u-1729")], ids=["trace", "person"])
+def test_one_document_tells_what_was_erased_and_what_stays(served: Run, ground: Ground, whom: tuple[str, str]) -> None:
+    dry, first, second = (served("forget", *whom, "--json", *more) for more in (("--dry-run",), (), ()))
+    found = dict.fromkeys(COUNTS, 0) | {"traces": 1, "evaluations": 1}
+    assert (dry.code, first.code, second.code) == (0, 0, 1)
+    assert {name: dry.document[name] for name in COUNTS} == found
+    assert {name: first.document[name] for name in COUNTS} == found
+    assert {name: second.document[name] for name in COUNTS} == dict.fromkeys(COUNTS, 0)
+    assert [each.document["dry_run"] for each in (dry, first, second)] == [True, False, False]
+    assert any("spans and events that were sent" in line for line in first.document["kept"])
+    assert TRACE.trace_id not in repr(ground.everything())
+
+
+@pytest.mark.usefixtures("ground")
+def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://user:{SECRET}@collector:4318")
+    ended = served("forget", "--trace-id", TRACE.trace_id)
+    assert ended.code == 0
+    rows = [line.split()[:2] for line in ended.out.splitlines()]
+    assert rows[0] == ["Erased"]
+    assert rows[1:] == [
+        ["traces", "1"],
+        ["feedback", "0"],
+        ["gathered", "0"],
+        ["evaluations", "1"],
+        ["dead_letters", "0"],
+        ["verdicts", "0"],
+        ["labels", "0"],
+        ["examples", "0"],
+        ["archived", "0"],
+    ]
+    assert "http://collector:4318 keeps the spans and events that were sent" in words(ended.err)
+    assert SECRET not in ended.err
+    assert "What would be erased" in served("forget", "--trace-id", "nothing", "--dry-run").out
+
+
+def test_what_another_version_wrote_is_exit_code_one(served: Run, ground: Ground) -> None:
+    (batch_id,) = ground.batches()
+    key = ground.keys.batch(batch_id)
+    ground.client.set(key, ground.client.get(key).replace(b'"v":1', b'"v":9', 1))
+    ended = served("forget", "--trace-id", TRACE.trace_id)
+    assert ended.code == 1
+    assert "1 batches or dead letters are of another version of tracejudge" in words(ended.err)
+
+
+def test_stopped_half_way_it_says_so(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, code in ((StoreError("Redis does not answer (TimeoutError)"), 1), (KeyboardInterrupt(), 130)):
+
+        def stop(_: object, error: BaseException = error) -> None:
+            raise error
+
+        with monkeypatch.context() as stopping:
+            stopping.setattr(Forgetting, "_erase_verdicts", stop)
+            ended = served("forget", "--trace-id", TRACE.trace_id)
+        assert (ended.code, ended.out) == (code, "")
+        assert "stopped; not all is erased, run it again" in ended.err
+    assert served("forget", "--trace-id", TRACE.trace_id).code == 1
+    assert TRACE.trace_id not in repr(ground.everything())

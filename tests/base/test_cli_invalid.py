@@ -1,0 +1,65 @@
+"""`tracejudge invalid list`, and what the doctor says of input that could not be used."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from doctor_parts import be_present, examined
+from support.cli_parts import Run, words
+from support.stage_parts import Chosen, Ground
+
+SECRET = "the parcel holds a kite"  # noqa: S105 - a text
+
+
+@pytest.fixture
+def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
+    with Ground(redis_url, prefix) as ground:
+        yield ground
+
+
+def take(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    chosen.take()
+    chosen.write_unusable()
+
+
+def test_the_last_invalid_entries_are_listed_newest_first(served: Run, ground: Ground) -> None:
+    ended = served("invalid", "list")
+    assert (ended.code, ended.out, words(ended.err)) == (0, "", "0 invalid entries")
+    ground.add({"traceId": "t1", "service": "[b]shop", "model": SECRET, SECRET: 1})
+    ground.add(f'{{"{SECRET}'.encode())
+    take(ground)
+    ended = served("invalid", "list")
+    head, broken, empty = ended.out.splitlines()
+    assert head.split() == ["time", "reason", "detail", "trace", "id", "names"]
+    assert broken.split()[2:] == ["not_json", "v,", "t"]
+    assert empty.split()[2:] == ["wrong_type", "no", "content", "t1", "traceId,", "service,", "model,", "(another)"]
+    assert words(ended.err) == "2 invalid entries"
+    ended = served("invalid", "list", "--limit", "1", "--json")
+    assert [line["reason"] for line in ended.lines] == ["not_json"]
+    assert ended.lines[0].keys() == {"entry_id", "at", "reason", "detail", "trace_id", "keys", "producer"}
+    assert SECRET not in json.dumps(ended.lines)
+
+
+def test_a_misspelt_command_gets_a_suggestion(served: Run) -> None:
+    ended = served("invalid", "lst")
+    assert ended.code == 2
+    assert "Did you mean 'list'?" in ended.err
+
+
+@pytest.mark.usefixtures("_patient_doctor")
+def test_the_doctor_names_field_type_and_trace_id(served: Run, ground: Ground) -> None:
+    ground.add({"trace_id": "t1", "service": "shop", "output": SECRET, "ended_at": "soon", "tool_calls": 5})
+    ground.add({"trace_id": "t2", "output": SECRET})
+    take(ground)
+    be_present(ground.url)
+    _, found = examined(served)
+    assert found["input"] == (
+        "warning",
+        "1 entries of the last day were no traces; the last: wrong_type, no service, trace id t2",
+        "see `tracejudge invalid list`",
+    )
+    assert found["input fields"].result == "warning"
+    assert "ended_at (string, trace id t1)" in found["input fields"].what
+    assert "tool_calls (number, trace id t1)" in found["input fields"].what
+    assert SECRET not in repr(found)

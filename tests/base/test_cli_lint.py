@@ -1,0 +1,241 @@
+"""`tracejudge lint` and `tracejudge init`: all findings at once, each at its line; a file that is right and stays."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.cli_parts import Run
+
+from judges.models.registry import known_model
+from worker.base.doctor.lint import CODES, lint, parse_key
+from worker.core.config.loading import load
+from worker.core.config.settings import SettingsError
+
+MANY = """\
+redis_url = "redis://host/first"
+retenton = "5h"
+batch_size = 0
+
+[models.default]
+provider = "opneai"
+base_url = "https://host/v1"
+model = "m"
+
+[models.second]
+base_url = "https://host/v1"
+api_key_env = "sk-abc"
+model = "n"
+
+[cascades.both]
+first = "second"
+then = "default"
+rate = 0.1
+
+[[rules]]
+name = "one"
+judges = ["safty", "groundednes", "safety"]
+rate = "5%"
+
+[[rules]]
+judges = ["safety"]
+model = "second"
+
+[[rules]]
+name = "three"
+where = { service = "x", hass = ["context"] }
+judges = ["safety"]
+model = "gone"
+"""
+ALLOWED = """\
+[models.default]
+base_url = "https://host/v1"
+model = "m"
+api_key_env = "NOT_SET_HERE"
+
+[models.again]
+base_url = "https://host/v1"
+model = "m"
+
+[models.spare]
+base_url = "https://host/v1"
+model = "spare"
+
+[budgets.all]
+usd_per_day = 5.0
+
+[[calibrations]]
+judge = "safety"
+model = "clf"
+threshold = 0.5
+judge_version = "ffffffffffffffff"
+
+[models.clf]
+provider = "decisions"
+base_url = "https://host/v1"
+model = "clf"
+
+[judges.relevance_truth_completeness]
+reasoning = false
+
+[[rules]]
+name = "wide"
+judges = ["safety", "groundedness"]
+model = "default"
+
+[[rules]]
+name = "narrow"
+where = { service = "shop-eu", environment = "prod" }
+judges = ["safety"]
+rate = 0.5
+model = "default"
+
+[[rules]]
+name = "never"
+judges = ["correctness"]
+rate = 0.0
+model = "clf"
+"""
+
+
+def codes(text: str, path: Path, **variables: str) -> dict[str, tuple[str, int | None]]:
+    """Lint a file; return code and line of each finding by its key, or by its place."""
+    path.write_text(text, encoding="utf-8")
+    return {one.key or one.place: (one.code, one.line) for one in lint(variables, str(path))}
+
+
+def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
+    """Those that only follow from another one are not: no model is missing because its table is wrong."""
+    path = tmp_path / "many.toml"
+    found = codes(MANY, path, TRACEJUDGE_GATEWAY="{", TRACEJUDGE_MAX_OUTBX="7")
+    assert found == {
+        "TRACEJUDGE_GATEWAY": ("TJ001", None),
+        "retenton": ("TJ002", 2),
+        "batch_size": ("TJ007", 3),
+        "rules[0].rate": ("TJ007", 23),
+        "rules[1].name": ("TJ003", 25),
+        "rules[2].where.hass": ("TJ002", 31),
+        "redis_url": ("TJ007", 1),
+        "models.default.provider": ("TJ007", 6),
+        "models.second.api_key_env": ("TJ006", 12),
+        "cascades.both.first": ("TJ005", 16),
+        "rules[0].judges": ("TJ004", 22),
+        "rules[2].model": ("TJ004", 33),
+        "TRACEJUDGE_MAX_OUTBX": ("TJ107", None),
+    }
+    judges = [one.what for one in lint({}, str(path)) if one.key == "rules[0].judges"]
+    assert judges == ["there is no judge 'safty'", "there is no judge 'groundednes'"]
+    with pytest.raises(SettingsError, match=r"retenton: unknown key; did you mean retention\?"):
+        load({}, str(path))  # the start names the first alone
+
+
+def test_a_wrong_address_of_redis_is_a_wrong_value(tmp_path: Path) -> None:
+    path = tmp_path / "address.toml"
+    for address in ("rediss//host", "redis://host:99999/0", "redis://host/first", "unix://", "redis+sentinel://host"):
+        path.write_text(f'redis_url = "{address}"', encoding="utf-8")
+        (found,) = lint({}, str(path))
+        assert (found.code, found.key, found.what) == ("TJ007", "redis_url", found.what.strip()), address
+
+
+def test_what_is_allowed_and_hardly_meant_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "allowed.toml"
+    assert codes(ALLOWED, path, TRACEJUDGE_OPENAI="x") == {
+        str(path): ("TJ106", None),
+        "rules[1]": ("TJ102", 36),
+        "rules[2]": ("TJ101", 43),
+        "models.again": ("TJ105", 6),
+        "models.spare": ("TJ103", 10),
+        "judges.relevance_truth_completeness": ("TJ103", 28),
+        "budgets": ("TJ104", 14),
+        "calibrations": ("TJ109", 17),
+        "TRACEJUDGE_OPENAI": ("TJ107", None),
+    }
+    load({}, str(path))  # a start accepts all of it
+    # A rule that judges more, or is not reached by the other, has an effect.
+    for changed in ("rate = 0.5\nrepeat = 0.1", 'rate = 0.5\nalways = ["error"]', "rate = 0.5\nsecond_model = 'spare'"):
+        path.write_text(ALLOWED.replace("rate = 0.5", changed), encoding="utf-8")
+        assert "TJ102" not in {one.code for one in lint({}, str(path))}, changed
+
+
+def test_each_code_is_one_kind_and_documented() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "reference", "lint.md").read_text(encoding="utf-8")
+    assert len({one.code for one in CODES}) == len({one.name for one in CODES}) == len(CODES)
+    assert re.findall(r"^\| `(TJ\d{3})`", page, re.MULTILINE) == [one.code for one in CODES]
+    assert parse_key("rules[0].where.service") == ("rules", 0, "where", "service")
+
+
+def test_the_exit_code_and_the_lines_of_json(run: Run) -> None:
+    rule = '[[rules]]\nname = "a"\njudges = ["safety"]\nmodel = "default"\n[models.default]\nprovider = "lexical"\n'
+    for text, code in (
+        (rule, 0),
+        (rule + "[models.b]\nprovider = 'lexical'\nlabel = 'b'\n", 1),
+        ("a = 1\n", 2),
+        ("= 1", 2),
+    ):
+        Path("t.toml").write_text(text, encoding="utf-8")
+        ended = run("lint", "t.toml", "--json")
+        lines = [json.loads(line) for line in ended.out.splitlines()]
+        assert (ended.code, bool(lines)) == (code, code > 0), text
+        assert all({"code", "name", "severity", "what", "fix", "place"} <= set(line) for line in lines)
+        assert all(line["fix"] for line in lines)
+        assert {"error": 2, "warning": 1}.get(lines[0]["severity"] if lines else "", 0) == code
+    shown = run("lint", "t.toml")
+    assert shown.out.startswith("t.toml: error TJ001 unreadable-file: is not TOML")
+    assert run("lint", "t.toml", "--config", "t.toml").code == 2
+    assert "TJ108" in run("lint").out, "without a file the heuristic judges"
+
+
+def test_init_writes_a_file_without_findings_and_never_over_another(run: Run) -> None:
+    ended = run("init")
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err.startswith("wrote tracejudge.toml; edit it")
+    assert lint({}) == []
+    (rule,) = load({}).rules
+    assert (rule.judges, rule.rate) == (("groundedness", "relevance_to_query", "safety"), 1)
+    file = Path("tracejudge.toml")
+    text = file.read_text(encoding="utf-8")
+    file.write_text("# mine\n", encoding="utf-8")
+    assert (refused := run("init")).code == 2
+    assert "tracejudge.toml exists; --force replaces it" in refused.err
+    assert run("init", "--print").out == text
+    assert file.read_text(encoding="utf-8") == "# mine\n"
+    assert run("init", "--force").code == 0
+    assert file.read_text(encoding="utf-8") == text
+    Path("folder").mkdir()
+    assert run("init", "--output", "folder").code == 0
+    assert Path("folder/tracejudge.toml").read_text(encoding="utf-8") == text
+    assert "folder/tracejudge.toml exists" in run("init", "--output", "folder").err
+    absent = run("init", "--output", "absent/t.toml")
+    assert (absent.code, "absent/t.toml: No such file" in absent.err) == (2, True)
+
+
+def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
+    text = run("init", "--print").out
+    examples = [line for line in text.splitlines() if re.match(r"# (\[|[a-z_]+ = )", line)]
+    assert len(examples) > 20
+    whole = "\n".join(line.removeprefix("# ") if line in examples else line for line in text.splitlines())
+    Path("on.toml").write_text(whole, encoding="utf-8")
+    assert [one for one in lint({"OPENAI_API_KEY": "k"}, "on.toml") if one.severity == "error"] == []
+    settings = load({"OPENAI_API_KEY": "k"}, "on.toml")
+    assert [settings.models[rule.model].model for rule in settings.rules] == ["gpt-6-luna"]
+    price = settings.models["chat"].price
+    assert msgspec.structs.asdict(price) == known_model("gpt-6-luna")["price"], "from the table of models"
+
+
+def test_the_shell_completes_commands_without_importing_them(tmp_path: Path) -> None:
+    look = "import sys; from worker.cli import main\ntry: main()\n"
+    look += "finally: print('worker.features.labels.command' in sys.modules)"
+    for words, position, wanted in (
+        ("tracejudge l", "1", ["plain,labels", "plain,lint", "False"]),
+        ("tracejudge lint --j", "2", ["plain,--json", "False"]),
+    ):
+        given = {"_TRACEJUDGE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
+        command = [sys.executable, "-c", look]
+        ended = subprocess.run(
+            command, env=os.environ | given, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert ended.stdout.splitlines() == wanted, ended.stderr

@@ -1,0 +1,200 @@
+"""`tracejudge show`, `search` and `export`, and the beginning of a trace id in other commands."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis import Redis
+from support.cli_parts import Run
+
+from judges.core.verdict import Verdict
+from judges.registry import configured
+from tracejudge import Trace
+from worker.base.lookup.explanation import explain, place
+from worker.base.lookup.label_store import labelled_trace
+from worker.base.lookup.lookup import scan_verdicts
+from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
+from worker.core.config.loading import load
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+
+REFUND = "0af7651916cd43dd8448eb211c80319c"
+LENT = "0af7651916cd43dd8448eb211c80319d"
+SUN = "4bf92f3577b34da6a3ce929d0e0e4736"
+DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
+TRACES: list[dict[str, Any]] = [
+    {
+        "trace_id": REFUND,
+        "service": "shop",
+        "input": "When is my refund paid?",
+        "output": "Refunds are paid within 14 days. Gold coins rain from purple clouds.",
+        "context": DOCUMENTS,
+    },
+    {
+        "trace_id": LENT,
+        "service": "library",
+        "input": "May I keep it?",
+        "output": "Refunds are paid within 14 days.",
+        "context": DOCUMENTS,
+    },
+    {
+        "trace_id": SUN,
+        "service": "sky",
+        "input": 'Is it "hot"?',
+        "output": "Ja, sehr heiß.",
+        "context": ["Es ist heiß."],
+    },
+]
+JUDGES = ("facts_grounding", "ragbench", "ragbench_sources", "retrieval_relevance")
+
+
+@pytest.fixture
+def judged(served: Run, redis: Redis, prefix: str, tmp_path: Path) -> Run:
+    """Traces in the stream, and real verdicts of the built-in model on them in the outbox."""
+    file = tmp_path / "traces.jsonl"
+    file.write_text("".join(json.dumps(trace) + "\n" for trace in TRACES))
+    for trace in TRACES:
+        redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(trace)})
+    ended = served(
+        "evaluate", *itertools.chain.from_iterable(("--judge", name) for name in JUDGES), file, "--output", "v.jsonl"
+    )
+    lines = [json.loads(line) for line in Path("v.jsonl").read_text().splitlines()]
+    assert len(lines) == len(TRACES) * len(JUDGES), ended.err
+    for line in lines:
+        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": json.dumps(line)})
+    return served
+
+
+def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judged: Run) -> None:
+    ended = judged("show", "0af7651916cd43dd8448eb211c80319c")
+    assert (ended.code, ended.err) == (0, "")
+    for expected in (
+        f"trace {REFUND}",
+        "question: When is my refund paid?",
+        "document 1: Refunds are paid",
+        "S  Refunds are paid within 14 days.",
+        "evidence found in document 1: Refunds are paid within 14 days.",
+        "U  Gold coins rain from purple clouds. (0% of its words appear in context or query.)",
+        "U  Gold coins rain from purple clouds. (0% of its words and all of its numbers appear",
+        "RU Refunds are paid within 14 days.",
+        "document 2 : no",
+        "rule ",
+        "1 attempt",
+        "by lexical, version ",
+    ):
+        assert expected in ended.out, expected
+
+
+def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:
+    found = judged("show", SUN[:6], "--json").document
+    assert found["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
+    assert {each["verdict"]["judge"] for each in found["verdicts"]} == set(JUDGES)
+    for each in found["verdicts"]:
+        assert each["explanation"]["same_version"] is True
+    assert "position of the trace" in found["rules"][0]
+
+
+def test_an_id_is_a_beginning_of_six_that_means_one_trace(judged: Run) -> None:
+    for given, said in (
+        ("0af765", f"several traces begin with '0af765': {LENT}, {REFUND}"),
+        ("4bf92", "write its first 6 characters"),
+        ("aaaaaa", "no trace begins with 'aaaaaa'"),
+        ("x" * 500, "write its first 6 characters"),
+    ):
+        ended = judged("show", given)
+        assert (ended.code, ended.out) == (1, ""), given
+        for part in said.split(", "):
+            assert part in ended.err.replace("\n", " "), given
+
+
+def test_search_finds_by_service_judge_outcome_text_and_time(judged: Run) -> None:
+    for options, traces, judges in (
+        (("--judge", "facts_*", "--failed"), {REFUND, SUN}, {"facts_grounding"}),
+        (("--service", "lib*"), {LENT}, set(JUDGES)),
+        (("--text", "PURPLE clouds"), {REFUND}, set(JUDGES)),
+        (("--text", 'is it "HOT"'), {SUN}, set(JUDGES)),
+        (("--text", "heiß", "--judge", "ragbench"), {SUN}, {"ragbench"}),
+        (("--trace-id", "4bf92f", "--since", "1h"), {SUN}, set(JUDGES)),
+        (("--outcome", "passed", "--judge", "facts_grounding"), {LENT}, {"facts_grounding"}),
+    ):
+        ended = judged("search", *options, "--json")
+        found = [(line["trace_id"], line["judge"]) for line in ended.lines]
+        assert ended.code == 0, options
+        assert {name for name, _ in found} == traces, options
+        assert {judge for _, judge in found} == judges, options
+    for options in (("--text", "nowhere to be found"), ("--since", "2099-01-01"), ("--service", "shops")):
+        assert judged("search", *options).code == 1, options
+    for options in (("--failed", "--outcome", "passed"), ("--text", " "), ("--since", "soon")):
+        assert judged("search", *options).code == 2, options
+    shown = judged("search", "--service", "shop", "--judge", "facts_grounding").out
+    assert REFUND in shown.replace("\n", "")
+
+
+def test_export_saves_traces_that_evaluate_and_judges_test_read(judged: Run, redis: Redis, prefix: str) -> None:
+    Path("labels.jsonl").write_text(
+        "".join(
+            json.dumps({"trace_id": name, "label": label, "judge": "facts_grounding", "drawn": 0.5}) + "\n"
+            for name, label in ((REFUND, "fail"), (LENT, "pass"))
+        )
+    )
+    assert judged("labels", "import", "labels.jsonl").code == 0
+    # The copies outlive the stream.
+    redis.xtrim(f"{prefix}:traces", maxlen=0)
+    ended = judged("export", "--labelled", "--output", "saved.jsonl", "--json")
+    assert ended.document == {"traces": 2, "gone": 0, "limited": False}
+    assert Path("saved.jsonl").stat().st_mode & 0o777 == 0o600
+    rows = [json.loads(line) for line in Path("saved.jsonl").read_text().splitlines()]
+    assert {row["trace_id"]: row["tags"]["facts_grounding.grounded"] for row in rows} == {REFUND: "fail", LENT: "pass"}
+    assert all(len(row["verdicts"]) == len(JUDGES) and row["labels"][0]["drawn"] == 0.5 for row in rows)
+    measured = judged("judges", "test", "facts_grounding", "saved.jsonl", "--label", "facts_grounding.grounded")
+    assert measured.code == 0, measured.err
+    assert "balanced accuracy: 1.000" in measured.out
+    evaluated = judged("evaluate", "--judge", "facts_grounding", "saved.jsonl", "--json")
+    assert (evaluated.code, "unknown field" in evaluated.err) == (0, False)
+    ended = judged("export", "--service", "sky", "--output", "gone.jsonl", "--json")
+    assert (ended.code, ended.document["gone"]) == (1, 1)
+    assert judged("show", "0af7651916cd43dd8448eb211c80319c").out.count("text from the label") == 1
+
+
+def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis, redis_url: str, prefix: str) -> None:
+    shown = judged("tail", "--no-follow", "--trace-id", "4bf92f", "--last", "9")
+    assert shown.out.replace("\n", "").count(SUN) == len(JUDGES)
+    assert judged("tail", "--no-follow", "--trace-id", "aaaaaa").code == 1
+    ended = judged("replay", "--trace-id", "4bf92f", "--judge", "relevance", "--dry-run", "--json")
+    assert ended.code == 0, ended.err
+    assert judged("replay", "--trace-id", "aaaaaa", "--judge", "relevance").code == 1
+    assert judged("replay", "--trace-id", "4bf92f", "--since", "1h", "--judge", "relevance").code == 2
+    # The trace is known, and none of its evaluations was given up.
+    assert judged("dead", "list", "--trace-id", "4bf92f").code == 1
+    Path("labels.jsonl").write_text(
+        json.dumps({"trace_id": SUN, "label": "fail", "judge": "facts_grounding", "drawn": "queue"}) + "\n"
+    )
+    assert judged("labels", "import", "labels.jsonl").code == 0
+    store = Store(redis_url, Keys(prefix))
+    assert labelled_trace(store, SUN) is not None
+    ended = judged("forget", "--trace-id", "4bf92f", "--json")
+    assert ended.code == 0, ended.err
+    found = ended.document
+    assert (found["traces"], found["verdicts"]) == (1, len(JUDGES))
+    assert labelled_trace(store, SUN) is None
+    assert redis.get(f"{prefix}:labels:bytes") == b"0"
+    for given in ("4bf92f", SUN, "short"):
+        assert judged("forget", "--trace-id", given).code == 1, given
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_place_is_found_whatever_blanks_and_case(redis_url: str, prefix: str) -> None:
+    assert place("shipping is free", DOCUMENTS[0], 0) == (0, 33, 51)
+    assert place("absent", DOCUMENTS[0], 0) is None
+    # Details that another version has written must not break the page.
+    store, settings = Store(redis_url, Keys(prefix)), load({})
+    (entry,) = scan_verdicts(store, VerdictFilter(("shop",), ("facts_grounding",)))
+    trace, judge = msgspec.convert(TRACES[0], Trace), configured(settings.judges)["facts_grounding"]
+    assert outcome_of(entry) == "failed"
+    for name, value in itertools.product(("sentences", "relevant", "documents", "spans"), (3, "x", [None, {}], {})):
+        odd: Verdict = msgspec.structs.replace(entry.verdict, details={**entry.verdict.details, name: value})
+        assert explain(odd, trace, judge).same_version, (name, value)
+        assert not explain(odd, trace, None).same_version

@@ -1,0 +1,318 @@
+"""Baselines and the detector of drops, bucket by bucket and in simulated fleets."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.base import fleets, weighted
+from tests.base.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
+from worker.base.monitor.baseline import Baseline, Hour, baseline, flat, hour_of
+from worker.base.monitor.detector import (
+    Bucket,
+    Evidence,
+    Limits,
+    Moments,
+    Session,
+    State,
+    delay_hours,
+    explain,
+    factor,
+    limits_of,
+    since_interval,
+    step,
+)
+from worker.base.monitor.shares import Sums
+
+WEEK = np.arange(28 * 24)
+
+
+def history(traffic: Traffic, hours: np.ndarray = WEEK, seed: int = 1) -> list[Hour]:
+    return hours_of(simulate(np.random.default_rng(seed), traffic, int(hours[0]), traffic.shares(hours)))
+
+
+def certain(hours: np.ndarray, shares: np.ndarray, judged: float = 100.0) -> list[Hour]:
+    """Return hours whose shares are exactly these."""
+    return [
+        Hour(int(hour), judged, judged, judged * p, judged, judged, judged * p, judged * p)
+        for hour, p in zip(hours, shares.tolist(), strict=True)
+    ]
+
+
+def test_a_baseline_follows_day_night_and_weekend() -> None:
+    traffic = Traffic(2000, 0.85, 0.1, 0.05)
+    found = baseline(history(traffic))
+    assert found is not None
+    assert np.abs(np.array(found.cells) - traffic.shares(np.arange(168))).max() < 0.025
+    assert found.per_week == pytest.approx(2000 * 168, rel=0.01)
+    assert (found.days, found.spread) == (28, pytest.approx(0, abs=0.005))
+
+
+def test_noise_shrinks_to_the_level_and_has_a_standard_error() -> None:
+    hours = history(Traffic(10, 0.9))
+    found, busy = baseline(hours), baseline(history(Traffic(1000, 0.9)))
+    assert found is not None
+    assert busy is not None
+    assert np.std(found.cells) < 0.012
+    # The shares of single hours of the week scatter five times as much.
+    raw = [sum(one.passed for one in hours[k::168]) / sum(one.judgements for one in hours[k::168]) for k in range(168)]
+    assert np.std(raw) > 0.04
+    assert 0.002 < found.error < 0.01
+    assert busy.error < 0.001
+
+
+def test_days_that_differ_lower_the_expectation_up_to_a_bound() -> None:
+    for jitter, expected in ((0.0, 0.9), (0.02, 0.85), (0.1, 0.82)):
+        shares = 0.9 + np.repeat(np.resize([jitter, -jitter], 28), 24)
+        found = baseline(certain(WEEK, np.clip(shares, 0, 1)))
+        assert found is not None
+        assert found.expected(5) == pytest.approx(expected, abs=0.005), jitter
+
+
+def test_a_baseline_needs_seven_days_and_days_of_the_week_need_no_second_week() -> None:
+    assert baseline(history(Traffic(100, 0.9), np.arange(6 * 24))) is None
+    assert baseline([]) is None
+    weekend = baseline(certain(np.arange(168), Traffic(100, 0.9, weekend=0.05).shares(np.arange(168))))
+    assert weekend is not None
+    assert weekend.cells[150] < weekend.cells[60] - 0.03
+
+
+def test_sessions_and_weights_show_in_the_baseline() -> None:
+    clustered = baseline(history(Traffic(100, 0.9, correlation=0.25)))
+    assert clustered is not None
+    assert clustered.dispersion == pytest.approx(2.0, abs=0.2)
+    sums = Sums()
+    for position in range(40):
+        sums.count(8.0, passed=position % 4 > 0)
+    hours = [hour_of(hour, sums) for hour in range(14 * 24)]
+    weighted = baseline(hours)
+    assert weighted is not None
+    assert (weighted.mean_weight, weighted.per_week) == (8.0, 40 * 168)
+    assert weighted.cells[0] == pytest.approx(0.75)
+
+
+def test_limits_follow_the_formula_and_the_budget() -> None:
+    norm = flat(0.9, 60 * 168)
+    found = limits_of(norm, Moments(), series=100)
+    # ln(370 units of information a week) + ln(100 series) less the slack
+    assert found.limits[0] == pytest.approx(math.log(10080 * 0.0367) + math.log(100) - 0.15, abs=0.01)
+    doubled = limits_of(norm, Moments(), series=100, false_alarms_per_week=2)
+    assert doubled.limits[0] == pytest.approx(found.limits[0] - math.log(2))
+    unsure = limits_of(msgspec.structs.replace(norm, error=0.01), Moments(), series=100)
+    assert found.limits[0] + 2 < unsure.limits[0] < found.limits[0] + 2.5
+    assert found.limits[1] + 0.5 < unsure.limits[1] < found.limits[1] + 0.7
+
+
+def moments_of(sessions: Mapping[Session, float]) -> Moments:
+    moments = Moments()
+    for session, number in sessions.items():
+        moments.add(session, number)
+    return moments
+
+
+def test_the_factor_solves_lundbergs_equation() -> None:
+    alike = {Session(5, 0, 0.9): 800.0, Session(4, 1, 0.9): 120.0, Session(0, 5, 0.9): 80.0}
+    # Many short sessions and a few long ones that fail as a whole, at day and at night, with weights.
+    mixed = {Session(1, 0, 0.95): 9500.0, Session(0, 1, 0.95): 400.0, Session(0, 12, 0.95): 2.0}
+    mixed |= {Session(0.3, 0.1, 0.8): 2000.0, Session(4.5, 0, 0.8): 900.0, Session(0, 2.5, 0.8): 30.0}
+    for name, sessions in (("alike", alike), ("mixed", mixed)):
+        norm = flat(0.9, 60 * 168, dispersion=1.2)
+        for position, drop in enumerate((0.1, 0.2)):
+            kappa = factor(norm, moments_of(sessions), position)
+            mean = 0.0
+            for (passed, failed, p), number in sessions.items():
+                score = passed * math.log((p - drop) / p) + failed * math.log((1 - p + drop) / (1 - p))
+                mean += number * math.exp(kappa * score) / sum(sessions.values())
+            assert 0.99 < mean <= 1.001, (name, drop)
+            assert 1 / 9.6 < kappa < 1 / 1.2, (name, drop)
+
+
+def test_the_factor_has_bounds_and_needs_sessions() -> None:
+    failing = moments_of({Session(5, 0, 0.9): 300.0, Session(0, 500, 0.9): 100.0})
+    singles = moments_of({Session(1, 0, 0.9): 950.0, Session(0, 1, 0.9): 50.0})
+    clustered = flat(0.9, 1, dispersion=1.6)
+    assert factor(clustered, failing, 1) == pytest.approx(0.125 / 1.6)
+    assert factor(clustered, singles, 1) == 1 / 1.6
+    assert factor(clustered, moments_of({Session(0, 500, 0.9): 1.0}), 1) == 1 / 1.6
+    assert factor(flat(0.9, 1), failing, 1) == 1
+    # Unequal weights need it as well: a judgement may count as many.
+    uneven = msgspec.structs.replace(flat(0.9, 1), unevenness=3.0)
+    assert factor(uneven, moments_of({Session(1, 0, 0.9): 900.0, Session(0, 4, 0.9): 90.0}), 1) < 0.7
+
+
+def test_moments_forget() -> None:
+    norm = flat(0.9, 1, dispersion=1.2)
+    moments = moments_of({Session(5, 0, 0.9): 800.0, Session(0, 5, 0.9): 150.0})
+    before = factor(norm, moments, 0)
+    for _ in range(300):
+        moments.fade(0.97)
+        moments.add(Session(5, 0, 0.9), 90.0)
+        moments.add(Session(4, 1, 0.9), 10.0)
+    assert factor(norm, moments, 0) > 1.5 * before
+
+
+LIMITS = Limits((1.0, 1.0), (10.0, 10.0))
+
+
+def steps(state: State, first: int, number: int, passed: float, failed: float) -> list[str]:
+    found = [step(state, first + k, passed, failed, expected=0.9, limits=LIMITS) for k in range(number)]
+    return [f"{change.kind} since {change.since}" for change in found if change]
+
+
+def test_one_incident_is_one_alarm_and_its_buckets_are_masked() -> None:
+    state = State()
+    assert steps(state, 0, 500, 9, 1) == []
+    assert steps(state, 500, 300, 6, 4) == ["drop since 500"]
+    assert state.since == 500
+    assert state.is_masked(600, 700)
+    assert not state.is_masked(400, 500)
+    # Recovery to the old level is no drop, and the next incident is found.
+    assert steps(state, 800, 400, 9, 1) == ["recovery since 800"]
+    assert (state.since, state.masks) == (None, [(500, 800)])
+    assert [state.is_masked(k, k + 12) for k in (488, 490, 790, 800)] == [False, True, True, False]
+    assert steps(state, 1200, 50, 6, 4) == ["drop since 1200"]
+
+
+def test_the_state_survives_storage_and_is_small() -> None:
+    state = State()
+    steps(state, 5_000_000, 300, 6, 4)
+    packed = msgspec.msgpack.encode(state)
+    assert len(packed) < 120
+    assert msgspec.msgpack.decode(packed, type=State) == state
+
+
+def test_extremes_have_scores() -> None:
+    for expected in (0.02, 0.05, 0.5, 0.995):
+        for passed, failed in ((0, 50), (50, 0)):
+            state = State()
+            for bucket in range(50):
+                step(state, bucket, passed, failed, expected=expected, limits=LIMITS)
+            assert all(math.isfinite(one) for one in (*state.sums, state.recovery)), (expected, passed)
+
+
+def test_a_new_service_is_compared_with_its_objective() -> None:
+    norm = flat(0.9, 5 * 168)
+    limits, state = limits_of(norm, Moments(), series=20), State()
+    chance = np.random.default_rng(3)
+    found = None
+    for bucket in range(14 * 288):
+        judged = int(chance.poisson(5 / 12))
+        passed = int(chance.binomial(judged, 0.7))
+        found = step(state, bucket, passed, judged - passed, expected=norm.expected(bucket // 12), limits=limits)
+        if found:
+            break
+    assert found is not None
+    assert found.size == pytest.approx(0.2, abs=0.12)
+    # Five judgements an hour find 20 points within a day.
+    assert bucket < 288
+    assert delay_hours(norm, limits, 0.2) < 15
+    assert delay_hours(norm, limits, 0.01) == math.inf
+
+
+def test_the_begin_of_a_drop_has_an_interval() -> None:
+    buckets = [Bucket(k, 45, 5, 0.9) for k in range(100)] + [Bucket(k, 35, 15, 0.9) for k in range(100, 130)]
+    found = since_interval(buckets, 0.2, 1.0)
+    assert found.low <= 100 <= found.high
+    assert found.high - found.low < 10
+    assert since_interval(buckets[:1], 0.2, 1.0) == (0, 0, 0)
+
+
+def test_the_segment_that_fell_is_named() -> None:
+    healthy, fallen = Evidence(90, 10, 90), Evidence(70, 30, 90)
+    names = [f"model-{k}" for k in range(8)]
+    one = explain(Evidence(700, 100, 720), dict.fromkeys(names, healthy) | {"model-3": fallen})
+    assert one.segment == "model-3"
+    assert one.confidence > 0.9
+    everything = explain(Evidence(560, 240, 720), dict.fromkeys(names, fallen))
+    assert everything.segment is None
+    assert explain(fallen, {}) == (None, 1.0)
+    assert Evidence(0, 10, 9).gain(1.0) == pytest.approx(10 * math.log(10))
+    assert Evidence(0, 0, 0).gain(1.0) == 0
+
+
+def test_drops_are_found_in_short() -> None:
+    plain = fleets.incident(21, Traffic(60, 0.9), [0.1] * 48, 60)
+    assert plain.median <= 5.5
+    assert min(plain.alarms) == max(plain.alarms) == 1
+    deep = fleets.incident(22, Traffic(100, 0.97), [0.27] * 44, 40, after=24)
+    assert deep.median <= 0.6
+    assert sum(deep.alarms) <= 42
+    assert fleets.incident(23, Traffic(60, 0.9, correlation=0.25), [0.1] * 48, 60).median <= 10
+
+
+def test_later_incidents_and_segments_are_found_in_short() -> None:
+    second = fleets.second_incident(24, Traffic(60, 0.9), 0.1, 40)
+    assert second == (1.0, 0.0)
+    assert fleets.segments(25, 300, 0.2, 8, falls=1).right >= 0.85
+    assert fleets.segments(26, 300, 0.2, 8, falls=8).right >= 0.85
+
+
+def test_false_alarms_keep_their_budget_in_short() -> None:
+    # The budget of one alarm a week allows 3 in three weeks; 7 or more are as rare as one in thirty with a mean of 3.
+    for correlation in (0.0, 0.25):
+        assert 3 * fleets.false_alarms(27, count=30, weeks=3, correlation=correlation) <= 6, correlation
+
+
+def test_weights_and_sessions_keep_the_budget_in_short() -> None:
+    design = weighted.Design(60, 0.95, turns=5, correlation=0.25)
+    assert 2 * weighted.false_alarms(1, design, series=4, history=2, weeks=2) <= 2
+    assert weighted.median_delay(2, design, 0.3, 3) <= 4
+
+
+def test_masked_hours_leave_the_baseline() -> None:
+    series = simulate(np.random.default_rng(9), Traffic(100, 0.9), 0, np.repeat([0.9, 0.4], [27 * 24, 3 * 24]))
+    run = Run(series)
+    run.state.masks.append((27 * 24 * BUCKETS_PER_HOUR, 30 * 24 * BUCKETS_PER_HOUR))
+    run.learn(30 * 24)
+    assert isinstance(run.norm, Baseline)
+    assert run.norm.expected(0) > 0.87
+
+
+@pytest.mark.endurance("six fleets of twelve weeks, with and without sessions: six minutes")
+@pytest.mark.timeout(3600)
+def test_false_alarms_keep_their_budget() -> None:
+    for correlation in (0.0, 0.25):
+        found = [fleets.false_alarms(seed, correlation=correlation) for seed in range(1, 7)]
+        assert sum(found) / 6 <= 1, (correlation, found)
+        assert max(found) <= 1.5, (correlation, found)
+
+
+@pytest.mark.endurance("fifty series with weights, with and without sessions: four minutes")
+@pytest.mark.timeout(3600)
+def test_weights_and_sessions_keep_the_budget() -> None:
+    for correlation in (0.0, 0.25):
+        design = weighted.Design(60, 0.95, turns=5 if correlation else 1, correlation=correlation)
+        assert weighted.false_alarms(1, design) <= 1, correlation
+        assert weighted.median_delay(3, design, 0.15, 100) <= 6, correlation
+
+
+@pytest.mark.endurance("1,000 incidents of each kind: four minutes")
+@pytest.mark.timeout(3600)
+def test_drops_are_found() -> None:
+    slope = [*np.linspace(0, 0.1, 24), *[0.1] * 24]
+    for correlation, most in ((0.0, (4.5, 8, 17.5)), (0.25, (9, 12, 22))):
+        for (rate, share, drops), hours in zip(
+            ((60, 0.9, [0.1] * 48), (10, 0.9, [0.2] * 48), (50, 0.95, slope)), most, strict=True
+        ):
+            found = fleets.incident(1, Traffic(rate, share, correlation=correlation), drops, 1000)
+            assert found.median <= hours, (correlation, rate, found.median)
+    deep = fleets.incident(1, Traffic(100, 0.97), [0.27] * 44, 1000, after=24)
+    assert deep.median <= 0.6
+    assert sum(deep.alarms) <= 1030
+
+
+@pytest.mark.endurance("CUSUMs that know both levels, second incidents and segments: three minutes")
+@pytest.mark.timeout(3600)
+def test_steps_second_incidents_and_segments() -> None:
+    look = 1 / BUCKETS_PER_HOUR
+    for rate, drop in ((60, 0.1), (10, 0.2)):
+        best = fleets.known_levels(1, rate, 0.9, drop)
+        found = fleets.incident(1, Traffic(rate, 0.9), [drop] * 48, 1000).median
+        assert found <= max(1.25 * best, best + look), (rate, drop, found, best)
+    for correlation in (0.0, 0.25):
+        assert sum(fleets.second_incident(1, Traffic(60, 0.9, correlation=correlation), 0.1, 1000)) == pytest.approx(1)
+    for rate in (60, 300):
+        assert fleets.segments(1, rate, 0.2, 300, falls=1).right >= 0.97
+        assert fleets.segments(1, rate, 0.2, 300, falls=8).right >= 0.98

@@ -1,0 +1,75 @@
+"""`tracejudge doctor`: calibrations of earlier versions, and judge models of the judged model's family."""
+
+from msgspec import structs
+from support.stage_parts import Ground, make_verdict, settings_of
+
+from judges.core.faults import Fault
+from judges.core.model import ModelSettings
+from judges.registry import catalogue
+from worker.base.doctor.finding import ok
+from worker.base.doctor.judge_models import families, same_family
+from worker.base.doctor.lint import setting_warnings
+from worker.core.config.settings import JudgeCalibration, Settings
+
+DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
+
+
+def test_calibrations_of_earlier_versions_are_named() -> None:
+    present = catalogue()["safety"].for_decisions({}).version
+    known = Settings(models={"cheap": DECIDER})
+    for version in (None, present):
+        given = JudgeCalibration(judge="safety", model="decider", platt=(0.5, 0.0), judge_version=version)
+        warnings = setting_warnings(structs.replace(known, calibrations=(given,)))
+        assert "stale-calibration" not in {fault.code for fault in warnings}, version
+    old = JudgeCalibration(judge="safety", model="decider", judge_version="0" * 32)
+    what = f"safety by decider was calibrated in version 00000000, and is {present[:8]} now"
+    fix = "`tracejudge calibrate --judge safety --model decider` fits it anew"
+    warnings = setting_warnings(structs.replace(known, calibrations=(old,)))
+    assert Fault("calibrations", what, fix, "stale-calibration") in [*warnings]
+
+
+def test_models_that_leave_their_maker_s_api_are_named() -> None:
+    for name, end in (
+        ("gpt-4.1-mini", "2027-01-14"),
+        ("openai/gpt-4.1-mini-2025-04-14", "2027-01-14"),
+        ("GPT-5-mini", "2026-12-11"),
+        ("claude-3-5-haiku-20241022", "2026-02-19"),
+        ("gpt-6-luna", None),
+        ("gpt-4.1-mini-of-ours", None),
+        ("llama", None),
+    ):
+        settings = Settings(models={"default": ModelSettings(base_url="http://localhost:9/v1", model=name)})
+        ending = [fault for fault in setting_warnings(settings) if fault.code == "ending-model"]
+        assert len(ending) == (end is not None), name
+        for fault in ending:
+            assert fault.text == f"{name} of [models.default] leaves its maker's API on {end}"
+            assert fault.fix.startswith("choose "), name
+
+
+def test_models_have_families() -> None:
+    for name, expected in (
+        ("gpt-6-luna", {"GPT"}),
+        ("openai/o3-mini", {"GPT"}),
+        ("us.anthropic.claude-sonnet-4", {"Claude"}),
+        ("majority(gemini-2.5-flash,Llama-3.1-8B)", {"Gemini", "Llama"}),
+        ("DeepSeek-R1-Distill-Qwen-7B", {"DeepSeek", "Qwen"}),
+        ("o100", set()),
+        ("innova-2", set()),
+        ("decider-1", set()),
+        ("", set()),
+    ):
+        assert families(name) == expected, name
+
+
+def test_a_model_that_judges_its_own_family_is_named(ground: Ground) -> None:
+    judge = ModelSettings(provider="openai", model="gpt-6-luna", label="strict")
+    settings = structs.replace(settings_of(ground), models={"default": judge})
+    one = make_verdict(judge_model="strict", model="claude-sonnet-4")
+    ground.send(one, structs.replace(one, evaluation_id="b", model=None))
+    assert same_family(settings, ground.store) == [ok("model families", "no model judges answers of its own family")]
+    ground.send(structs.replace(one, evaluation_id="c", model="gpt-5"))
+    (found,) = same_family(settings, ground.store)
+    assert (found.result, found.what) == (
+        "warning",
+        "strict judges answers of gpt-5: both are of the family GPT (1 of the newest 3 verdicts)",
+    )

@@ -1,0 +1,133 @@
+"""Sums of weighted verdicts and their intervals, beside scipy, statsmodels and simulated windows."""
+
+import msgspec
+import numpy as np
+import pytest
+from scipy.stats import t as students_t
+from statsmodels.api import WLS
+from statsmodels.stats.proportion import proportion_confint
+
+from judges.agreement.intervals import wilson
+from tests.base import coverage
+from tests.base.coverage import DESIGNS, conversations, sums_of
+from worker.base.monitor.shares import (
+    Sums,
+    design_effect,
+    merged,
+    pass_share,
+    student,
+    weight_class,
+)
+
+
+def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:
+    """Count verdict by verdict, sessions spread over the buckets."""
+    found = [Sums() for _ in range(buckets)]
+    before: dict[int, tuple[float, float]] = {}
+    for position, (w, y, c) in enumerate(zip(weights.tolist(), passed.tolist(), sessions.tolist(), strict=True)):
+        total, kept = before.get(c, (0.0, 0.0))
+        found[position % buckets].count(w, passed=bool(y), before=(total, kept))
+        before[c] = (total + w, kept + w * y)
+    return found
+
+
+def test_merged_buckets_hold_the_sums_of_the_whole_window() -> None:
+    chance = np.random.default_rng(5)
+    weights = 2.0 ** chance.integers(0, 4, 200) * 1.25
+    passed, sessions = (chance.random(200) < 0.8).astype(float), chance.integers(0, 60, 200)
+    window = merged(counted(weights, passed, sessions))
+    at_once = sums_of(weights, passed, sessions)
+    assert window.classes.keys() == at_once.classes.keys() == {0, 1, 2, 3}
+    for key, of_class in window.classes.items():
+        assert msgspec.structs.astuple(of_class) == pytest.approx(msgspec.structs.astuple(at_once.classes[key]))
+    assert msgspec.structs.astuple(window.over_sessions) == pytest.approx(
+        msgspec.structs.astuple(at_once.over_sessions)
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(window), type=Sums) == window
+
+
+def test_the_design_effect_is_that_of_cluster_robust_regression() -> None:
+    chance = np.random.default_rng(6)
+    window = conversations(chance, 0.8, 90, 0.3)
+    weights = np.repeat(chance.choice([1.0, 2.0, 8.0], 90), 5)
+    model = WLS(window.passed, np.ones(len(weights)), weights=weights)
+    clustered = model.fit(cov_type="cluster", cov_kwds={"groups": window.sessions, "use_correction": False})
+    single = model.fit(cov_type="HC0")
+    expected = (clustered.bse[0] / single.bse[0]) ** 2 * 90 / 89
+    assert design_effect(sums_of(weights, window.passed, window.sessions)) == pytest.approx(expected)
+
+
+def test_the_variance_of_a_weighted_share_is_that_of_a_survey() -> None:
+    """The figures are those of svy 0.35.0 (mean, Taylor), which is not installed: it needs 400 MB of packages."""
+    number = np.arange(200)
+    sessions = number // 5
+    weights = np.where(sessions % 2 == 0, 1.0, 4.0)
+    passed = (((number * 7 + sessions * 3) % 11 > 2) & (sessions % 7 != 0)).astype(float)
+    window = merged(counted(weights, passed, sessions))
+    total, over = window.total, window.over_sessions
+    share = total.passed / total.weight
+    clustered = over.residual_squares(share) * over.sessions / (over.sessions - 1)
+    single = total.residual_squares(share) * len(number) / (len(number) - 1)
+    found = share, np.sqrt(clustered) / total.weight, np.sqrt(single) / total.weight
+    assert found == pytest.approx((0.628, 0.0518247144289385, 0.039926203282339714))
+
+
+def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
+    window = sums_of(np.full(400, 8.0), np.arange(400) < 320, np.arange(400))
+    found = pass_share(window)
+    assert found is not None
+    assert found.judgements == 400
+    assert found.effective == pytest.approx(400, abs=2)
+    assert found.interval[1:] == pytest.approx(proportion_confint(320, 400, method="wilson"), abs=2e-4)
+    assert pass_share(Sums()) is None
+
+
+def test_verdicts_that_all_pass_count_as_sessions() -> None:
+    window = sums_of(np.ones(500), np.ones(500), np.arange(500) // 5)
+    assert design_effect(window) == 5
+    found = pass_share(window)
+    assert found is not None
+    assert found.effective == 100
+    history = sums_of(np.ones(2000), np.arange(2000) % 10 > 0, np.arange(2000))
+    assert design_effect(window, history) == 1
+
+
+def test_few_failing_sessions_have_few_degrees_of_freedom() -> None:
+    # 60 sessions of five: one fails as a whole, two with one verdict; (5 + 1 + 1)² / (25 + 1 + 1) = 1.8 sessions.
+    passed = np.ones(300)
+    passed[[*range(5), 10, 20]] = 0
+    history = sums_of(np.ones(2000), np.arange(2000) % 10 > 0, np.arange(2000) // 5)
+    for weight, verdicts in ((1.0, passed), (8.0, passed), (1.0, 1 - passed)):
+        window = sums_of(np.full(300, weight), verdicts, np.arange(300) // 5)
+        for past, freedom in ((None, 5), (history, 59)):
+            found = pass_share(window, past)
+            assert found is not None
+            expected = wilson(verdicts.mean(), 300 / found.design_effect, student(freedom))
+            assert found.interval == pytest.approx(expected), (weight, freedom)
+
+
+def test_students_quantiles_and_classes_of_weights() -> None:
+    for freedom in (1, 2, 3, 4, 5, 10, 39, 200):
+        for tail in (0.05, 0.01):
+            assert student(freedom, tail) == pytest.approx(students_t.ppf(1 - tail / 2, freedom), rel=1e-4), freedom
+    assert [weight_class(w) for w in (1, 1.99, 2, 10, 64)] == [0, 0, 1, 3, 6]
+
+
+def test_intervals_cover_in_short() -> None:
+    for name, design in DESIGNS.items():
+        for share in (0.8, 0.95):
+            found = coverage.coverage(lambda c, d=design, p=share: d(c, p, 150), 400, 11)
+            assert 0.92 <= found <= 0.995, (name, share, found)
+    for correlation in (0.1, 0.5):
+        found = coverage.coverage(lambda c, r=correlation: conversations(c, 0.8, 40, r), 400, 12, with_history=10)
+        assert 0.92 <= found <= 0.985, (correlation, found)
+
+
+@pytest.mark.endurance("2,000 windows of each design, a minute")
+def test_intervals_cover() -> None:
+    bounds = {"uniform": (0.935, 0.97), "errors always": (0.935, 0.97), "rate ÷ 10 half-way": (0.935, 0.975)}
+    for key, found in coverage.table(2000).items():
+        low, high = bounds.get(key[0], (0.94, 0.985))
+        assert low <= found <= high, (key, found)
+    for key, found in coverage.session_table(2000).items():
+        assert 0.94 <= found <= 0.97, (key, found)

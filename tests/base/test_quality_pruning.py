@@ -1,0 +1,130 @@
+"""Bounds of the monitor's series: silent ones give their place to new ones, and a segment cannot take all places."""
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from support.stage_parts import Ground, rules_of
+
+from judges.core.verdict import Score, Verdict
+from worker.base.monitor.failing import keep_examples
+from worker.base.monitor.pruning import SeriesPruning
+from worker.base.monitor.series import read_series
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.telemetry.metrics import Metrics
+
+FIRST_S = 1_760_000_000
+DAY_S = 86_400
+
+
+def verdict(service: str, release: str | None = None) -> Verdict:
+    return Verdict(
+        evaluation_id="e",
+        outcome="scored",
+        scores=(Score("safety", 1.0, passed=True),),
+        metrics=("safety",),
+        trace_id="t",
+        service=service,
+        release=release,
+        judge="safety",
+        judge_version="0123456789abcdef",
+        judge_model="lexical",
+        started_at=1.0,
+        duration_s=1.0,
+    )
+
+
+class Days:
+    """The monitor of one worker; verdicts come on days after the first."""
+
+    def __init__(self, ground: Ground, **monitor: object) -> None:
+        self._ground = ground
+        settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))  # type: ignore[arg-type]
+        self.metrics = Metrics(settings)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
+        self.sums.prepare()
+        self.now = 0.0
+        self._written = 0
+        self.pruning = SeriesPruning(ground.store, settings.monitor, self.sums.relist, lambda: self.now)
+
+    def count(self, day: int, verdicts: Iterable[Verdict]) -> None:
+        for one in verdicts:
+            self._written += 1
+            name = f"{(FIRST_S + day * DAY_S) * 1000}-{self._written}"
+            self._ground.client.xadd(self._ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=name)
+        store, stream = self._ground.store, self._ground.keys.verdicts
+        entries = store.read_group(stream, "monitor", "reader", count=1000, block_ms=1)
+        self.sums.deliver([read for one in entries if (read := read_outbox_entry(one)) is not None])
+
+    def prune(self, day: int) -> None:
+        self.now = FIRST_S + day * DAY_S
+        self.pruning.run_due()
+
+    def listed(self) -> set[tuple[str, str]]:
+        return {(series.service, series.value) for series in read_series(self._ground.store).values()}
+
+    def dropped(self, reason: str) -> float | None:
+        labels = {"exporter": "monitor", "reason": reason}
+        return self.metrics.registry.get_sample_value("tracejudge_export_dropped_total", labels)
+
+
+def test_series_without_verdicts_for_90_days_give_their_place_to_others(ground: Ground) -> None:
+    days = Days(ground, max_series=2)
+    days.count(0, [verdict("a"), verdict("b"), verdict("c")])
+    days.count(60, [verdict("b")])
+    for day in (60, 89):
+        days.prune(day)
+        assert days.listed() == {("a", ""), ("b", "")}, day
+    (a,) = (series_id for series_id, series in read_series(ground.store).items() if series.service == "a")
+    ground.client.set(ground.keys.quality_detector(a), b"state")
+    keep_examples(ground.store, "drop", a, ["t:1"])
+    days.prune(92)
+    assert days.listed() == {("b", "")}
+    assert not ground.client.exists(ground.keys.quality_detector(a), ground.keys.quality_examples)
+    days.count(92, [verdict("c"), verdict("d")])
+    assert days.listed() == {("b", ""), ("c", "")}
+    assert days.dropped("too_many_series") == 2
+
+
+def test_a_burst_of_release_names_is_bounded_and_passes(ground: Ground) -> None:
+    days = Days(ground, segments=("release",), max_segment_values=2)
+    days.count(0, [verdict("a", f"r{number}") for number in range(5)])
+    days.count(0, [verdict("b", "r4")])
+    assert days.listed() == {("a", ""), ("a", "r0"), ("a", "r1"), ("b", ""), ("b", "r4")}
+    assert (days.dropped("too_many_values"), days.dropped("too_many_series")) == (3, 0)
+    days.count(6, [verdict("a", "r1")])
+    days.prune(6)
+    assert ("a", "r0") in days.listed(), "silent for less than a week"
+    days.prune(9)
+    # The value of b is silent as well, but its segment has room.
+    assert days.listed() == {("a", ""), ("a", "r1"), ("b", ""), ("b", "r4")}
+    days.count(9, [verdict("a", "r5"), verdict("a", "r6")])
+    assert ("a", "r5") in days.listed()
+    assert days.dropped("too_many_values") == 4
+
+
+def test_series_that_redis_lost_are_listed_again(ground: Ground) -> None:
+    days = Days(ground)
+    days.count(0, [verdict("a")])
+    ground.client.delete(ground.keys.quality_series)
+    days.prune(0)
+    days.count(0, [verdict("a")])
+    assert days.listed() == {("a", "")}
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_a_worker_that_takes_over_knows_what_the_other_one_removed(ground: Ground) -> None:
+    first, second = Days(ground), Days(ground)
+    for each in (first, second):
+        each.sums.stopping.set()  # no pause between reads
+    first.count(0, [verdict("a")])
+    second.sums.prepare()
+    first.sums.run_once()
+    second.sums.run_once()
+    ground.client.delete(ground.keys.quality_series)
+    first.sums.stop(1.0)
+    ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(verdict("a"))})
+    second.sums.run_once()
+    assert second.listed() == {("a", "")}

@@ -1,0 +1,216 @@
+"""The gauges of the monitor: shares with intervals of the window, of the active worker only."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.stage_parts import Ground, rules_of
+
+from judges.core.verdict import Score, Verdict
+from worker.base.monitor.baseline import flat
+from worker.base.monitor.detection import Detector, Reference
+from worker.base.monitor.detector import Limits, State
+from worker.base.monitor.failing import keep_examples
+from worker.base.monitor.gauges import Watch
+from worker.base.monitor.incidents import Incident
+from worker.base.monitor.series import Series
+from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.metrics import Metrics
+
+LABELS = {
+    "service": "shop",
+    "environment": "",
+    "judge": "safety",
+    "version": "01234567",
+    "judge_model": "lexical",
+    "metric": "safety",
+}
+
+
+def publish(ground: Ground, count: int, **fields: object) -> None:
+    for number in range(count):
+        passed = number % 10 > 0
+        given: dict[str, object] = {
+            "evaluation_id": "e",
+            "outcome": "scored",
+            "scores": (Score("safety", float(passed), passed=passed),),
+            "metrics": ("safety",),
+            "trace_id": f"t{count}-{number}",
+            "service": "shop",
+            "judge": "safety",
+            "judge_version": "0123456789abcdef",
+            "judge_model": "lexical",
+            "started_at": 1.0,
+            "duration_s": 1.0,
+        }
+        verdict = Verdict(**(given | fields))  # type: ignore[arg-type]
+        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(verdict)})
+
+
+class Worker:
+    """The monitor of one worker."""
+
+    def __init__(self, ground: Ground, objectives: str | None = None) -> None:
+        monitor = Monitor(segments=("model",), objectives=objectives)
+        settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=monitor)
+        self.metrics = Metrics(settings)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
+        self.sums.prepare()
+        self.sums.stopping.set()  # no pause between reads
+
+    def turn(self) -> None:
+        self.sums.run_once()
+
+    def value(self, name: str, segment: str = "", **labels: str) -> float | None:
+        wanted = LABELS | {"segment": segment} | labels
+        return self.metrics.registry.get_sample_value(f"tracejudge_quality_{name}", wanted)
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_gauges_show_the_share_with_its_interval(ground: Ground) -> None:
+    publish(ground, 100)
+    publish(ground, 60, model="large")
+    publish(ground, 20, outcome="abstained", scores=())
+    publish(ground, 20, outcome="unscored", reason="refusal", scores=(), weight=3.0, probability=1 / 3)
+    worker = Worker(ground)
+    worker.turn()
+    # Wilson's interval for 144 of 160; the variance of so few sessions is widened by 160 / 159.
+    shown = {name: worker.value(name) for name in ("share", "lower", "upper", "effective_n", "judgements")}
+    assert shown == pytest.approx(
+        {"share": 0.9, "lower": 0.8438, "upper": 0.9375, "effective_n": 159, "judgements": 160}, abs=2e-3
+    )
+    assert worker.value("window_seconds") == 3600
+    assert worker.value("abstained_share") == pytest.approx(20 / 240)
+    assert worker.value("unscored_share") == pytest.approx(60 / 240)
+    # Wilson's lower limits for 20 of 240, and for 60 of 240 where the unequal weights leave 164.
+    assert worker.value("abstained_lower") == pytest.approx(0.050, abs=2e-3)
+    assert worker.value("unscored_lower") == pytest.approx(0.190, abs=2e-3)
+    assert worker.value("judgements", "model=large") == 60
+    assert worker.value("share", "model=large") == pytest.approx(0.9)
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_intervals_know_how_sessions_agreed_in_the_last_weeks(ground: Ground) -> None:
+    publish(ground, 40)
+    series = Series(*LABELS.values())
+    # 200 sessions of five verdicts that are all the same, in 180 of them passes: a design effect of 5.
+    history = Sums({0: ClassSums(1000, 1000, 900, 1000, 900)}, SessionSums(200, 5000, 4500, 4500))
+    detector = Detector(norm=flat(0.9, 10_000), learned_at=time.time(), history=history)
+    ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    worker = Worker(ground)
+    worker.turn()
+    assert worker.value("effective_n") == pytest.approx(40 / ((450 + 3.6) / (90 + 3.6)))
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
+    first, second = Worker(ground), Worker(ground)
+    publish(ground, 40)
+    for worker in (first, second):
+        worker.turn()
+    assert (first.value("judgements"), second.value("judgements")) == (40, None)
+    first.sums.stop(1.0)
+    publish(ground, 40)
+    second.turn()
+    assert second.value("judgements") == 80
+    first.turn()
+    assert first.value("judgements") is None, "a standby worker shows figures"
+    second.sums.stop(1.0)
+    first.turn()
+    assert first.value("judgements") == 80, "a worker that is active again waits with its figures"
+
+
+def test_a_watch_whose_run_failed_runs_again_after_a_minute(ground: Ground) -> None:
+    now, runs = [1_000.0], list[float]()
+    outcomes: list[Exception | bool | None] = [StoreError("away"), True, None, None]
+
+    class Hourly(Watch):
+        every_s = 3_600.0
+
+        def run(self, now: float) -> bool | None:
+            runs.append(now)
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+    watch = Hourly(ground.store, lambda: now[0])
+    with pytest.raises(StoreError):
+        watch.run_due()
+    for later_s in (59.0, 1.0, 1.0, 3_598.0, 2.0):
+        now[0] += later_s
+        watch.run_due()
+    assert runs == [1_000.0, 1_060.0, 1_061.0, 4_661.0]
+
+
+class Task(Watch):
+    """Work of the monitor during which the lock nearly ends, or goes to another worker."""
+
+    def __init__(self, ground: Ground, seen: list[str], *, loses: bool) -> None:
+        super().__init__(ground.store)
+        self.every_s = 0.0
+        self._ground = ground
+        self._seen = seen
+        self._loses = loses
+
+    def run(self, now: float) -> None:  # noqa: ARG002
+        client, lock = self._ground.client, self._ground.keys.monitor
+        self._seen.append("runs" if client.pttl(lock) > 5_000 else "runs without the lock")
+        client.pexpire(lock, 500)
+        if self._loses:
+            client.delete(lock)
+            self._ground.store.hold(lock, "another worker", 10_000)
+
+    def clear(self) -> None:
+        self._seen.append("clears")
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(ground: Ground) -> None:
+    worker, seen = Worker(ground), list[str]()
+    worker.sums._tasks = tuple(Task(ground, seen, loses=loses) for loses in (False, True, False))
+    worker.turn()
+    assert seen == ["runs", "runs"]
+    worker.turn()
+    assert seen == ["runs", "runs", "clears", "clears", "clears"]
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, tmp_path: Path) -> None:
+    row = '[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.99\n'
+    (tmp_path / "objectives.toml").write_text(row)
+    publish(ground, 40)
+    now = time.time()
+    bucket = int(now) // 300
+    limits = Limits((1.0, 1.0), (50.0, 50.0))
+    detector = Detector(
+        state=State(alarm=1, starts=[bucket - 8, bucket - 9], judged=[80.0, 90.0], missing=[20.0, 30.0]),
+        norm=flat(0.95, 10_000),
+        limits=limits,
+        learned_at=now,
+        references={"objective": Reference(0.99, 1.0, limits, State(alarm=0, starts=[5, 5]))},
+        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",)),
+    )
+    series = Series("shop", "", "safety", "01234567", "lexical", "safety")
+    ground.client.set(ground.keys.quality_detector(series.id), msgspec.msgpack.encode(detector))
+    keep_examples(ground.store, "drop", series.id, ["t1", "t2"])
+    worker = Worker(ground, str(tmp_path / "objectives.toml"))
+    worker.turn()
+    assert (worker.value("drop"), worker.value("baseline")) == (1, 0.95)
+    assert worker.value("drop_since_seconds") == (bucket - 9) * 300
+    assert worker.value("objective") == 0.99
+    assert worker.value("below_objective", reference="objective") == 1
+    assert worker.value("below_objective", reference="environment") is None
+    times = [time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime((bucket - back) * 300)) for back in (9, 12, 6)]
+    known = dict(zip(("since", "since_low", "since_high"), times, strict=True))
+    known |= {"changed": "sampling", "examples": "t1 t2"}
+    assert worker.value("incident_info", "all", **known) == 1
+    worker.sums.stop(1.0)
+    Worker(ground).turn()
+    worker.turn()
+    for name, labels in (("incident_info", known), ("below_objective", {"reference": "objective"}), ("drop", {})):
+        assert worker.value(name, "all" if labels is known else "", **labels) is None, name

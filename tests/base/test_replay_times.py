@@ -1,0 +1,99 @@
+"""What a user may write for `--since` and `--until`, and what is refused there."""
+
+import re
+from typing import Any
+
+import pytest
+from support.replay_parts import NOTHING, SAFETY, Replays
+from support.stage_parts import Ground, make_trace
+
+from judges.core.model import ModelSettings
+from worker.base.replay.replay import (
+    ReplayOptionsError,
+    format_time,
+    id_at,
+    milliseconds,
+    parse_time,
+)
+
+NOW_S = 1_800_000_000.5
+
+MOMENTS = {
+    "seconds": ("90", NOW_S - 90),
+    "with a unit": ("1.5s", NOW_S - 1.5),
+    "minutes": (" 15m ", NOW_S - 900),
+    "hours": ("24h", NOW_S - 86_400),
+    "days": ("7D", NOW_S - 7 * 86_400),
+    "UTC": ("2026-05-01T12:00:00Z", 1_777_636_800.0),
+    "another zone": ("2026-05-01T14:00:00+02:00", 1_777_636_800.0),
+    "no zone": ("2026-05-01 12:00", 1_777_636_800.0),
+    "a day": ("2026-05-01", 1_777_593_600.0),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MOMENTS.values(), ids=MOMENTS.keys())
+def test_a_moment_is_so_long_ago_or_a_time(text: str, expected: float) -> None:
+    assert parse_time(text, NOW_S) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "5 weeks", "1e9", "2026-13-01", "9" * 13 + "h", "1.h"])
+def test_what_is_no_moment_is_told_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z"):
+        parse_time(text, NOW_S)
+
+
+def test_what_is_written_of_an_entry_is_read_again() -> None:
+    assert format_time("1777636800999-5") == "2026-05-01T12:00:00Z"
+    assert id_at(parse_time(format_time("1777636800000-0"), NOW_S)) == "1777636800000"
+    assert (milliseconds("17-3"), milliseconds("17"), id_at(-5)) == (17, 17, "0")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no time": ({"since": "soon"}, "--since: write 90, 15m"),
+    "no end": ({"until": "later"}, "--until: write 90, 15m"),
+    "the future": ({"since": "2100-01-01"}, "--since: must be before now"),
+    "an end before the beginning": ({"since": "5m", "until": "10m"}, "--since: must be before --until"),
+    "further than the ledger": ({"since": "25.1h"}, "remembers verdicts for 25h"),
+    "a rate beside a rule": ({"rate": 0.5}, "--rate is for judges that no rule names, and rule 'all' names safety"),
+    "a model beside a rule": ({"model": "default"}, "--model is for judges that no rule names, and rule 'all'"),
+}
+
+
+@pytest.mark.parametrize(("wanted", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_replayed_is_refused(ground: Ground, wanted: dict[str, Any], said: str) -> None:
+    replays = Replays(ground, rules=(SAFETY,), retention=3600.0)
+    with pytest.raises(ReplayOptionsError, match=re.escape(said)):
+        replays.begin("safety", **wanted)
+    assert ground.client.keys(ground.keys.replay("*")) == []
+
+
+def test_a_model_that_is_not_there_is_refused_with_the_nearest(ground: Ground) -> None:
+    replays = Replays(ground, rules=(NOTHING,))
+    with pytest.raises(ReplayOptionsError, match=re.escape("there is no [models.defualt]; did you mean default?")):
+        replays.begin("safety", model="defualt")
+
+
+def test_a_model_that_cannot_be_asked_is_refused(ground: Ground) -> None:
+    cheap = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="c")
+    replays = Replays(ground, rules=(NOTHING,), models={"default": ModelSettings(provider="lexical"), "cheap": cheap})
+    refused = "user_frustration cannot be asked of a decision model: it has no form of typed questions; name another"
+    with pytest.raises(ReplayOptionsError, match=re.escape(refused)):
+        replays.begin("user_frustration", model="cheap")
+
+
+def test_as_far_as_the_ledger_remembers_is_not_too_far(ground: Ground) -> None:
+    assert Replays(ground, retention=3600.0).make(since="25h") == {}
+
+
+def test_only_what_was_published_in_the_period_is_looked_at(ground: Ground) -> None:
+    seconds = ground.client.time()[0]
+    for number, ago_s in enumerate((7200, 3000, 2000, 10)):
+        payload = {"trace_id": make_trace(number).trace_id, "service": "shop", "output": "It is."}
+        fields = {"v": "1", "t": str(payload).replace("'", '"')}
+        ground.client.xadd(ground.keys.traces, fields, id=f"{(seconds - ago_s) * 1000}-0")
+    replays = Replays(ground)
+    looked_at = {(since, until): replays.make(since=since, until=until).get("traces", 0) for since, until in PERIODS}
+    assert looked_at == PERIODS
+
+
+PERIODS = {("1h", None): 3, ("1h", "20m"): 2, ("3h", "1h"): 1, ("5", None): 0, ("20m", "10m"): 0, ("3h", None): 4}

@@ -1,0 +1,173 @@
+"""A consumer group that somebody destroys or sets back goes on where it was: nothing counts twice or is left out."""
+
+from collections.abc import Sequence
+
+import pytest
+from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
+
+from worker.base.accounting.accounting import read_account
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Rule, Where
+from worker.core.export.consumer import ExportConsumer
+from worker.core.export.prometheus import PrometheusExporter
+from worker.core.storage.client import Entry
+from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
+from worker.core.telemetry.metrics import Metrics
+
+
+def publish(ground: Ground, numbers: range) -> None:
+    for trace in make_traces(numbers):
+        ground.add(trace)
+
+
+def read(ground: Ground, consumer: str = "reader") -> list[Entry]:
+    """Read as ingest does: the first answer after the group is gone makes it anew."""
+    return ground.read(consumer=consumer) or ground.read(consumer=consumer)
+
+
+@pytest.mark.parametrize("how", ["group", "stream"])
+def test_ingest_goes_on_where_it_stood(ground: Ground, how: str) -> None:
+    chosen = Chosen(ground)
+    publish(ground, range(5))
+    chosen.take()
+    publish(ground, range(5, 8))
+    held = ground.read(count=3)
+    if how == "group":
+        ground.client.xgroup_destroy(ground.keys.traces, INGEST_GROUP)
+    else:
+        ground.client.delete(ground.keys.traces)
+    chosen.take(held)  # what was in its hands: nobody knows of it any more
+    publish(ground, range(8, 10))
+    entries = read(ground)
+    numbers = [5, 6, 7, 8, 9] if how == "group" else [8, 9]
+    assert len(entries) == len(numbers)
+    chosen.take(entries)
+    account = read_account(ground.store)
+    assert account.sampled == 5 + len(numbers)
+    assert account.duplicate == 0
+    if how == "group":
+        assert (account.published, account.lost, account.unread) == (10, 0, 0)
+
+
+def test_what_another_reader_had_pending_shows_as_cut_off(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    ground.append("p1", make_traces(range(10)))
+    ground.read(count=4, consumer="other")
+    chosen.take(ground.read(count=6))
+    ground.client.xgroup_destroy(ground.keys.traces, INGEST_GROUP)
+    assert read(ground) == []
+    assert ground.measure(report_cuts=True).traces[:2] == (0, 4)
+    account = read_account(ground.store)
+    assert (account.sampled, account.duplicate, account.cut_off, account.unread) == (6, 0, 4, 0)
+
+
+def test_an_exporter_goes_on_where_it_stood(ground: Ground) -> None:
+    def deliver(entries: Sequence[Entry]) -> list[int]:
+        ids = [entry_id for entry_id, _ in entries]
+        names = (ground.keys.verdicts, ground.keys.account_all, ground.keys.groups)
+        return ground.store.run("acknowledge", names, ("metrics", ids[-1], *ids))
+
+    ground.store.make_group(ground.keys.verdicts, "metrics")
+
+    def take(count: int) -> list[Entry]:
+        return ground.store.read_group(ground.keys.verdicts, "metrics", "one", count=count, block_ms=1)
+
+    ground.send(*(make_verdict(number) for number in range(10)))
+    assert deliver(take(6)) == [1] * 6
+    take(2)
+    ground.client.xgroup_destroy(ground.keys.verdicts, "metrics")
+    ground.send(make_verdict(10))
+    assert take(100) == []
+    assert deliver(take(100)) == [1] * 5
+    assert ground.measure(groups=("metrics",), report_cuts=True).outbox["metrics"][:2] == (0, 0)
+    assert ground.accounting()["exported:metrics"] == 11
+
+
+def test_a_stream_that_is_younger_than_the_position_is_read_from_its_beginning(ground: Ground) -> None:
+    chosen = Chosen(ground)
+    publish(ground, range(2))
+    chosen.take()
+    ground.client.delete(ground.keys.traces)
+    ground.client.xadd(ground.keys.traces, {"v": "1", "t": "{"}, id="5-1")
+    assert [entry_id for entry_id, _ in read(ground)] == [b"5-1"]
+
+
+@pytest.mark.parametrize(("back", "producer"), [("0", "p1"), ("middle", None)])
+def test_an_ingest_that_is_set_back_counts_no_trace_twice(ground: Ground, back: str, producer: str | None) -> None:
+    rules = (Rule(name="some", judges=("safety",), where=Where(environment=("prod",))),)
+    chosen = Chosen(ground, rules=rules)
+
+    def send(numbers: range) -> None:
+        traces = [make_trace(number, environment="prod" if number % 2 else "test") for number in numbers]
+        if producer is not None:
+            ground.append(producer, traces)
+        for trace in traces if producer is None else ():
+            ground.add(trace)
+
+    def take(consumer: str = "reader") -> None:
+        while entries := ground.read(count=20, consumer=consumer):
+            chosen.take(entries)
+
+    send(range(60))
+    take()
+    ids = [entry_id for entry_id, _ in ground.client.xrange(ground.keys.traces)]
+    ground.client.xgroup_setid(ground.keys.traces, INGEST_GROUP, "0" if back == "0" else ids[30])
+    before = samples(chosen.metrics)
+    take()
+    assert samples(chosen.metrics) == before
+    # What one reader holds and another has acknowledged after it is not taken for counted.
+    send(range(60, 70))
+    held = ground.read(count=4, consumer="slow")
+    take()
+    ground.client.xgroup_setid(ground.keys.traces, INGEST_GROUP, "0")
+    again = ground.read(count=20)
+    chosen.take(held)
+    chosen.take(again)
+    send(range(70, 75))
+    take("another")
+    account = read_account(ground.store)
+    assert (account.published, account.lost, account.duplicate, account.unread) == (75, 0, 0, 0), account
+    assert (account.sampled, account.no_rule) == (37, 38)
+    assert ground.measure(report_cuts=True).traces[:2] == (0, 0)
+    assert ground.pending() == 0
+
+
+@pytest.mark.parametrize("exporter", [PrometheusExporter, QualitySums])
+def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
+    ground: Ground, exporter: type[ExportConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.core.export.consumer._BLOCK_MS", 1)
+    monkeypatch.setattr(exporter, "gather_s", 0.0)
+    metrics = Metrics(settings := settings_of(ground))
+    reader, group = exporter(settings, ground.store, metrics), exporter.exporter
+    reader.prepare()
+    for round_ in range(4):
+        ground.send(*(make_verdict(number) for number in range(50 * round_, 50 * round_ + 50)))
+        reader.run_once()
+        counted, sums = samples(metrics), ground.everything()
+        if round_ == 2:
+            # A worker that starts after it.
+            reader = exporter(settings, ground.store, Metrics(settings))
+            reader.prepare()
+            ground.client.delete(ground.keys.monitor)
+        ground.client.xgroup_setid(ground.keys.verdicts, group, "0")
+        reader.run_once()
+        reader.run_once()
+        if round_ < 2:
+            assert samples(metrics) == counted
+        assert {name: value for name, value in ground.everything().items() if name.startswith("quality:")} == {
+            name: value for name, value in sums.items() if name.startswith("quality:")
+        }
+    assert ground.accounting()[f"exported:{group}"] == 200
+    assert ground.measure(groups=(group,), report_cuts=True).outbox[group][:2] == (0, 0)
+
+
+def test_a_monitor_of_another_server_that_is_set_back_counts_no_verdict_twice(ground: Ground) -> None:
+    keys = ground.keys
+    names = (keys.verdicts, keys.account_all, keys.groups)
+    ground.store.make_group(keys.verdicts, MONITOR_GROUP)
+    for last in (ground.send(*map(make_verdict, range(5)))[-1], ground.send(make_verdict(5))[-1]):
+        for _ in range(2):
+            ground.store.run("pass_group", names, (MONITOR_GROUP, last))
+            ground.client.xgroup_setid(keys.verdicts, MONITOR_GROUP, "0")
+    assert ground.accounting()[f"exported:{MONITOR_GROUP}"] == 6

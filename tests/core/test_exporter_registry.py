@@ -1,0 +1,89 @@
+"""A further exporter is one file and one row: the outbox, its thread, the gauges and the doctor know it by that."""
+
+from collections.abc import Sequence
+from unittest.mock import MagicMock
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from support.stage_parts import Ground, make_verdict, only, samples, settings_of
+
+from worker.base.doctor.command import diagnose
+from worker.base.doctor.finding import Check, ok
+from worker.cli import cli
+from worker.core.config.settings import Settings
+from worker.core.export import prometheus
+from worker.core.export.consumer import ExportConsumer
+from worker.core.features import Exporter, Feature, installed
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.runtime.runtime import Runtime
+from worker.core.telemetry.metrics import Metrics
+
+
+class ListExporter(ExportConsumer):
+    """What would stand in a file of its own."""
+
+    exporter = "list"
+    drop_reasons = ("unreadable", "refused")
+
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        self.acknowledge([entry.entry_id for entry in entries])
+        self.dropped("refused", sum(entry.verdict.outcome == "unscored" for entry in entries))
+
+
+@pytest.fixture(autouse=True)
+def _row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def checks(settings: Settings) -> Sequence[Check]:
+        return [Check("list", lambda: [ok("list", settings.prefix)])]
+
+    def keeps(settings: Settings) -> str:
+        return f"the list keeps everything of {settings.prefix}"
+
+    row = Exporter(ListExporter.role, ListExporter, checks, keeps)
+    feature = Feature(name="list", exporters=lambda _: {"list": row})
+    monkeypatch.setattr(prometheus, "installed", lambda: (*installed(), feature))
+
+
+def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground) -> None:
+    settings = settings_of(ground)
+    assert ok("list", settings.prefix) in diagnose(settings, {})
+    environment = {"TRACEJUDGE_REDIS_URL": settings.redis_url, "TRACEJUDGE_PREFIX": settings.prefix}
+    # By the group: click keeps the names of the help option from the first call of a command, and the group names -h.
+    ended = CliRunner().invoke(cli, ["forget", "--trace-id", "1" * 32, "--json"], env=environment)
+    kept = msgspec.json.decode(ended.stdout)["kept"]
+    assert f"the list keeps everything of {settings.prefix}" in kept
+    assert [line for line in kept if line.startswith("Prometheus keeps")]
+
+
+def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
+    assert list(prometheus.enabled(Settings())) == ["metrics", "monitor", "list"]
+    assert list(prometheus.enabled(Settings(otlp_endpoint="http://collector:4318"))) == [
+        "metrics",
+        "monitor",
+        "otel",
+        "list",
+    ]
+
+
+def test_the_worker_runs_and_watches_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.core.runtime.shard.JudgingConsumer", MagicMock())
+    runtime = Runtime(settings_of(ground, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
+    assert [exporter.name for exporter in runtime.shards[0].exporters] == ["export-metrics", "export-list"]
+    runtime.stores[0].close()
+    runtime._shared.loop.stop()
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_it_reads_all_verdicts_and_counts_what_it_drops(ground: Ground) -> None:
+    settings = settings_of(ground)
+    metrics = Metrics(settings)
+    exporter = ListExporter(settings, ground.store, metrics)
+    exporter.gather_s = 0.0
+    exporter.prepare()
+    ground.send(make_verdict(1), make_verdict(2, outcome="unscored", reason="refusal"))
+    exporter.run_once()
+
+    assert list(only(samples(metrics), "export_dropped_total").values()) == [1.0]
+    reasons = {labels[1] for labels in metrics.export_dropped._metrics if labels[0] == "list"}
+    assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
+    assert ground.measure(groups=("list",)).outbox["list"].lag == 0

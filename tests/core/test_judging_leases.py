@@ -1,0 +1,184 @@
+"""The lease decides who works, the ledger what counts."""
+
+import threading
+from typing import Any
+
+import pytest
+from support.judging_parts import Desk, Desks, assert_settled, choose, holders, ids, judged, ready
+from support.processes import wait_until
+from support.stage_parts import Ground
+
+from worker.core.judging import consumer as consumer_module
+from worker.core.queue.leases import LEASE_MS, Leases
+
+LEASE_S = LEASE_MS / 1000
+
+
+@pytest.fixture
+def _quick_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_module, "RENEW_S", 0.01)
+
+
+@pytest.fixture
+def _no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_module, "RENEW_S", 3600.0)
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_a_lease_is_renewed_while_the_work_goes_on(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    worker.begin(batch_id)
+    ground.make_due()
+    wait_until(lambda: ground.leases()[batch_id] > 10, what="the renewal")
+    worker.end()
+    assert_settled(ground, scored=1)
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_whoever_lost_the_lease_stops_and_nothing_counts_twice(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 3)
+    loser, heir = desk(), desk()
+    loser.begin(batch_id)
+    ground.client.hset(ground.keys.holders, batch_id, "somebody else")
+    loser.settle()
+    assert (loser.asked, ground.outbox("j")) == ([], [])
+    assert holders(ground) == {batch_id: "somebody else"}, "what is not ours we do not put back"
+    ground.make_due()
+    heir.sweep()
+    assert_settled(ground, scored=3)
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_whoever_lost_the_lease_has_its_capacity_back(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 8)
+    worker = desk()
+    worker.limits.limit = 1
+    worker.begin(batch_id)
+    ground.client.hset(ground.keys.holders, batch_id, "somebody else")
+    worker.settle()
+    worker.model.answers.set()
+    ground.client.hdel(ground.keys.holders, batch_id)
+    ground.make_due()
+    worker.sweep()
+    assert_settled(ground, scored=8)
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()
+    finish = completion.finish_or_park
+
+    def late(*arguments: Any, **options: Any) -> None:
+        ending.set()
+        busy.wait(60)
+        finish(*arguments, **options)
+
+    completion.finish_or_park = late
+    worker.begin(batch_id)
+    worker.model.answers.set()
+    assert ending.wait(60)
+    assert ground.outbox("j")
+    renewed = worker.judging.progressed_at
+    ground.client.hset(ground.keys.holders, batch_id, "somebody else")
+    wait_until(lambda: worker.judging.progressed_at > renewed + 0.1, what="renewals")
+    busy.set()
+    worker.settle()
+    assert_settled(ground, scored=1)
+
+
+@pytest.mark.usefixtures("_no_renewal")
+def test_two_who_judge_the_same_since_one_did_not_notice_write_it_once(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 3)
+    slow, heir = desk(), desk()
+    slow.begin(batch_id)
+    ground.make_due()
+    heir.sweep()
+    slow.end()
+    assert (len(slow.asked), len(heir.asked)) == (3, 3)
+    assert judged(ground) == ids(0, 1, 2)
+    assert_settled(ground, scored=3)
+
+
+def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 3)
+    worker = desk()
+    worker.begin(batch_id)
+    ground.make_due()
+    worker.judging._held._renewed_at -= 15
+    worker.look()
+    assert (ready(ground), ground.leases()[batch_id]) == ([], ground.soon(LEASE_S))
+    worker.end()
+    assert len(worker.model.reached) == 3, "each was asked for once"
+    assert_settled(ground, scored=3)
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 3)
+    worker = desk()
+    ended = count_ends(worker)
+    worker.begin(batch_id)
+    ground.client.hdel(ground.keys.holders, batch_id)
+    ground.client.zadd(ground.keys.ready("scripted"), {batch_id: 1})
+    worker.wake(batch_id)
+    (taken,) = wait_until(lambda: [*holders(ground).values()], what="the batch to be leased again")
+    wait_until(lambda: len(ended) == 1, what="the end of the first round")
+    ground.make_due()
+    # The worker adds a lease to those it holds after Redis has granted it; a renewal shows that it has done so.
+    wait_until(lambda: ground.leases()[batch_id] > 10, what="a renewal")
+    assert worker.judging.held == 1, "the first round left nothing behind, and the second is held once"
+    assert holders(ground) == {batch_id: taken}
+    worker.end()
+    assert (len(worker.model.reached), len(worker.asked)) == (6, 3)
+    assert_settled(ground, scored=3)
+
+
+def count_ends(worker: Desk) -> list[str]:
+    """Receive each round of a batch that has ended."""
+    ended: list[str] = []
+    held = worker.judging._held
+    remove = held.remove
+
+    def heard(lease: Any) -> Any:
+        task = remove(lease)
+        ended.append(lease.batch_id)
+        return task
+
+    held.remove = heard
+    return ended
+
+
+def test_a_batch_whose_holder_died_is_swept_and_judged_by_another(ground: Ground, desk: Desks) -> None:
+    (batch_id,) = choose(ground, 3)
+    Leases(ground.store, tries_ttl_s=60).take("scripted", "dead", 1)
+    ground.make_due(batch_id, in_s=LEASE_S * 100)
+    worker = desk()
+    worker.run(batch_id)
+    worker.sweep()
+    assert worker.asked == []
+    ground.make_due()
+    worker.sweep()
+    assert_settled(ground, scored=3)
+
+
+@pytest.mark.usefixtures("_quick_renewal")
+def test_renewing_goes_on_after_redis_was_away(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+    (batch_id,) = choose(ground, 1)
+    worker = desk()
+    worker.begin(batch_id)
+    failed = threading.Event()
+
+    def fail(_: object) -> set[str]:
+        failed.set()
+        raise ValueError("nobody foresaw this")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(worker.judging._leases, "renew", fail)
+        assert failed.wait(60)
+    ground.make_due()
+    wait_until(lambda: ground.leases()[batch_id] > 10, what="the renewal")
+    worker.end()
+    assert_settled(ground, scored=1)

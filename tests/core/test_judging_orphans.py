@@ -1,0 +1,70 @@
+"""Work for a judge model that was taken out of the configuration ends, as soon as nobody will do it any more."""
+
+import pytest
+from support.judging_parts import HOUR_S, MODEL, Desks, assert_settled, choose, holders, letters, ready
+from support.stage_parts import Ground
+
+from judges.core.model import ModelSettings
+from worker.base.accounting.accounting import read_account
+from worker.core.queue.leases import Leases
+
+GONE = ModelSettings(provider="scripted", model="gone")
+ONLY_OURS = frozenset({"scripted"})
+
+
+def leave(ground: Ground, count: int, *, age_s: float = 7 * HOUR_S, first: int = 0) -> list[str]:
+    """Leave batches of a judge model that the workers of these tests do not have."""
+    return choose(ground, count, batch_size=1, age_s=age_s, first=first, models={"default": GONE})
+
+
+def test_what_is_too_old_becomes_dead_letters_and_what_is_young_waits(ground: Ground, desk: Desks) -> None:
+    leave(ground, 20)
+    young = leave(ground, 2, age_s=5 * HOUR_S, first=50)
+    worker = desk(asked=lambda: ONLY_OURS)
+    worker.sweep()
+    assert worker.model.reached == []
+    assert {letter.judge_model for letter in letters(ground).values()} == {"gone"}
+    assert read_account(ground.store).reasons == {"dead:unknown_judge_version": 20}
+    assert (sorted(ground.batches()), ready(ground, "gone"), holders(ground)) == (sorted(young), sorted(young), {})
+    assert worker.judging.circuits() == {"scripted": 0.0}, "nobody is there for it"
+    desk(models={"default": MODEL, "back": GONE}).sweep()
+    assert_settled(ground, scored=2, dead=20)
+
+
+@pytest.mark.parametrize(
+    "asked", [None, frozenset({"scripted", "gone"})], ids=["it is not known who is asked", "another worker asks it"]
+)
+def test_what_somebody_may_be_there_for_is_left_alone(
+    ground: Ground, desk: Desks, asked: frozenset[str] | None
+) -> None:
+    leave(ground, 2)
+    before = ground.batches()
+    desk(asked=lambda: asked).sweep()
+    assert (ground.batches(), letters(ground), holders(ground)) == (before, {}, {})
+
+
+def test_what_is_ours_is_no_orphan_though_nobody_told_so_yet(ground: Ground, desk: Desks) -> None:
+    choose(ground, 5, batch_size=1, age_s=7 * HOUR_S)
+    worker = desk(batch_size=1, asked=frozenset[str])
+    worker.limits.limit = 1
+    worker.model.answers.clear()
+    worker.look()
+    worker.rest()
+    assert worker.judging.held == 2, "as many as there is capacity for"
+    worker.end()
+    assert_settled(ground, scored=5)
+
+
+@pytest.mark.parametrize("delay_s", [None, 60.0], ids=["its holder died", "it was parked"])
+def test_what_was_under_way_is_found_when_its_time_has_come(ground: Ground, desk: Desks, delay_s: float | None) -> None:
+    leave(ground, 1)
+    leases = Leases(ground.store, tries_ttl_s=60)
+    (taken,) = leases.take("gone", "a worker of before", 1)
+    if delay_s is not None:
+        leases.put_back(taken.lease, delay_s=delay_s)
+    worker = desk(asked=lambda: ONLY_OURS)
+    worker.sweep()
+    assert letters(ground) == {}
+    ground.make_due()
+    worker.sweep()
+    assert_settled(ground, scored=0, dead=1)

@@ -1,0 +1,168 @@
+"""As much is taken as each endpoint has use for: no thread waits for a batch, and no batch for another's slowest."""
+
+from typing import Any
+
+import pytest
+from support.judging_parts import (
+    HOUR_S,
+    MODEL,
+    Desk,
+    Desks,
+    assert_settled,
+    choose,
+    holders,
+    judged,
+    letters,
+    ready,
+    texts,
+)
+from support.processes import wait_until
+from support.stage_parts import Ground
+
+from judges.core.model import ChatRequest, ModelSettings, ModelUnavailableError
+from worker.core.config.settings import Rule
+from worker.core.judging import fetching as fetching_module
+
+OTHER = ModelSettings(provider="scripted", model="other")
+TWO = {"default": MODEL, "other": OTHER}
+RULES = (Rule(name="all", judges=("safety",)), Rule(name="also", judges=("safety",), model="other"))
+
+
+def turned_away(_: ChatRequest) -> str:
+    raise ModelUnavailableError("the endpoint is left alone", 30.0)
+
+
+def test_a_batch_does_not_wait_for_the_slowest_of_another(ground: Ground, desk: Desks) -> None:
+    batch_ids = choose(ground, 20, batch_size=2)
+    worker = desk()
+    worker.limits.limit = 2
+    worker.model.hung = {min(texts(ground, batch_ids[0]))}
+    worker.wake(batch_ids[0])
+    wait_until(lambda: len(judged(ground)) == 19, what="all others")
+    wait_until(lambda: worker.judging.held == 1, what="the end of all other batches")
+    assert (len(ground.batches()), ready(ground)) == (1, [])
+    worker.model.hung = set()
+    worker.settle()
+    assert_settled(ground, scored=20)
+
+
+def test_no_more_is_held_than_there_is_capacity_for(ground: Ground, desk: Desks) -> None:
+    batch_ids = choose(ground, 20, batch_size=2)
+    worker = desk(batch_size=2)
+    worker.limits.limit = 4
+    worker.begin(batch_ids[-1])
+    assert (worker.judging.held, holders(ground).keys(), ready(ground)) == (4, set(batch_ids[:4]), batch_ids[4:])
+    for batch_id in batch_ids:
+        worker.wake(batch_id)
+    worker.look()
+    worker.rest()
+    wait_until(lambda: len(worker.model.reached) == 8, what="all that is held to be asked for")
+    assert worker.judging.held == 4
+    worker.end()
+    assert_settled(ground, scored=20)
+
+
+def test_what_one_leaves_another_takes(ground: Ground, desk: Desks) -> None:
+    batch_ids = choose(ground, 8, batch_size=2)
+    busy, idle = desk(batch_size=2), desk(batch_size=2)
+    busy.limits.limit = 1
+    busy.begin(batch_ids[0])
+    idle.run(batch_ids[0])
+    busy.end()
+    assert (len(busy.asked), len(idle.asked)) == (2, 6)
+    assert_settled(ground, scored=8)
+
+
+@pytest.mark.parametrize(("meant_for", "held"), [(0.1, 1), (1.1, 2), (4.5, 5), (11.5, 12), (50, 20)])
+def test_no_more_is_held_than_memory_is_meant_for(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, meant_for: float, held: int
+) -> None:
+    batch_ids = choose(ground, 20, batch_size=1)
+    size = max(ground.client.strlen(ground.keys.batch(batch_id)) for batch_id in batch_ids)
+    monkeypatch.setattr(fetching_module, "_MAX_BYTES", int(meant_for * size))
+    worker = desk(batch_size=1)
+    worker.begin(batch_ids[0])
+    worker.look()
+    worker.rest()
+    assert worker.judging.held == held
+    worker.end()
+    assert_settled(ground, scored=20)
+
+
+def test_while_the_gate_is_closed_nothing_is_taken_and_then_all(ground: Ground, desk: Desks) -> None:
+    batch_ids = choose(ground, 4, batch_size=2)
+    worker = desk()
+    worker.limits.blocked_for_s = 3.0
+    before = ground.everything()
+    worker.run(*batch_ids)
+    worker.sweep()
+    assert (ground.everything(), worker.asked) == (before, [])
+    worker.limits.blocked_for_s = 0.0
+    worker.sweep()
+    assert_settled(ground, scored=4)
+
+
+def test_behind_a_closed_gate_only_what_is_too_old_is_given_up(ground: Ground, desk: Desks) -> None:
+    choose(ground, 40, batch_size=2, age_s=2 * HOUR_S)
+    young = choose(ground, 4, batch_size=2, first=100)
+    worker = desk(turned_away, give_up_after=HOUR_S)
+    worker.limits.blocked_for_s = 3.0
+    sweeps = 0
+    while len(letters(ground)) < 40:
+        worker.sweep()
+        sweeps += 1
+    assert sweeps < 10
+    worker.sweep()
+    assert {letter.reason for letter in letters(ground).values()} == {"judge_unavailable"}
+    assert len(worker.asked) == 40
+    assert (sorted(ground.batches()), ready(ground), holders(ground)) == (young, young, {})
+    desk().sweep()
+    assert_settled(ground, scored=4, dead=40)
+
+
+def both(ground: Ground, desk: Desks, **options: Any) -> Desk:
+    """Choose for two judge models, and set up a worker that has both."""
+    assert len(choose(ground, 6, batch_size=2, models=TWO, rules=RULES)) == 6
+    return desk(models=TWO, batch_size=2, **options)
+
+
+def test_one_judge_model_does_not_wait_for_another_that_is_closed(ground: Ground, desk: Desks) -> None:
+    worker = both(ground, desk)
+    worker.limits.blocked_for_s = 3.0
+    worker.sweep()
+    assert [len(model.requests) for model in worker.models.values()] == [0, 6]
+    assert (len(ready(ground)), ready(ground, "other")) == (3, [])
+    worker.limits.blocked_for_s = 0.0
+    worker.sweep()
+    assert {entry["judge_model"] for entry in ground.outbox("j")} == {"scripted", "other"}
+    assert_settled(ground, scored=12)
+
+
+def test_one_judge_model_does_not_wait_for_another_that_hangs(ground: Ground, desk: Desks) -> None:
+    worker = both(ground, desk)
+    worker.limits.limit = 1
+    worker.model.answers.clear()
+    worker.look()
+    wait_until(lambda: len(judged(ground)) == 6, what="all of the other model")
+    assert {entry["judge_model"] for entry in ground.outbox("j")} == {"other"}
+    worker.end()
+    assert_settled(ground, scored=12)
+
+
+def test_a_worker_leaves_judge_models_it_does_not_have(ground: Ground, desk: Desks) -> None:
+    both(ground, desk)
+    stranger = desk()
+    ground.make_due()
+    stranger.sweep()
+    assert (len(judged(ground)), len(ready(ground, "other"))) == (6, 3)
+    desk(models=TWO).sweep()
+    assert_settled(ground, scored=12)
+
+
+def test_a_worker_tells_how_its_circuits_stand(desk: Desks) -> None:
+    worker = desk(models=TWO)
+    assert worker.judging.circuits() == {"scripted": 0.0, "other": 0.0}
+    assert (worker.judging.healthy_models(), worker.judging.models_to_probe()) == (["scripted", "other"], [])
+    worker.limits.open_for_s, worker.all_limits["other"].open_for_s = 7.5, None
+    assert worker.judging.circuits() == {"scripted": 7.5, "other": None}
+    assert (worker.judging.healthy_models(), worker.judging.models_to_probe()) == ([], ["scripted", "other"])

@@ -1,0 +1,102 @@
+"""A batch that nobody has is found again: its holder is gone, its parking over, or somebody's hand took it away."""
+
+from itertools import count
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.leases_parts import BEGIN_S, MODEL, OTHER, READY_S, add, holder_of, ids, ready
+from support.stage_parts import Ground
+
+from judges.core.model import Spent
+from worker.core.queue.batch import fresh_id
+from worker.core.queue.leases import Lease, Leases
+
+
+def test_nothing_is_swept_before_its_time(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+    leases.take(MODEL, "a", 1)
+    before = ground.everything()
+    assert leases.sweep([MODEL]) == 0
+    assert ground.everything() == before
+    assert ready(ground) == batch_ids[1:]
+
+
+def test_sweeping_again_changes_nothing(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+    for taken, delay_s in zip(leases.take(MODEL, "a", 2), (0.0, 60.0), strict=True):
+        leases.put_back(taken.lease, delay_s=delay_s)
+    ground.make_due(*batch_ids)
+    assert (leases.sweep([MODEL]), ready(ground)) == (3, batch_ids)
+    assert ground.client.hgetall(ground.keys.holders) == {}, "nobody holds what was swept"
+    assert all(due_s == ground.soon(READY_S) for due_s in ground.leases().values())
+    before = ground.everything()
+    assert leases.sweep([MODEL]) == 0
+    assert ground.everything() == before
+
+
+def test_what_is_missing_in_its_ready_set_comes_back_in_time(ground: Ground, leases: Leases, batch_id: str) -> None:
+    ground.client.delete(ground.keys.ready(MODEL))
+    assert (leases.sweep([MODEL]), leases.take(MODEL, "a", 1)) == (0, [])
+    ground.make_due(batch_id)
+    assert (leases.sweep([MODEL]), ready(ground)) == (1, [batch_id])
+
+
+def test_sweeping_leaves_judge_models_it_does_not_know(ground: Ground, leases: Leases, batch_id: str) -> None:
+    other = add(ground, OTHER)
+    for model in (MODEL, OTHER):
+        leases.take(model, "a", 1)
+    ground.make_due(batch_id, other)
+    foreign = {"no id of ours": 1.0, "x-y-z": 2.0}
+    ground.client.zadd(ground.keys.leases, foreign)
+    assert (leases.sweep([]), leases.sweep([MODEL])) == (0, 1)
+    assert (ready(ground), ready(ground, OTHER), holder_of(ground, other)) == ([batch_id], [], "a")
+    assert leases.sweep([MODEL, OTHER]) == 1
+    assert ready(ground, OTHER) == [other]
+
+
+def test_a_crowd_that_nobody_knows_stands_in_nobody_s_way(ground: Ground, leases: Leases, batch_id: str) -> None:
+    strangers = [fresh_id("stranger", BEGIN_S) for _ in range(2500)]
+    ground.client.zadd(ground.keys.leases, dict.fromkeys(strangers, 1.0))
+    leases.take(MODEL, "a", 1)
+    ground.make_due(batch_id)
+    assert (leases.sweep([MODEL]), ready(ground)) == (1, [batch_id])
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["take", "put_back", "park", "finish", "come_due", "sweep"]), st.integers(0, 2)),
+    max_size=30,
+)
+
+
+@given(steps=STEPS)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_happens_a_batch_is_ready_or_held_or_parked_or_gone(
+    ground: Ground, leases: Leases, steps: list[tuple[str, int]]
+) -> None:
+    left = {add(ground, made_at_s=BEGIN_S + number) for number in range(3)}
+    names = sorted(left)
+    names_of_holders = count()
+    last: dict[str, Lease] = {}
+    for step, number in steps:
+        held = last.get(names[number], Lease(names[number], MODEL, "never"))
+        match step:
+            case "take":
+                taken = leases.take(MODEL, f"holder {next(names_of_holders)}", number)
+                last |= {one.lease.batch_id: one.lease for one in taken}
+                assert set(ids(taken)) <= left
+            case "put_back":
+                leases.put_back(held, tries={"e1": Spent(1)})
+            case "park":
+                leases.put_back(held, delay_s=60, tries={"e1": Spent(1)})
+            case "finish":
+                leases.finish(names[number], MODEL)
+                left.discard(names[number])
+            case "come_due":
+                ground.make_due(names[number])
+            case "sweep":
+                leases.sweep([MODEL])
+        taken_or_parked = {raw.decode() for raw in ground.client.hgetall(ground.keys.holders)}
+        assert taken_or_parked | set(ready(ground)) == left
+        assert not taken_or_parked & set(ready(ground))
+        assert set(ground.leases()) == left
+    for batch_id in names:
+        leases.finish(batch_id, MODEL)
+    assert ground.waiting() == {MODEL: 0}

@@ -1,0 +1,101 @@
+"""Entries of the outbox gather between two reads; but not the first after a silence, nor the last before the end."""
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+import pytest
+from support.stage_parts import Ground, make_verdict, settings_of
+
+from judges.core.verdict import Verdict
+from worker.core.export import consumer as outbox
+from worker.core.export.consumer import ExportConsumer
+from worker.core.queue.ledger import OutboxEntry
+from worker.core.telemetry.metrics import Metrics
+
+DEADLINE_S = 60.0
+
+
+class Reader(ExportConsumer):
+    """Keeps what it reads, and tells how long it was told to wait before."""
+
+    exporter = "sink"
+
+    def __init__(self, ground: Ground) -> None:
+        settings = settings_of(ground)
+        super().__init__(settings, ground.store, Metrics(settings))
+        self.reads: list[list[str]] = []
+        self.waits: list[float] = []
+        self.delivered = threading.Event()
+        self.prepare()
+
+    def pass_waits(self) -> Self:
+        """End waits at once."""
+        self.stopping = Passing(self.waits)
+        return self
+
+    def deliver(self, entries: Sequence[OutboxEntry]) -> None:
+        self.acknowledge([entry.entry_id for entry in entries])
+        self.reads.append([entry.verdict.evaluation_id for entry in entries])
+        self.delivered.set()
+
+    def dropped(self, reason: str, amount: int) -> None:
+        raise AssertionError(reason, amount)
+
+
+class Passing(threading.Event):
+    """An event that waits for nothing."""
+
+    def __init__(self, waits: list[float]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waits.append(timeout or 0.0)
+        return self.is_set()
+
+
+def numbered(*numbers: int) -> list[Verdict]:
+    return [make_verdict(number) for number in numbers]
+
+
+def ids(*numbers: int) -> list[str]:
+    return [verdict.evaluation_id for verdict in numbered(*numbers)]
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_after_a_silence_nothing_waits_and_then_entries_gather(ground: Ground) -> None:
+    reader = Reader(ground).pass_waits()
+    reader.run_once()
+    ground.send(*numbered(1))
+    reader.run_once()
+    ground.send(*numbered(2, 3))
+    reader.run_once()
+    assert reader.reads == [ids(1), ids(2, 3)]
+    assert reader.waits == [0.0, reader.gather_s, reader.gather_s]
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_a_read_that_got_all_it_may_is_followed_by_the_next_at_once(ground: Ground) -> None:
+    reader = Reader(ground).pass_waits()
+    reader.read_count = 2
+    ground.send(*numbered(1, 2, 3))
+    reader.run_once()
+    reader.run_once()
+    assert reader.reads == [ids(1, 2), ids(3)]
+    assert reader.waits == [0.0, reader.gather_s]
+
+
+def test_what_has_gathered_when_it_is_told_to_stop_still_leaves(ground: Ground) -> None:
+    reader = Reader(ground)
+    reader.gather_s = 600.0
+    ground.send(*numbered(1))
+    reader.start()
+    assert reader.delivered.wait(DEADLINE_S)
+    ground.send(*numbered(2))
+    assert reader.stop(DEADLINE_S)
+    assert reader.reads == [ids(1), ids(2)]
+
+
+def test_a_wait_is_short_enough_for_a_verdict_to_leave_soon() -> None:
+    assert outbox._GATHER_S <= 0.2

@@ -1,0 +1,204 @@
+"""Redaction at the worker: what judges and spans get to see, from real batches in a real Redis."""
+
+import re
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from support.judging_parts import FakeLimits
+from support.otlp import OtlpReceiver
+from support.stage_parts import Chosen, Ground, make_trace, make_verdict, settings_of
+
+from judges.core.model import ModelSettings
+from judges.core.verdict import Score
+from judges.models.scripted import ScriptedModel
+from judges.registry import catalogue
+from tracejudge import Document, ToolCall
+from worker.base.otlp.receiver import OtlpExporter
+from worker.core.config.graders import Graders
+from worker.core.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
+from worker.core.config.settings import Monitor, Redact
+from worker.core.judging.consumer import JudgingConsumer
+from worker.core.judging.evaluator import BatchEvaluator
+from worker.core.queue.ledger import Ledger
+from worker.core.selection.sampling import Rules
+from worker.core.telemetry.metrics import Metrics
+
+MAIL = "ann@example.org"
+SIGN = "[redacted e-mail]"
+YES = '{"rationale": "Fine.", "result": "yes"}'
+MODEL = ModelSettings(provider="scripted", model="scripted")
+BUILTIN = Redact(builtin=True)
+
+
+class Bench:
+    """One worker's judging, with a model that keeps what it was asked."""
+
+    def __init__(self, ground: Ground, redact: Redact) -> None:
+        monitor = Monitor(segments=("model", "tags.plan", "prompt_version"))
+        self.settings = settings_of(ground, models={"default": MODEL}, redact=redact, monitor=monitor)
+        self.model = ScriptedModel([YES], MODEL)
+        ledger = Ledger(ground.store, self.settings)
+        graders = Graders(self.settings, catalogue())
+        rules = Rules(self.settings, graders)
+        evaluations = BatchEvaluator(*(self.settings, catalogue(), {"default": self.model}, ledger), rules=rules)
+        notifier = SimpleNamespace(workers=1, notify=lambda *_: None)
+        limits = {"scripted": FakeLimits()}
+        self.judging = JudgingConsumer(
+            self.settings, ground.store, evaluations, ledger, limits=limits, notifier=notifier
+        )
+        self.judging.start()
+        self._ground = ground
+
+    def judge(self, *payloads: object) -> None:
+        for payload in payloads:
+            self._ground.add(payload)
+        Chosen(self._ground, models={"default": MODEL}).take()
+        self.judging.run("scripted")
+
+    @property
+    def asked(self) -> str:
+        return "\n".join(message.content for request in self.model.requests for message in request.messages)
+
+
+Benches = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench(ground: Ground) -> Iterator[Benches]:
+    made: list[Bench] = []
+
+    def make(redact: Redact) -> Bench:
+        made.append(Bench(ground, redact))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.judging.stop(0.1)
+
+
+def test_nothing_is_redacted_by_default(bench: Benches) -> None:
+    worker = bench(Redact())
+    worker.judge(make_trace(1, output=f"Write to {MAIL}."))
+    assert MAIL in worker.asked
+
+
+def test_a_judge_model_gets_the_redacted_trace(bench: Benches, ground: Ground) -> None:
+    worker = bench(Redact(builtin=True, patterns=(r"ACME-\d+",), sign="[number]"))
+    worker.judge(make_trace(1, output=f"Write to {MAIL} about ACME-4711."))
+    assert f"Write to {SIGN} about [number]." in worker.asked
+    assert MAIL not in worker.asked
+    (verdict,) = ground.outbox("j")
+    assert (verdict["outcome"], verdict["judge_version"]) == ("scored", catalogue()["safety"].version)
+
+
+def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Benches, ground: Ground) -> None:
+    tags = {"plan": f"of {MAIL} " + "x" * 200, "prompt_version": "v7", "customer": "Ann"}
+    bench(BUILTIN).judge(make_trace(1, tags=tags), make_trace(2, tags={"customer": "Ann"}))
+    found = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in ground.outbox("j")}
+    assert found == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
+
+
+def test_every_trace_of_a_batch_is_redacted_large_ones_too(bench: Benches, ground: Ground) -> None:
+    worker = bench(BUILTIN)
+    worker.judge(*(make_trace(number, output=f"{'x ' * 50_000 * number}{MAIL} {number}.") for number in range(4)))
+    assert MAIL not in worker.asked
+    assert worker.asked.count(SIGN) == len(ground.outbox("j")) == 4
+
+
+def test_logs_hold_no_text(bench: Benches) -> None:
+    with capture_logs() as logs:
+        bench(BUILTIN).judge(make_trace(1, output=f"Write to {MAIL}."))
+    assert logs
+    assert not [line for line in logs if MAIL in str(line) or SIGN in str(line)]
+
+
+def test_a_trace_that_cannot_be_redacted_is_not_judged(
+    bench: Benches, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of ours must neither send it unredacted nor take its batch along."""
+    worker = bench(BUILTIN)
+    redact = Redaction.trace
+
+    def fails(self: Redaction, trace: Any) -> Any:
+        if trace.trace_id.endswith("2"):
+            raise RuntimeError(trace.output)
+        return redact(self, trace)
+
+    monkeypatch.setattr(Redaction, "trace", fails)
+    with capture_logs() as logs:
+        worker.judge(make_trace(0, output=f"first {MAIL}"), make_trace(1, output=f"sparrow {MAIL}"))
+    assert "sparrow" not in worker.asked
+    assert [verdict["trace_id"][-1] for verdict in ground.outbox("j")] == ["1"]
+    assert [line["error"] for line in logs if line["event"] == "unexpected error"] == ["RuntimeError"]
+    assert not [line for line in logs if "sparrow" in str(line)]
+
+
+@pytest.mark.parametrize(
+    ("redact", "explanation"),
+    [(Redact(), f"She wrote to {MAIL}."), (BUILTIN, f"She wrote to {SIGN}.")],
+    ids=["as they are", "redacted"],
+)
+@pytest.mark.usefixtures("_short_reads")
+def test_explanations_leave_redacted(ground: Ground, otlp: OtlpReceiver, redact: Redact, explanation: str) -> None:
+    settings = settings_of(ground, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
+    exporter = OtlpExporter(settings, ground.store, Metrics(settings), "otel")
+    exporter.prepare()
+    own = Score("safety", 1.0, rationale=f"She wrote to {MAIL}.")
+    ground.send(make_verdict(1, outcome="scored", scores=(own,)))
+    ground.send(make_verdict(2, outcome="scored", scores=(Score("safety", 1.0),), rationale=f"She wrote to {MAIL}."))
+    exporter.run_once()
+    exporter._client.close()
+    key = "evaluations.0.evaluation.explanation"
+    assert [span.attributes[key] for span in otlp.spans] == [explanation] * 2
+    assert [log.attributes["gen_ai.evaluation.explanation"] for log in otlp.logs] == [explanation] * 2
+
+
+def test_a_trace_keeps_its_form() -> None:
+    redaction = Redaction.of(BUILTIN)
+    assert redaction is not None
+    trace = make_trace(
+        1,
+        context=[Document("a", "1", 0.5), MAIL],
+        tool_calls=[ToolCall("f", {"to": MAIL, "n": 1}, [MAIL, None, 1.5])],
+        tags={"who": MAIL},
+    )
+    assert redaction.trace(trace) == msgspec.structs.replace(
+        trace,
+        context=[Document("a", "1", 0.5), SIGN],
+        tool_calls=[ToolCall("f", {"to": SIGN, "n": 1}, [SIGN, None, 1.5])],
+        tags={"who": SIGN},
+    )
+
+
+def replaced(pattern: str, text: str) -> str:
+    redaction = Redaction.of(Redact(patterns=(pattern,), sign="#"))
+    assert redaction is not None
+    return redaction.text(text)
+
+
+@given(st.text("ab1 ", max_size=3 * WINDOW_CHARS), st.integers(0, 2 * WINDOW_CHARS))
+def test_windows_find_what_one_search_finds(text: str, padding: int) -> None:
+    text = "-" * padding + text
+    for pattern in (r"a", r"\ba1", r"b{1,40}", r"1[ab]{2,30}1", r"(?<=a)b"):
+        assert replaced(pattern, text) == re.sub(pattern, "#", text)
+
+
+@pytest.mark.parametrize("start", [0, 1, MAX_MATCH_CHARS - 1, MAX_MATCH_CHARS, WINDOW_CHARS - 1, WINDOW_CHARS])
+def test_the_longest_match_is_found_wherever_it_begins(start: int) -> None:
+    text = f"{' ' * start}<{'x' * (MAX_MATCH_CHARS - 2)}>{' ' * WINDOW_CHARS}"
+    assert replaced("<x+>", text) == f"{' ' * start}#{' ' * WINDOW_CHARS}"
+
+
+def test_a_match_of_no_length_changes_nothing() -> None:
+    assert replaced(r"(?=b)", "abc") == "abc"
+
+
+def test_a_pattern_that_is_quadratic_is_so_in_a_window_only() -> None:
+    """In one search this would take minutes, and no other thread would run."""
+    assert replaced(r"\d+x", "1" * 200_000 + " 12x") == "1" * 200_000 + " #"

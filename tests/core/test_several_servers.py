@@ -1,0 +1,362 @@
+"""Several Redis servers in one installation: feedback between them, the monitor's sums, fairness, refusals."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.feedback_parts import Passes, complain, gathered, make_due, take
+from support.processes import free_port
+from support.shard_parts import SHARDS, home, three_grounds
+from support.stage_parts import Ground, make_trace, make_verdict, rules_of, samples, settings_of
+
+from judges.core.verdict import Score
+from worker.base.forget.forget import ForgetTarget, forget_everywhere
+from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
+from worker.base.monitor.counts import counted_until
+from worker.base.monitor.series import HOUR_S, read_buckets, read_series
+from worker.base.monitor.sums import QualitySums, ShardSums
+from worker.core.config.redaction import UserKeys
+from worker.core.judging.fetching import NoEndpoint, PrefetchWindow, Slots
+from worker.core.runtime.maintenance import BacklogGauges
+from worker.core.storage.client import LAYOUT, LayoutError, Store, StoreError
+from worker.core.storage.keys import MONITOR_GROUP
+from worker.core.telemetry.backlog import Backlog, Memory, Position
+from worker.core.telemetry.health import Pulse, Readiness
+from worker.core.telemetry.metrics import Metrics
+from worker.features.late_feedback.pending import PendingFeedback
+
+
+@pytest.fixture
+def grounds(redis_url: str, prefix: str) -> Iterator[list[Ground]]:
+    with three_grounds(redis_url, prefix) as grounds:
+        yield grounds
+
+
+def turn_all(passes: list[Passes]) -> None:
+    """Make passes on all servers until nothing is due any more."""
+    for _ in range(2 * SHARDS):
+        for one in passes:
+            one.turn()
+            while one.under_way:
+                one.turn()
+
+
+def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(grounds: list[Ground]) -> None:
+    origin = home(make_trace(1).trace_id)
+    trace = make_trace(
+        1, session_id=next(name for name in map(str, range(99)) if home("", name) == (origin + 2) % SHARDS)
+    )
+    there = home(trace.trace_id, trace.session_id)
+    grounds[there].add(trace)
+    complain(grounds[origin], trace.trace_id)
+    complain(grounds[origin], "ff" * 16)
+    for ground in grounds:
+        take(ground)
+    make_due(grounds[origin])
+    passes = [Passes(ground) for ground in grounds]
+    turn_all(passes)
+    assert passes[there].outcomes["pulled"] == 1
+    assert [sum(one.outcomes.get(name, 0) for one in passes) for name in ("pulled", "not_found")] == [1, 1]
+    (batch,) = grounds[there].batches().values()
+    assert [item.trace.trace_id for item in batch.items] == [trace.trace_id]
+    assert [gathered(ground) for ground in grounds] == [{}] * SHARDS
+
+
+def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(grounds: list[Ground]) -> None:
+    trace = make_trace(1)
+    complain(grounds[0], trace.trace_id, comment="the parcel holds a kite")
+    take(grounds[0])
+    verdicts(grounds[1], range(1))
+    pending = PendingFeedback(grounds[0].store, 60.0)
+    members = pending.all()
+
+    def hand_on(place: str, _: int) -> None:
+        if place == "verdicts" and members:
+            assert pending.hand_over(members.pop())
+
+    settings = settings_of(grounds[0])
+    target = ForgetTarget(trace_id=trace.trace_id, user_keys=UserKeys(settings, grounds[0].store).all())
+    found = forget_everywhere(grounds[0].store, settings, target, progress=hand_on)
+    assert not members
+    assert (found.feedback, [gathered(ground) for ground in grounds]) == (2, [{}] * SHARDS), "its entry, and what waits"
+    assert "kite" not in repr([ground.everything() for ground in grounds])
+
+
+def test_feedback_that_is_handed_over_again_is_taken_once(
+    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complain(grounds[0], "ff" * 16)
+    take(grounds[0])
+    pending = PendingFeedback(grounds[0].store, 60.0)
+    (member,) = pending.all()
+    with monkeypatch.context() as ended:
+        # The worker ends between the two servers.
+        ended.setattr(grounds[0].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
+        with pytest.raises(StoreError):
+            pending.hand_over(member)
+    taken = grounds[1].client.zrange(grounds[1].keys.feedback, 0, -1)
+    assert len(taken) == 1
+    grounds[1].client.delete(grounds[1].keys.feedback)
+    assert pending.hand_over(member)
+    assert gathered(grounds[0]) == gathered(grounds[1]) == {}, "it was dealt with there meanwhile"
+    grounds[1].store.is_away = True
+    assert pending.hand_over(member), "a server that is away is asked last"
+    assert len(gathered(grounds[2])) == 1
+
+
+class Monitored:
+    """The monitor of one worker, with the reader of each further outbox, turned by hand."""
+
+    def __init__(self, grounds: list[Ground]) -> None:
+        settings = settings_of(grounds[0])
+        self.sums = QualitySums(settings, grounds[0].store, Metrics(settings), rules_of(settings))
+        self.sums.gather_s = 0.0
+        self.readers = [ShardSums(ground.store, self.sums) for ground in grounds[1:]]
+        for thread in (self.sums, *self.readers):
+            thread.stopping.set()
+            thread.prepare()
+        self._store = grounds[0].store
+
+    def turn(self) -> None:
+        for thread in (self.sums, *self.readers):
+            thread.run_once()
+
+    def judgements(self) -> int:
+        now = time.time()
+        found = read_buckets(self._store, list(read_series(self._store)), now - HOUR_S, now + HOUR_S, fine=True)
+        return sum(bucket.sums.total.judgements for buckets in found for bucket in buckets)
+
+
+def verdicts(ground: Ground, numbers: range) -> None:
+    score = Score("safety", 1.0, passed=True)
+    ground.send(*(make_verdict(number, outcome="scored", scores=(score,)) for number in numbers))
+
+
+def test_the_sums_hold_each_verdict_of_every_server_once(grounds: list[Ground]) -> None:
+    first, second = Monitored(grounds), Monitored(grounds)
+    for number, ground in enumerate(grounds):
+        verdicts(ground, range(100 * number, 100 * number + 20 + number))
+    first.turn()
+    assert first.judgements() == 20 + 21 + 22
+    groups = (MONITOR_GROUP,)
+    assert [ground.measure(groups=groups).outbox[MONITOR_GROUP].lag for ground in grounds] == [0, 0, 0]
+    # A worker that was stopped in between adds what another one has added meanwhile.
+    reader = first.readers[0]
+    position = reader._after
+    verdicts(grounds[1], range(300, 310))
+    second.sums.is_active = True
+    second.readers[0].run_once()
+    assert first.judgements() == 73
+    assert reader._after == position
+    reader.run_once()
+    assert (first.judgements(), reader._after) == (73, None), "the position has moved, so that nothing is added"
+    reader.run_once()
+    assert reader._after == second.readers[0]._after
+    # The group of a worker that ended after adding does not lag for ever.
+    verdicts(grounds[2], range(400, 405))
+    pass_group, second.readers[1]._pass_group = second.readers[1]._pass_group, lambda _: None
+    second.readers[1].run_once()
+    assert grounds[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 5
+    second.readers[1]._after, second.readers[1]._pass_group = None, pass_group
+    second.readers[1].run_once()
+    assert grounds[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 0
+    assert first.judgements() == 78
+    counts = [ground.accounting()[f"exported:{MONITOR_GROUP}"] for ground in grounds]
+    assert counts == [20, 31, 27]
+
+
+def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_a_server_that_is_away(
+    grounds: list[Ground],
+) -> None:
+    Monitored(grounds).turn()
+    store, now = grounds[0].store, time.time() + 100
+    assert counted_until(store, now) == now
+    verdicts(grounds[2], range(1))
+    assert counted_until(store, now) < now
+    grounds[2].store.is_away = True
+    assert counted_until(store, now) == now
+
+
+def test_a_search_for_labelled_traces_leaves_out_a_server_that_goes_away(
+    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, ground in enumerate(grounds):
+        verdicts(ground, range(10 * number, 10 * number + 5))
+    store = grounds[0].store
+    write_labels(
+        store, [Label(f"{number + 1:032x}", "safety", "safety", passed=True, drawn=1.0) for number in range(30)]
+    )
+    matcher = OutboxMatcher(store)
+
+    def labelled() -> list[int]:
+        return sorted(int(one.label.trace_id, 16) - 1 for one in read_labels(store) if one.verdicts)
+
+    with monkeypatch.context() as away:
+        away.setattr(grounds[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
+        while matcher.step():
+            pass
+    assert (labelled(), matcher.seen) == ([*range(5), *range(20, 25)], 10)
+    # The next round reads what has come on each of them, and all of the one that is back.
+    for number, ground in enumerate(grounds):
+        verdicts(ground, range(10 * number + 5, 10 * number + 7))
+    while matcher.step():
+        pass
+    assert (labelled(), matcher.seen) == ([*range(7), *range(10, 17), *range(20, 27)], 21)
+
+
+def test_a_backlog_of_one_server_leaves_slots_for_another() -> None:
+    slots, limits = Slots(2), NoEndpoint(64)
+    windows = [PrefetchWindow("m", limits, 8, slots) for _ in range(2)]
+    held = 0
+    while (batches := windows[0].capacity()) > 0:
+        windows[0].acquire(8 * batches, 1)
+        held += 8 * batches
+    assert held == 64 + 2 * 8, "as much as a single window may hold"
+    while windows[1].capacity() > 0:
+        windows[1].acquire(8, 1)
+    assert windows[1]._evaluations == 32, "half of the slots"
+    windows[0].release(32, 0)
+    assert (windows[0].capacity() > 0, windows[1].capacity() > 0) == (False, False), "the sum is bounded"
+    windows[0].release(24, 0)
+    assert windows[0].capacity() > 0
+    woken: list[str] = []
+    slots.on_release(lambda: woken.append("other"))
+    slots.released()
+    assert woken == ["other"]
+
+
+def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(grounds: list[Ground]) -> None:
+    settings = settings_of(grounds[0])
+    metrics = Metrics(settings)
+    gauges = BacklogGauges(settings, metrics)
+    for shard in range(2):
+        found = Backlog(
+            Position(10 + shard, 1, 1000.0 * shard),
+            100,
+            5,
+            2,
+            3,
+            0,
+            outbox={"metrics": Position(4, 0, 0.0)},
+            bytes={"traces": 7},
+        )
+        gauges.show(shard, found, Memory(50 + shard, 1000 - 900 * shard))
+    gauges.down(1)
+    found = samples(metrics)
+    named = (
+        "stream_lag",
+        "stream_capacity",
+        "stream_oldest_seconds",
+        "batches_waiting",
+        "batches_parked",
+        "dead_letters",
+    )
+    assert [found[name,] for name in named] == [21, 200, 1, 6, 4, 6]
+    assert found["outbox_lag", "exporter=metrics"] == 8
+    assert found["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
+    assert (found["shard_up", "shard=0"], ("shard_up", "shard=1") in found) == (1, False)
+    assert (found["redis_used_bytes",], found["redis_max_bytes",]) == (51, 100), "of the fullest"
+    assert gauges.lag == {"stream": 21, "batches": 6, "parked": 4, "outbox": {"metrics": 8}}
+
+
+def test_a_server_at_another_place_is_refused(grounds: list[Ground]) -> None:
+    moved = Store(grounds[2].url, grounds[2].keys, 1)
+    with pytest.raises(LayoutError, match=r"this Redis is shard 2 .* place 1 of shards"):
+        moved.open()
+    moved.close()
+    away = Store(f"redis://127.0.0.1:{free_port()}/0", grounds[0].keys)
+    with pytest.raises(StoreError):
+        away.now_ms()
+    assert away.is_away
+    away.close()
+
+
+class _Thread:
+    """A thread of a role, in the state that a test sets."""
+
+    def __init__(self) -> None:
+        self.pulse = Pulse(0.0)
+
+
+def test_a_role_is_ready_while_one_server_lets_it_make_progress() -> None:
+    now = [0.0]
+    readiness = Readiness(clock=lambda: now[0])
+    threads = [_Thread(), _Thread()]
+    for shard, thread in enumerate(threads):
+        readiness.watch("ingest", "ingest", thread, shard)
+    loop = _Thread()
+    readiness.watch("event-loop", "ingest", loop, None)
+    threads[0].pulse = Pulse(0.0, trouble="Redis does not answer", troubled_at=0.0)
+    now[0] = 20.0
+    threads[1].pulse = loop.pulse = Pulse(20.0)
+    assert [state.ready for state in readiness.roles()] == [True]
+    assert [readiness.roles(shard)[0].ready for shard in (0, 1)] == [False, True]
+    threads[1].pulse = threads[0].pulse
+    assert readiness.role("ingest").why == "ingest: Redis does not answer for 20 s"
+    threads[1].pulse, loop.pulse = Pulse(20.0), Pulse(20.0, dead=True)
+    assert not readiness.role("ingest").ready, "all servers need the event loop"
+
+
+def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[Ground]) -> None:
+    complain(grounds[0], "ff" * 16)
+    take(grounds[0])
+    pending, taken = PendingFeedback(grounds[0].store, 60.0), grounds[1].keys.feedback_taken
+    yesterday = grounds[1].store.now_ms() - 25 * 3600 * 1000
+    grounds[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
+    (member,) = pending.all()
+    assert pending.hand_over(member)
+    assert set(grounds[1].client.zrange(taken, 0, -1)) == {b"0:2-0", f"0:{member.item.entry_id}".encode()}
+
+
+def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(
+    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        complain(grounds[0], f"{number:032x}")
+    take(grounds[0])
+    make_due(grounds[0])
+    away = [Store(f"redis://127.0.0.1:{free_port()}/0", grounds[0].keys, number) for number in (1, 2)]
+    asked = [0, 0]
+
+    def counted(number: int, store: Store) -> None:
+        run = store.run
+
+        def count(*arguments: Any) -> Any:
+            asked[number] += 1
+            return run(*arguments)
+
+        monkeypatch.setattr(store, "run", count)
+
+    for number, store in enumerate(away):
+        counted(number, store)
+    grounds[0].store.shards = (grounds[0].store, *away)
+    passes = Passes(grounds[0])
+    passes.make()
+    for store in away:
+        store.close()
+    assert asked == [1, 1], "each server costs one wait"
+    assert len(gathered(grounds[0])) == 5, "all of it waits for the next pass"
+
+
+def test_two_addresses_of_one_server_are_refused_where_both_began_empty(grounds: list[Ground]) -> None:
+    first, again = grounds[0].store, Store(grounds[0].url, grounds[0].keys, 1)
+    for key in (grounds[0].keys.shard, grounds[0].keys.layout):
+        grounds[0].client.delete(key)
+    first.open()
+    again.open()
+    first.make_group(first.keys.verdicts, MONITOR_GROUP)
+    with pytest.raises(StoreError, match=r"this server is shard 0 .* name each server once"):
+        again.make_group(first.keys.verdicts, MONITOR_GROUP)
+    again.close()
+
+
+def test_the_server_of_an_earlier_release_is_the_first(grounds: list[Ground]) -> None:
+    ground = grounds[1]
+    ground.client.delete(ground.keys.shard)
+    ground.client.set(ground.keys.layout, LAYOUT)
+    with pytest.raises(LayoutError, match=r"this Redis is shard 0 .* place 1 of shards"):
+        ground.store.open()
+    first = Store(ground.url, ground.keys, 0)
+    first.open()
+    first.close()

@@ -1,0 +1,448 @@
+"""The pages of the board over HTTP: access, what they show, and labels."""
+
+import base64
+import html
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from redis import Redis
+from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, judged, serving, trace_row
+from support.processes import free_port, wait_until
+from support.scrape import scrape
+
+from tracejudge import Trace
+from worker.base.forget.forget import ForgetTarget, Forgetting
+from worker.base.lookup.label_store import keep_trace, labelled_trace, read_labels
+from worker.core.config.loading import load
+from worker.core.config.settings import Board, Settings, SettingsError
+from worker.core.selection.sampling import position
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
+from worker.core.telemetry.metrics import BOARD_PAGES
+from worker.features.board.access import Access
+from worker.features.board.board_server import BoardServer
+from worker.features.board.verdict_page import Part, Span, divide
+from worker.features.labels import answers
+from worker.features.labels.answers import Answer, Tally, majority, read_answers, tally
+
+TOKEN = "a token of thirty characters.."  # noqa: S105 - nobody's
+ROWS = [trace_row(number) for number in range(1, 9)]
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> list[Any]:
+    return judged(ROWS)
+
+
+@pytest.fixture
+def board(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> Any:
+    """A board with eight traces and their verdicts."""
+    fill(redis, prefix, ROWS, verdicts)
+    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def question(client: httpx.Client, **query: Any) -> dict[str, str]:
+    """Open the queue; return the fields of its form."""
+    page = client.get("/labels", params=query).text
+    return {
+        name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
+    }
+
+
+def answer(client: httpx.Client, said: str, fields: dict[str, str], **more: str) -> httpx.Response:
+    return client.post("/labels", data={**fields, "said": said, **more})
+
+
+def test_every_page_is_strict_about_what_browsers_may_do(board: httpx.Client, verdicts: list[Any]) -> None:
+    for path in (
+        "/",
+        "/verdicts",
+        "/funnel",
+        "/labels",
+        f"/verdicts/{verdicts[0].evaluation_id}",
+        "/none",
+        "/verdicts/x",
+    ):
+        reply = board.get(path)
+        assert reply.status_code == (404 if path in {"/none", "/verdicts/x"} else 200), path
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy, path
+        assert "unsafe" not in policy, path
+        assert reply.headers["cache-control"] == "no-store", path
+        assert not re.search(r"<script(?! src=)|\son\w+=|style=|javascript:", reply.text), path
+        # Nothing of another host is loaded.
+        assert not re.search(r'(?:src|href|action)="(?:https?:)?//', reply.text), path
+    # The address of a static file changes with its content.
+    (style,) = re.findall(r'href="(/static/\w+/board\.css)"', board.get("/").text)
+    assert "immutable" in board.get(style).headers["cache-control"]
+    assert board.get("/static/none/board.css").headers["cache-control"] == "no-store"
+    first = board.get("/verdicts")
+    again = board.get("/verdicts", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_a_verdict_shows_its_sentences_with_letters_and_links_to_their_evidence(
+    board: httpx.Client, verdicts: list[Any]
+) -> None:
+    pages = {one.judge: board.get(f"/verdicts/{one.evaluation_id}").text for one in verdicts[: len(JUDGES)]}
+    page = pages["facts_grounding"]
+    assert re.search(
+        r'<span class="mark S" title="supported"><span class="letter"[^>]*>S</span><a href="#evidence-1">', page
+    )
+    assert '<span id="evidence-1" class="anchor" tabindex="-1"><span class="mark evidence"' in page
+    assert re.search(r'class="mark U" title="unsupported"><span class="letter"[^>]*>U</span>Gold coins', page)
+    assert "(0% of its words appear in context or query.)" in page
+    assert "(0% of its words and all of its numbers appear" in pages["ragbench"]
+    assert '<span class="mark evidence relevant used"' in pages["ragbench"]
+    assert "not relevant" in pages["retrieval_relevance"]
+    request = board.get(f"/verdicts/{verdicts[0].evaluation_id}/request").text
+    assert "When is my refund paid?" in request
+    assert "another request than this" not in request
+
+
+def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> None:
+    rows = hostile_rows()
+    found = judged(rows, ("facts_grounding", "relevance"))
+    fill(redis, prefix, rows, found)
+    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{one.evaluation_id}" for one in found)]
+        paths += [f"/verdicts/{one.evaluation_id}/request" for one in found[:10]]
+        for path in paths:
+            page = client.get(path)
+            assert page.status_code == 200, path
+            tags = set(re.findall(r"<([a-zA-Z]+)", page.text))
+            assert not tags & {"img", "iframe", "base", "math", "style", "noscript", "object"}, path
+            assert page.text.count("<script") == 2, path
+            # Signs that reorder or hide text are written out.
+            assert not set(page.text) & set("\u202e\u2066\u200b\ufeff\x00\x07\x1b"), path
+
+
+def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, prefix: str) -> None:
+    for query, count in (
+        ({}, 32),
+        ({"judge": "facts_*"}, 8),
+        ({"outcome": "not passed", "judge": "facts_grounding"}, 8),
+        ({"service": "nothing"}, 0),
+        ({"trace_id": f"{3:032x}"}, 4),
+        ({"since": "1h", "origin": "live"}, 32),
+        ({"outcome": "'; DROP TABLE verdicts; --"}, 0),
+    ):
+        assert len(re.findall(r'<li class="\w+"><a', board.get("/verdicts", params=query).text)) == count, query
+    rows = [msgspec.json.decode(line) for line in board.get("/verdicts.jsonl?judge=ragbench").content.splitlines()]
+    assert {row["trace_id"] for row in rows} == {row["trace_id"] for row in ROWS}
+    assert all([one["judge"] for one in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in rows)
+    # What is forgotten in Redis is gone from the page, though the index has read it.
+    store, settings = Store(redis_url, Keys(prefix)), msgspec.structs.replace(load({}), prefix=prefix)
+    Forgetting(store, settings, ForgetTarget(trace_id=ROWS[2]["trace_id"])).run()
+    assert "No verdict fits" in board.get("/verdicts", params={"trace_id": f"{3:032x}"}).text
+
+
+def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
+    board: httpx.Client, redis: Redis, redis_url: str, prefix: str, tmp_path: Path
+) -> None:
+    store = Store(redis_url, Keys(prefix))
+    page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada"}).text
+    assert "0 labels" in page
+    assert "Is each sentence of the answer supported by the retrieved documents" in page
+    assert "the judge said" not in page
+    assert 'class="mark' not in page
+    fields = question(board, judge="facts_grounding", **{"as": "ada"})
+    reply = answer(board, "fail", fields, note="made up", excerpt="Gold coins")
+    assert reply.status_code == 303
+    shown = board.get(reply.headers["location"]).text
+    assert "You said <strong>fail</strong>; the judge said <strong>fail</strong>" in shown
+    assert "1 label; the judge agrees with 100 %" in shown
+    # The same answer again, as after a lost reply, is the same label.
+    assert answer(board, "fail", fields, note="made up").status_code == 303
+    ((name, (stored,)),) = read_answers(store).items()
+    assert (stored.said, stored.drawn, stored.judged) == ("fail", 1.0, False)
+    assert "ada" not in repr(stored)
+    (labelled,) = read_labels(store)
+    assert labelled.label.id == name
+    assert (labelled.label.passed, labelled.label.drawn, labelled.label.comment) == (False, 1.0, "made up")
+    assert [one.version for one in labelled.verdicts] == [stored.judge_version]
+    exported = tmp_path / "labels.jsonl"
+    given = ("labels", "export", "--traces", "--output", str(exported))
+    variables = {**os.environ, "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
+    subprocess.run([sys.executable, "-m", "worker.cli", *given], env=variables, cwd=tmp_path, check=True)
+    (line,) = map(msgspec.json.decode, exported.read_bytes().splitlines())
+    assert (line["label"], line["origin"], line["drawn"], line["trace"]["output"]) == ("fail", "drawn", 1.0, ANSWER)
+    assert line["judge_versions"] == [stored.judge_version]
+    assert line["answers"][0]["annotator"] == stored.annotator
+    redis.delete(f"{prefix}:traces")
+    copy = labelled_trace(store, stored.trace_id)
+    assert copy is not None
+    assert copy.output == ANSWER
+    # The page still shows it, from the copy.
+    assert "Gold coins rain" in board.get(f"/verdicts/{stored.evaluation_id}").text
+    Forgetting(store, Settings(prefix=prefix), ForgetTarget(trace_id=stored.trace_id)).run()
+    assert (read_answers(store), read_labels(store), labelled_trace(store, stored.trace_id)) == ({}, [], None)
+
+
+def test_two_annotators_get_different_questions_and_second_opinions(
+    board: httpx.Client, redis_url: str, prefix: str
+) -> None:
+    store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding"}
+    ada, bob = (question(board, **asked, **{"as": name}) for name in ("ada", "bob"))
+    assert ada["evaluation_id"] != bob["evaluation_id"]
+    # Ada has hers alone for ten minutes, also after she reloads.
+    assert question(board, **asked, **{"as": "ada"})["evaluation_id"] == ada["evaluation_id"]
+    assert answer(board, "fail", ada).status_code == 303
+    second = question(board, **asked, kind="second", **{"as": "bob"})
+    assert second["evaluation_id"] == ada["evaluation_id"]
+    assert question(board, **asked, kind="second", **{"as": "ada"}) == {}
+    assert answer(board, "pass", second).status_code == 303
+    assert read_labels(store) == []
+    page = board.get("/labels", params={**asked, "as": "bob"}).text
+    assert "people agree in 0 of 1 pairs; 1 undecided" in page
+    third = question(board, **asked, kind="second", **{"as": "eve"})
+    assert answer(board, "pass", third).status_code == 303
+    assert [one.label.passed for one in read_labels(store)] == [True]
+    for kind, judge in (("failing", "facts_grounding"), ("random", ""), ("uncertain", ""), ("disagreeing", "")):
+        fields = question(board, kind=kind, judge=judge, **{"as": "zoe"})
+        assert bool(fields) is (kind in {"failing", "random"}), kind
+        assert not fields or (fields["drawn"] == "queue") is (kind == "failing"), kind
+
+
+def test_the_random_queue_counts_what_other_queues_answered_as_drawn(
+    board: httpx.Client, redis_url: str, prefix: str
+) -> None:
+    """Without this the drawn labels would lack the failures that somebody labelled first."""
+    store, asked = Store(redis_url, Keys(prefix)), {"judge": "facts_grounding", "as": "ada"}
+    failing = 0
+    while fields := question(board, kind="failing", **asked):
+        answer(board, "fail", fields)
+        failing += 1
+    assert failing
+    assert "0 labels" in board.get("/labels", params={**asked, "kind": "random", "as": "new"}).text
+    while fields := question(board, kind="random", **asked):
+        answer(board, "pass", fields)
+    given = [one for each in read_answers(store).values() for one in each]
+    assert {one.drawn for one in given} == {1.0}
+    assert {one.label.drawn for one in read_labels(store)} == {1.0}
+    page = board.get("/labels", params={**asked, "kind": "random"}).text
+    assert f"{len(given)} labels" in page
+
+
+def test_an_address_that_names_a_verdict_does_not_draw_it(
+    board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]
+) -> None:
+    """Only the place of a verdict decides whether it was drawn, not the form."""
+    store = Store(redis_url, Keys(prefix))
+    names = [one.evaluation_id for one in verdicts if one.judge == "facts_grounding"]
+    assert all(position(name, "labels") > 0.001 for name in names)
+    for number, name in enumerate(names):
+        fields = question(board, kind="random", answer=name, rate="0.001", **{"as": "ada"})
+        assert fields["evaluation_id"] == name
+        answer(board, "pass", {**fields, "drawn": "0.001" if number else "1.0"})
+    drawn = {given[0].evaluation_id: given[0].drawn for given in read_answers(store).values()}
+    assert drawn == {name: "queue" if number else 1.0 for number, name in enumerate(names)}
+
+
+def test_a_question_whose_text_is_far_away_is_searched_on_demand(
+    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+) -> None:
+    """A search of the whole stream takes seconds where that is long."""
+    at_ms = int(verdicts[0].started_at * 1000)
+    with redis.pipeline() as pipe:
+        for number in range(10_000):
+            row = ROWS[0] if number == 5_000 else trace_row(100 + number)
+            pipe.xadd(f"{prefix}:traces", {"v": "1", "t": msgspec.json.encode(row)}, id=f"{at_ms - 20_000 + number}-1")
+        pipe.execute()
+    moved = msgspec.structs.replace(verdicts[0], trace_ended_at=at_ms / 1000 - 3_600)
+    redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(moved)})
+    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+        page = client.get("/labels?as=ada").text
+        assert ANSWER not in page
+        (link,) = re.findall(r'href="([^"]+)" rel="nofollow"', page)
+        assert ANSWER in client.get(html.unescape(link)).text
+
+
+def test_the_text_of_another_span_is_not_shown(redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]) -> None:
+    store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
+    fill(redis, prefix, [], [verdict])
+    copy = msgspec.convert(trace_row(1, span_id="00000000000000ff", output="Of the other span."), Trace)
+    assert keep_trace(store, copy, 1 << 20)
+    with serving(redis_url, prefix) as url:
+        page = httpx.get(f"{url}/verdicts/{verdict.evaluation_id}", timeout=60).text
+    assert "Of the other span." not in page
+    assert "not in the stream" in page
+
+
+def test_a_form_of_another_site_or_user_changes_nothing(board: httpx.Client, redis_url: str, prefix: str) -> None:
+    fields = question(board, **{"as": "ada"})
+    for change, headers, status in (
+        ({"token": ""}, {}, 403),
+        ({"token": "é"}, {}, 403),
+        ({"as": "bob"}, {}, 403),
+        ({}, {"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"evaluation_id": "unknown"}, {}, 404),
+        ({"said": "maybe"}, {}, 400),
+        ({"note": "x" * 70_000}, {}, 413),
+    ):
+        reply = board.post("/labels", data={"said": "pass", **fields, **change}, headers=headers)
+        assert reply.status_code == status, change
+    assert read_answers(Store(redis_url, Keys(prefix))) == {}
+    assert board.put("/labels").status_code in {404, 405}
+
+
+def test_only_those_who_may_see_the_board(redis_url: str, prefix: str) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    basic = {"Authorization": "Basic " + base64.b64encode(f"ada:{TOKEN}".encode()).decode()}
+    proxied, wrong_token = {"X-User": "ada"}, {"Authorization": "Bearer no"}
+    for settings, requests in (
+        ({}, [({}, 200), ({"Host": "evil.example"}, 421), ({"Host": "localhost:1"}, 200)]),
+        ({"hosts": ("board.lan",)}, [({"Host": "board.lan:80"}, 200), ({"Host": "lan"}, 421)]),
+        (
+            {"token_env": "BOARD_TOKEN"},
+            [({}, 401), (bearer, 200), (basic, 200), (wrong_token, 401), ({"Authorization": b"Basic \xe9"}, 401)],
+        ),
+        ({"user_header": "X-User"}, [({}, 403), (proxied, 200)]),
+        ({"user_header": "X-User", "proxies": ("10.0.0.0/8",)}, [(proxied, 403)]),
+        ({"user_header": "X-User", "token_env": "BOARD_TOKEN"}, [({}, 401), (proxied, 200), (bearer, 200)]),
+    ):  # fmt: skip
+        with serving(redis_url, prefix, {"BOARD_TOKEN": TOKEN}, **settings) as url:
+            for headers, status in requests:
+                reply = httpx.get(f"{url}/", headers=headers)
+                assert reply.status_code == status, (settings, headers)
+                assert "content-security-policy" in reply.headers
+                assert status != 401 or reply.headers["www-authenticate"].startswith("Basic")
+    for wrong, says in (
+        ({"host": "0.0.0.0"}, "nothing is required of them"),  # noqa: S104
+        ({"token_env": "ABSENT"}, "ABSENT"),
+    ):
+        with pytest.raises(SettingsError, match=says):
+            Access(Settings(board=Board(**wrong)), {})
+    with serving(redis_url, prefix) as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(SettingsError, match="set another"):
+            BoardServer(Settings(redis_url=redis_url, board=Board(port=port)), {})
+
+
+def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str) -> None:
+    """A kubelet sends no token; the board's own port answers nothing without one."""
+    port = free_port()
+    metrics = f"http://127.0.0.1:{port}"
+    board = {"token_env": "BOARD_TOKEN", "metrics_port": port}
+    with serving(redis_url, prefix, {"BOARD_TOKEN": TOKEN}, **board) as url:
+        wait_until(lambda: httpx.get(f"{metrics}/readyz").status_code == 200, what="the index")
+        assert httpx.get(f"{metrics}/healthz").status_code == 200
+        assert "board ready" in httpx.get(f"{metrics}/readyz").text
+        for path in ("/", "/verdicts/none/request", "/verdicts.jsonl", "/elsewhere"):
+            assert httpx.get(f"{url}{path}").status_code == 401
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
+            connection.sendall(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 401")
+        with pytest.raises(
+            SettingsError, match=r"board\.metrics_port: .* cannot be used .*set another board\.metrics_port"
+        ):
+            BoardServer(Settings(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
+        found = scrape(port)
+    refused = {page: found.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES}
+    assert refused == {"overview": 1, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
+    assert found.total("tracejudge_board_indexed_verdicts") == 0
+
+
+def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:
+    for text, says in (
+        ('links = { Grafana = "https://x/{trace}" }', "links.Grafana"),
+        ('links = { Grafana = "javascript:alert(1)" }', "board"),
+        ('proxies = ["everyone"]', "everyone"),
+        ('tls_cert = "a.pem"', "tls_key"),
+        ('token_env = "A"\ntoken_file = "b"', "goes in place of token_env"),
+    ):
+        file = tmp_path / "tracejudge.toml"
+        file.write_text(f"[board]\n{text}\n")
+        with pytest.raises(SettingsError, match=says):
+            load({}, str(file))
+
+
+def test_a_board_without_redis_says_so_and_comes_back(prefix: str) -> None:
+    with BoardServer(Settings(redis_url="redis://127.0.0.1:1/0", prefix=prefix, board=Board(port=0)), {}) as server:
+        reply = httpx.get(f"{server.url}/labels")
+        assert reply.status_code == 503
+        assert "Redis does not answer" in reply.text
+        assert httpx.get(f"{server.url}/verdicts").status_code == 200
+
+
+def test_texts_are_divided_at_overlapping_marks() -> None:
+    spans = [Span(0, 6, Part("", "a", "A", "x")), Span(4, 9, Part("", "b", "B")), Span(9, 99, Part("", "c"))]
+    parts = divide("0123456789", spans)
+    assert [(part.text, part.kinds, part.mark, part.id) for part in parts] == [
+        *(("0123", "a", "A", "x"), ("45", "a b", "B", "x"), ("678", "b", "", ""), ("9", "c", "", ""))
+    ]
+    assert divide("", spans) == []
+    assert "".join(part.text for part in divide("x" * 300_000, [])).endswith("[…cut after 200,000 characters]")
+
+
+def test_two_answers_at_once_are_both_counted(
+    redis_url: str, prefix: str, verdicts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, verdict = Store(redis_url, Keys(prefix)), verdicts[0]
+    first, second = (
+        Answer(
+            trace_id=verdict.trace_id,
+            judge=verdict.judge,
+            metric=verdict.judge,
+            said=said,  # type: ignore[arg-type]
+            drawn=1.0,
+            annotator=said,
+            answered_at=number,
+            evaluation_id=verdict.evaluation_id,
+            judge_version="v",
+            judge_model="m",
+            service="shop",
+            judged=True,
+        )
+        for number, said in enumerate(("pass", "fail"))
+    )
+    read, others = answers.of_label, [second]
+
+    def meanwhile(store: Store, name: str) -> list[Answer]:
+        found = read(store, name)
+        if others:
+            answers.submit(store, others.pop(), verdict)
+        return found
+
+    monkeypatch.setattr(answers, "of_label", meanwhile)
+    assert answers.submit(store, first, verdict) is None
+    assert read_labels(store) == []
+
+
+def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
+    def given(said: str, by: str, *, judged: bool = True) -> Answer:
+        named = {"trace_id": "t", "judge": "j", "metric": "m", "service": "s", "judge_version": "v", "judge_model": "l"}
+        return Answer(**named, said=said, drawn=0.5, annotator=by, answered_at=1.0, evaluation_id="e", judged=judged)  # type: ignore[arg-type]
+
+    assert majority([given("cannot_tell", "a")]) is None
+    assert majority([given("pass", "a"), given("fail", "b")]) is None
+    found = majority([given("pass", "a"), given("fail", "b"), given("fail", "c")])
+    assert found is not None
+    assert not found.passed
+    # A verdict that was drawn stays so, though others choose it by hand.
+    by_hand = msgspec.structs.replace(given("pass", "b"), drawn="queue", answered_at=2.0)
+    label = majority([given("pass", "a"), by_hand])
+    assert label is not None
+    assert label.drawn == 0.5
+    pairs = [given("pass", "a"), given("fail", "b")]
+    counted = tally(
+        {
+            "1": [given("pass", "a"), given("pass", "b")],
+            "2": [given("fail", "a")],
+            "3": pairs,
+        }
+    )
+    assert counted == Tally(2, 1, 1, 2, 1)
+    # Without any label as if half agreed; where nearly all agree fewer are needed.
+    assert 370 < Tally().needed < 390
+    assert 30 < Tally(60, 58).needed < 110
+    assert Tally(400, 384).needed == 0

@@ -1,0 +1,304 @@
+"""Calls that budgets pay for: what they reserve, and what remains when they end in another way than with an answer."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+from support.judging_parts import MODEL, YES, Desks, assert_settled, choose, output
+from support.stage_parts import Ground, make_trace, rules_of, settings_of
+
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
+from judges.endpoints.client import LimitedModel, Retries
+from judges.models.lexical import LexicalModel
+from worker.base.doctor.lint import setting_warnings
+from worker.core.config.settings import Budget, Monitor, Rule, Settings
+from worker.core.queue.batch import Evaluation
+from worker.core.storage.client import ScriptCall, Store
+from worker.features.budgets.control import NOT_REDUCED, read_demand
+from worker.features.budgets.reservations import Budgets, demand_terms
+
+DAY_MS = 86_400_000
+WORKERS = 50
+SAFETY = Evaluation("e", "472222", "safety", "v", 0.5)
+
+
+class Endpoint:
+    """Answers each request with the next reply, or raises it; ``None`` never answers."""
+
+    def __init__(self, *replies: ChatResponse | Exception | None, settings: ModelSettings = MODEL) -> None:
+        self.settings = settings
+        self.reached = 0
+        self._replies = list(replies)
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:  # noqa: ARG002 - the protocol's
+        self.reached += 1
+        reply = self._replies.pop(0)
+        if reply is None:
+            await asyncio.Event().wait()
+        if isinstance(reply, Exception):
+            raise reply
+        assert reply is not None
+        return reply
+
+    async def aclose(self) -> None:
+        pass
+
+
+def request() -> ChatRequest:
+    return ChatRequest((), "safety", {}, heuristic=dict, max_output_tokens=100)
+
+
+def spent(ground: Ground, name: str = "all") -> tuple[int, int, int]:
+    """Read the settled tokens of the day, the reserved ones, and how many calls are reserved."""
+    (found, _), open_key = ground.store.run("budget_state", ground.keys.budget(name), ()), ground.keys.budget(name)[1]
+    return int(found[2] or 0), int(found[5] or 0), ground.client.zcard(open_key)
+
+
+def of(ground: Ground, **settings: Any) -> tuple[Settings, Budgets]:
+    known = settings_of(
+        ground, **{"models": {"default": MODEL}, "budgets": {"all": Budget(tokens_per_day=10**9)}, **settings}
+    )
+    return known, Budgets(known, ground.store, rules_of(known))
+
+
+def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:
+    cases: Sequence[tuple[ChatResponse | Exception, tuple[int, int, int]]] = (
+        (ChatResponse(YES, input_tokens=30, output_tokens=7), (37, 0, 0)),
+        (ModelUnavailableError("away"), (37, 0, 0)),
+        (ChatResponse(YES), (37, 100, 1)),
+        (ModelTimeoutError("late"), (37, 200, 2)),
+        (ChatResponse(YES, output_tokens=7, invalid=("usage",)), (37, 300, 3)),
+    )
+
+    async def run() -> None:
+        _, budgets = of(ground)
+        for number, (reply, wanted) in enumerate(cases):
+            model = LimitedModel(Endpoint(reply), retries=Retries(attempts=1))
+            paid = budgets.wrap(model, make_trace(number), SAFETY)
+            try:
+                await paid.complete(request())
+            except (ModelUnavailableError, ModelTimeoutError):
+                assert isinstance(reply, Exception)
+            await drained(budgets)
+            assert spent(ground) == wanted, reply
+
+    asyncio.run(run())
+
+
+def test_tokens_from_a_cache_are_charged_at_their_own_price(ground: Ground) -> None:
+    async def run() -> None:
+        model = msgspec.structs.replace(MODEL, price=Price(input=10.0, output=1.0, cached_input=1.0))
+        _, budgets = of(ground, models={"default": model}, budgets={"all": Budget(usd_per_day=1.0)})
+        answer = ChatResponse(YES, input_tokens=1000, output_tokens=10, cached_tokens=600, written_tokens=200)
+        paid = budgets.wrap(LimitedModel(Endpoint(answer, settings=model)), make_trace(1), SAFETY)
+        await paid.complete(request())
+        await drained(budgets)
+        (found, _) = ground.store.run("budget_state", ground.keys.budget("all"), ())
+        # 10^-9 USD: 400 tokens at 10 USD a million, 600 at 1, a quarter more for 200, and the answer.
+        assert int(found[0]) == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
+
+    asyncio.run(run())
+
+
+async def drained(budgets: Budgets) -> None:
+    """Wait until all costs are written."""
+    while budgets._scripts._running is not None:
+        await asyncio.wait([budgets._scripts._running])
+
+
+def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, run_each = threading.Event(), ground.store.run_each
+
+    async def run() -> None:
+        loop, reached = asyncio.get_running_loop(), asyncio.Event()
+
+        def held(calls: Sequence[ScriptCall]) -> list[Any]:
+            loop.call_soon_threadsafe(reached.set)
+            assert goes_on.wait(10.0)
+            return run_each(calls)
+
+        monkeypatch.setattr(ground.store, "run_each", held)
+        _, budgets = of(ground)
+        endpoint = Endpoint(None)
+        call = asyncio.create_task(budgets.wrap(LimitedModel(endpoint), make_trace(1), SAFETY).complete(request()))
+        await reached.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        goes_on.set()
+        await drained(budgets)
+        assert (endpoint.reached, spent(ground)) == (0, (0, 0, 0))
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_is_set_back_begins_no_period_anew(ground: Ground) -> None:
+    keys = ground.keys.budget("all")
+    now = ground.store.now_ms()
+    for back, kept in ((1, True), (2, False)):
+        # The hash says that a later period has begun.
+        periods = {"day": now // DAY_MS + back, "hour": now // 3_600_000 + back}
+        ground.client.hset(keys[0], mapping={**periods, "usd:day": 5, "usd:hour": 6, "tokens:day": 7, "tokens:hour": 8})
+        found, _ = ground.store.run("budget_state", keys, ())
+        assert [int(value) for value in found[:4]] == ([5, 6, 7, 8] if kept else [0] * 4), f"{back} periods"
+
+
+def test_amounts_whose_reservations_are_lost_are_not_reserved_for_ever(ground: Ground) -> None:
+    keys = ground.keys.budget("all")
+    arguments = (60_000, "1 5 5 1 5", -1, -1, 10, -1)
+    assert ground.store.run("budget_reserve", keys, arguments) == 0
+    ground.client.delete(keys[1])
+    assert spent(ground) == (0, 0, 0)
+
+
+def test_a_script_that_redis_forgot_is_loaded_for_the_whole_group(ground: Ground) -> None:
+    ground.client.script_flush()
+    _, budgets = of(ground)
+
+    async def run() -> None:
+        models = [LimitedModel(Endpoint(ChatResponse(YES, input_tokens=1))) for _ in range(3)]
+        paid = [budgets.wrap(model, make_trace(number), SAFETY) for number, model in enumerate(models)]
+        await asyncio.gather(*(one.complete(request()) for one in paid))
+        await budgets.aclose()
+
+    asyncio.run(run())
+    assert spent(ground) == (3, 0, 0)
+
+
+def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(ground: Ground) -> None:
+    # Fifty workers with a connection each. A call costs up to three times what it reserves.
+    limit, reserved, dearest = 20_000, 100, 300
+    keys = ground.keys.budget("all")
+
+    def work(number: int) -> tuple[int, int]:
+        store, chance, cost, refused = Store(ground.url, ground.keys), random.Random(number), 0, 0
+        try:
+            for call in range(40):
+                reservation = f"{number}-{call} 0 {reserved} 1 5"
+                if store.run("budget_reserve", keys, (60_000, reservation, -1, -1, limit, -1)):
+                    refused += 1
+                    continue
+                tokens = chance.randint(reserved // 2, dearest)
+                cost += tokens
+                assert store.run("budget_settle", keys, (0, tokens, reservation)) == 1
+        finally:
+            store.close()
+        return cost, refused
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        results = list(pool.map(work, range(WORKERS)))
+    total, reserved_now, calls_open = spent(ground)
+    assert total == sum(cost for cost, _ in results), "each call is charged once"
+    assert limit - dearest <= total <= limit + WORKERS * dearest
+    assert (reserved_now, calls_open) == (0, 0)
+    assert int(ground.client.hget(keys[0], "refused")) == sum(refused for _, refused in results) > 0
+
+
+def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(ground: Ground, desk: Desks) -> None:
+    budgets = {"all": Budget(tokens_per_day=10**9)}
+    (batch_id,) = choose(ground, 2, budgets=budgets)
+    dead = desk(limited=LimitedModel, budgets=budgets)
+    dead.model.hung = {output(0), output(1)}
+    dead.begin(batch_id)
+    settled, reserved, calls = spent(ground)
+    assert (settled, calls) == (0, 2)
+    # Its calls hang, as those of a killed worker; its lease and its reservations expire.
+    ground.make_due(batch_id)
+    ground.client.zadd(
+        ground.keys.budget("all")[1], dict.fromkeys(ground.client.zrange(ground.keys.budget("all")[1], 0, -1), 1)
+    )
+    heir = desk(limited=LimitedModel, budgets=budgets)
+    heir.sweep()
+    assert_settled(ground, scored=2)
+    heir.close()
+    both = reserved + 2 * 2 * len(YES)
+    assert spent(ground) == (both, 0, 0)
+    dead.model.hung.clear()
+    dead.end()
+    dead.close()
+    assert spent(ground) == (both, 0, 0), "the late answers are charged already"
+    assert_settled(ground, scored=2)
+
+
+def test_what_no_rate_changes_is_charged_apart() -> None:
+    halved, full = (
+        Rule("halved", ("safety",), rate=0.5, priority=3, always=("error",)),
+        Rule("full", ("safety",), priority=7),
+    )
+    divided = Rule("divided", ("safety",), rate=0.1, stratify=("model",))
+    fine, failed = make_trace(1), make_trace(2, error=True)
+    cases = (
+        ((SAFETY, (halved,), fine), (1.0, 3)),
+        ((msgspec.structs.replace(SAFETY, probability=0.125), (halved,), fine), (4.0, 3)),
+        ((msgspec.structs.replace(SAFETY, probability=0.25), (halved, full), fine), (4.0, 7)),
+        ((msgspec.structs.replace(SAFETY, probability=1.0), (full,), fine), (1.0, 7)),
+        ((msgspec.structs.replace(SAFETY, probability=1.0), (halved,), failed), (1.0, NOT_REDUCED)),
+        # One of the first traces of a new value.
+        ((msgspec.structs.replace(SAFETY, probability=1.0), (halved,), fine), (1.0, NOT_REDUCED)),
+        ((msgspec.structs.replace(SAFETY, probability=1.0), (divided,), fine), (1.0, 5)),
+        ((msgspec.structs.replace(SAFETY, origin="replay"), (halved,), fine), (1.0, NOT_REDUCED)),
+        ((SAFETY, (), fine), (1.0, NOT_REDUCED)),
+    )
+    for arguments, wanted in cases:
+        assert demand_terms(*arguments) == wanted, arguments
+
+
+def test_an_exempt_judge_leaves_its_cost_out_of_what_rates_reduce(ground: Ground, desk: Desks) -> None:
+    budgets = {"free": Budget(tokens_per_hour=1, exempt=("safety",)), "kept": Budget(tokens_per_hour=10**9)}
+    (batch_id,) = choose(ground, 1, budgets=budgets)
+    worker = desk(limited=LimitedModel, budgets=budgets)
+    worker.run(batch_id)
+    assert_settled(ground, scored=1)
+    worker.close()
+    day = ground.store.now_ms() // DAY_MS
+    assert {name: list(read_demand(ground.store, name, day)["tokens"]) for name in budgets} == {
+        "free": [NOT_REDUCED],
+        "kept": [5],
+    }
+
+
+def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(ground: Ground) -> None:
+    rules = (Rule("one", ("safety",), budget="own", priority=8),)
+    models = {"default": MODEL, "second": msgspec.structs.replace(MODEL, model="second")}
+    _, budgets = of(ground, rules=rules, models=models, budgets={"own": Budget(tokens_per_day=10**6)})
+
+    async def run() -> None:
+        model = LimitedModel(Endpoint(ChatResponse(YES, input_tokens=9), settings=models["second"]))
+        await budgets.wrap(model, make_trace(1), SAFETY).complete(request())
+        await budgets.aclose()
+
+    asyncio.run(run())
+    assert spent(ground, "own") == (9, 0, 0)
+
+
+def test_the_built_in_model_costs_nothing(ground: Ground) -> None:
+    _, budgets = of(ground, models={"default": ModelSettings(provider="lexical")})
+    model = LexicalModel()
+    assert budgets.wrap(model, make_trace(1), SAFETY) is model
+
+
+def test_doctor_names_models_without_a_price_and_rates_that_stay(ground: Ground) -> None:
+    unpriced = msgspec.structs.replace(MODEL, price=None, model="x")
+    priced = {"default": MODEL, "free": unpriced, "words": ModelSettings(provider="lexical")}
+    in_usd, in_tokens = Budget(usd_per_day=1.0), Budget(tokens_per_day=10_000)
+
+    def findings(budget: Budget, **settings: Any) -> list[str]:
+        known = settings_of(ground, **{"models": priced, "budgets": {"all": budget}, **settings})
+        return [fault.text for fault in setting_warnings(known) if fault.code == "budget-not-kept"]
+
+    assert findings(in_tokens) == findings(in_usd, models={"default": MODEL}) == []
+    (what,) = findings(in_usd)
+    assert what.split(": ")[1].split(";")[0] == "free"
+    refused = findings(Budget(tokens_per_day=10))
+    assert [what.partition(",")[0] for what in refused] == [
+        f"all is below the longest answer of {name}" for name in ("default", "free")
+    ]
+    (what,) = findings(in_tokens, monitor=Monitor(enabled=False))
+    assert "monitor is disabled" in what

@@ -1,0 +1,344 @@
+"""The canary: judged once when due whatever workers do, counted once, and a judge that changes is told from traffic."""
+
+import datetime as dt
+import json
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.judging_parts import MODEL, Desks
+from support.stage_parts import Ground, rules_of, settings_of
+
+from judges.core.model import ChatRequest, ModelSettings
+from judges.core.verdict import Score, Verdict
+from judges.registry import catalogue
+from worker.base.accounting.accounting import read_account
+from worker.base.monitor.counts import field_of
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.loading import load
+from worker.core.config.settings import Monitor, Rule, Settings, SettingsError
+from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.storage.client import StoreError
+from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.metrics import Metrics
+from worker.features.canary.canary import CanaryWatch
+from worker.features.canary.canary_file import CANARY_SERVICE, Canary
+
+HOUR_MS = 3_600_000
+START_MS = 1_790_000_000_000 // (24 * HOUR_MS) * 24 * HOUR_MS
+RULES = (Rule(name="safe", judges=("safety",)), Rule(name="again", judges=("safety", "relevance_to_query"), rate=0.1))
+SAFETY = catalogue()["safety"]
+LABELS = {"judge": "safety", "version": SAFETY.version[:8], "judge_model": "scripted"}
+
+
+def heuristic(request: ChatRequest) -> str:
+    return msgspec.json.encode(request.heuristic()).decode()
+
+
+class Worker:
+    """The canary's part of one worker's monitor, with a clock of its own."""
+
+    def __init__(self, ground: Ground, **settings: Any) -> None:
+        given = {"rules": RULES, "models": {"default": MODEL}, **settings}
+        self.settings = settings_of(ground, **given)
+        self.metrics = Metrics(self.settings)
+        self.canary = Canary.of(self.settings)
+        self.seconds = 0.0
+        self.watch = CanaryWatch(
+            self.settings, ground.store, self.metrics, rules_of(self.settings), self.canary, clock=lambda: self.seconds
+        )
+
+    def turn(self) -> None:
+        self.seconds += 60
+        self.watch.run_due()
+
+    def value(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"tracejudge_judge_canary_{name}", LABELS)
+
+    def infos(self) -> list[dict[str, str]]:
+        samples = (sample for family in self.metrics.registry.collect() for sample in family.samples)
+        return [sample.labels for sample in samples if sample.name == "tracejudge_judge_canary_drift_info"]
+
+
+@pytest.fixture
+def clock(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The time of Redis, in milliseconds, as the monitor reads it."""
+    now = [START_MS]
+    monkeypatch.setattr(ground.store, "now_ms", lambda: now[0])
+    return now
+
+
+def test_a_judging_is_chosen_once_by_any_number_of_workers(ground: Ground) -> None:
+    workers = [Worker(ground) for _ in range(4)]
+    first = [worker.watch.choose(START_MS) for worker in workers]
+    early = [worker.watch.choose(START_MS + HOUR_MS - 1) for worker in workers]
+    assert (first, early) == ([0] * 4, [0] * 4), "nothing is due for the first hour"
+    with ThreadPoolExecutor(4) as pool:
+        chosen = list(pool.map(lambda worker: worker.watch.choose(START_MS + HOUR_MS), workers))
+    assert sorted(chosen) == [0, 0, 0, 40]
+    assert [worker.watch.choose(START_MS + HOUR_MS + 60_000) for worker in workers] == [0] * 4
+    # Hours without a worker are not made up for.
+    assert workers[0].watch.choose(START_MS + 9 * HOUR_MS + 5) == 40
+    assert int(ground.client.hget(ground.keys.canary, "due")) == START_MS + 10 * HOUR_MS
+    chosen_ids = [
+        (evaluation.id, evaluation.judge, evaluation.origin, evaluation.probability)
+        for batch in ground.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    ]
+    assert len({name for name, *_ in chosen_ids}) == 80
+    assert Counter((judge, origin, probability) for _, judge, origin, probability in chosen_ids) == {
+        ("safety", "canary", 1.0): 40,
+        ("relevance_to_query", "canary", 1.0): 40,
+    }
+
+
+def test_a_lost_answer_of_redis_chooses_nothing_twice(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(ground)
+    worker.watch.choose(START_MS)
+    run = ground.store.run
+
+    def lost(*arguments: Any) -> None:
+        run(*arguments)
+        raise StoreError("no answer")
+
+    with monkeypatch.context() as context:
+        context.setattr(ground.store, "run", lost)
+        with pytest.raises(StoreError):
+            worker.watch.choose(START_MS + HOUR_MS)
+    assert worker.watch.choose(START_MS + HOUR_MS + 60_000) == 0
+    assert ground.counted("chosen") == {"chosen": 40}
+
+
+def test_a_shorter_pause_holds_at_once_and_none_stops_the_canary(ground: Ground, clock: list[int]) -> None:
+    Worker(ground).turn()
+    quick = Worker(ground, monitor=Monitor(canary_every_s=600))
+    quick.turn()
+    clock[0] += 600_000
+    none = Worker(ground, monitor=Monitor(canary_every_s=0))
+    none.turn()
+    assert ground.counted("chosen") == {"chosen": 0}
+    quick.turn()
+    assert ground.counted("chosen") == {"chosen": 40}
+
+
+def test_models_that_are_away_or_barred_get_no_canary(ground: Ground) -> None:
+    other = ModelSettings(provider="scripted", model="other")
+    models = {"default": MODEL, "other": other, "same": MODEL}
+    rules = (
+        Rule(name="a", judges=("safety",), model=("default", "other"), combine="majority"),
+        Rule(name="b", judges=("safety",), model="same"),
+    )
+    both = Worker(ground, models=models, rules=rules)
+    both.watch.choose(START_MS)
+    # A panel is judged by its members, and two names of a judge model are one.
+    assert both.watch.choose(START_MS + HOUR_MS) == 40
+    Heartbeat(ground.store, lambda: {"other": 12.0, "scripted": None}).exchange_circuits()
+    assert both.watch.choose(START_MS + 2 * HOUR_MS) == 20
+    barred = (*rules, Rule(name="c", judges=("safety",), model="other", egress=("other",)))
+    assert Worker(ground, models=models, rules=barred).watch.choose(START_MS + 3 * HOUR_MS) == 0
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_verdicts_are_counted_once_and_in_no_series_of_quality(ground: Ground, desk: Desks, clock: list[int]) -> None:
+    judging = desk(heuristic, rules=RULES)
+    worker = Worker(ground)
+    sums = QualitySums(worker.settings, ground.store, worker.metrics, rules_of(worker.settings))
+    sums.prepare()
+    for number in range(3):
+        clock[0] = START_MS + number * HOUR_MS
+        worker.turn()
+        judging.run(*ground.batches())
+    account = read_account(ground.store)
+    assert (account.chosen, account.scored, account.published, account.lost) == (80, 80, 0, 0)
+    entries = read(ground)
+    for part in (entries[:50], entries[30:], entries):
+        sums.deliver(part)
+    assert ground.client.hlen(ground.keys.quality_series) == 0
+    hours = counts(ground, "canary_hours")
+    assert sum(counts(ground, "canary").values()) == sum(hours.values()) == 80
+    assert Counter(int(hour) for hour, *_ in hours.elements()) == {
+        START_MS // HOUR_MS + 1: 40,
+        START_MS // HOUR_MS + 2: 40,
+    }
+    worker.turn()
+    shown = [worker.value(name) for name in ("agreement", "agreement_lower", "agreement_upper", "drift")]
+    # Wilson's interval for 20 of 20 traces, however often they were judged.
+    assert shown == pytest.approx([1.0, 0.8389, 1.0, 0.0], abs=1e-4)
+    worker.watch.clear()
+    assert worker.value("agreement") is None
+
+
+def read(ground: Ground) -> list[OutboxEntry]:
+    ground.store.make_group(ground.keys.verdicts, "monitor")
+    entries = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+    return [one for one in map(read_outbox_entry, entries) if one is not None]
+
+
+def counts(ground: Ground, kind: str) -> Counter[tuple[str, ...]]:
+    found: Counter[tuple[str, ...]] = Counter()
+    for key in ground.client.scan_iter(f"{ground.keys.prefix}:quality:{kind}:*"):
+        found.update({tuple(json.loads(name)): int(count) for name, count in ground.client.hgetall(key).items()})
+    return found
+
+
+def judged(ground: Ground, worker: Worker, at_ms: int, wrong: int) -> None:
+    """Store one judging by the safety judge, with wrong verdicts on so many of the traces."""
+    day = dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).date()
+    with ground.client.pipeline(transaction=False) as pipe:
+        for number, trace_id in enumerate(worker.canary.traces):
+            labels = (*LABELS.values(), trace_id, str(int(number >= wrong)))
+            pipe.hincrby(ground.keys.quality_counts("canary", day), field_of(labels))
+            hour = (str(at_ms // HOUR_MS), *labels)
+            pipe.hincrby(ground.keys.quality_counts("canary_hours", day), field_of(hour))
+        pipe.execute()
+
+
+def test_a_changed_judge_drifts_until_it_agrees_as_before(ground: Ground, clock: list[int]) -> None:
+    worker = Worker(ground)
+    drifts: dict[int, float | None] = {}
+    # Nine days with one wrong verdict, four days with five, then as before.
+    for hour in range(14 * 24):
+        clock[0] = START_MS + hour * HOUR_MS
+        judged(ground, worker, clock[0], 5 if 9 * 24 <= hour < 13 * 24 else 1)
+        if hour % 24 == 0:
+            # Another worker is the active monitor from now on.
+            worker.watch.clear()
+            worker = Worker(ground)
+        if hour > 8 * 24:
+            worker.turn()
+            drifts[hour] = worker.value("drift")
+        if hour == 11 * 24:
+            [about] = worker.infos()
+    changes = [hour - 9 * 24 for hour in drifts if hour - 1 in drifts and drifts[hour] != drifts[hour - 1]]
+    assert set(drifts.values()) == {0.0, 1.0}
+    assert len(changes) == 2, f"one drift, hours after the change: {changes}"
+    assert 0 <= changes[0] <= 4
+    assert 0 <= changes[1] - 4 * 24 <= 6
+    assert worker.value("agreement") == pytest.approx(0.95, abs=0.04)
+    found = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
+    assert about["since"] == f"{found:%Y-%m-%dT%H:%MZ}"
+    names = [one.title for one in worker.canary.traces.values()]
+    assert set(about["examples"].split()) < set(names[1:5])
+    assert worker.infos() == []
+
+
+def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clock: list[int]) -> None:
+    worker = Worker(ground)
+    for hour in range(0, 9 * 24, 6):
+        judged(ground, worker, START_MS + hour * HOUR_MS, 1)
+    earlier = "\n".join((*list(LABELS.values())[:1], "0123abcd", "scripted"))
+    ground.client.hset(ground.keys.canary, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"]))
+    drifts = []
+    for day in range(9, 42):
+        for hour in (5, 11, 17, 23):
+            judged(ground, worker, clock_at(clock, day, hour), 8)
+        worker.turn()
+        drifts.append(worker.value("drift"))
+    assert drifts == [1.0] * 31 + [0.0] * 2
+    assert ground.client.hkeys(ground.keys.canary) == [b"due"], "the drift of an earlier version is forgotten"
+
+
+def clock_at(clock: list[int], day: int, hour: int) -> int:
+    clock[0] = START_MS + (day * 24 + hour) * HOUR_MS
+    return clock[0]
+
+
+def test_what_agrees_with_the_labels() -> None:
+    canary = Canary.of(Settings(rules=RULES))
+    unsafe = next(name for name, one in canary.traces.items() if one.labels.get("safety") is False)
+
+    def verdict(**fields: Any) -> Verdict:
+        given = {
+            "evaluation_id": "e",
+            "outcome": "scored",
+            "metrics": ("safety",),
+            "trace_id": unsafe,
+            "service": CANARY_SERVICE,
+            "judge": "safety",
+            "judge_version": SAFETY.version,
+            "judge_model": "scripted",
+            "started_at": 1.0,
+            "duration_s": 1.0,
+        }
+        return Verdict(**(given | fields))
+
+    found = {
+        "fails as labelled": canary.agrees(verdict(scores=(Score("safety", 0.0, passed=False),))),
+        "passes": canary.agrees(verdict(scores=(Score("safety", 1.0, passed=True),))),
+        "abstains": canary.agrees(verdict(outcome="abstained")),
+        "refuses": canary.agrees(verdict(outcome="unscored", reason="refusal")),
+        "budget": canary.agrees(verdict(outcome="unscored", reason="over_budget")),
+        "unknown trace": canary.agrees(verdict(trace_id="other")),
+        "not labelled": canary.agrees(verdict(judge="equivalence")),
+    }
+    assert found == {
+        "fails as labelled": True,
+        "passes": False,
+        "abstains": False,
+        "refuses": False,
+        "budget": None,
+        "unknown trace": None,
+        "not labelled": None,
+    }
+
+
+TRACE = {"output": "It is warm.", "input": "Is it warm?", "labels": {"safety": "pass"}}
+
+
+def test_the_built_in_traces_are_twenty_with_both_labels() -> None:
+    canary = Canary.of(Settings())
+    assert len(canary.traces) == 20
+    for judge in ("groundedness", "relevance_to_query", "safety", "faithfulness", "correctness"):
+        labels = Counter(canary.traces[name].labels[judge] for name in canary.of_judge[judge])
+        assert min(labels[True], labels[False]) >= 3, judge
+        assert sum(labels.values()) >= 14, judge
+
+
+def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Path) -> None:
+    def read_file(*rows: object, encoding: str = "utf-8") -> Canary:
+        lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+        (tmp_path / "own.jsonl").write_text("\n".join(lines), encoding=encoding)
+        # Relative to the configuration, whatever the working directory is.
+        config = tmp_path / "tracejudge.toml"
+        config.write_text('canary_file = "own.jsonl"\n', encoding="utf-8")
+        return Canary.of(load({}, str(config)))
+
+    own = read_file(
+        TRACE, "", {**TRACE, "trace_id": "a" * 32, "service": "shop", "labels": {"grounded": "fail"}, "context": ["x"]}
+    )
+    assert [(one.line, one.trace.service) for one in own.traces.values()] == [(1, CANARY_SERVICE), (3, "shop")]
+    assert {judge: len(traces) for judge, traces in own.of_judge.items()} == {"safety": 1, "facts_grounding": 1}
+    cases: dict[str, tuple[tuple[object, ...], str]] = {
+        "not JSON": (("{",), "line 1: is not a JSON object; write one trace a line"),
+        "unknown field": (
+            ({**TRACE, "contexts": []},),
+            "line 1: contexts: no trace has this field; did you mean context?",
+        ),
+        "no labels": (
+            (TRACE, {"output": "x"}),
+            'line 2: labels: must name at least one judge or metric, as {"groundedness": "pass"}',
+        ),
+        "unknown judge": (({**TRACE, "labels": {"savety": "pass"}},), "did you mean safety?"),
+        "of conversations": (({**TRACE, "labels": {"user_frustration": "pass"}},), "is no judge of single traces"),
+        "label": (({**TRACE, "labels": {"safety": 1}},), 'line 1: labels: safety: must be "pass" or "fail"'),
+        "input of the judge": (
+            ({**TRACE, "labels": {"groundedness": "pass"}},),
+            "cannot judge this trace: the trace has no context",
+        ),
+        "type": (({**TRACE, "output": 3},), "line 1: Expected `str`, got `int` - at `$.output`"),
+        "twice": ((TRACE, TRACE), "line 2: is the same as line 1"),
+        "empty": (("",), "holds no trace"),
+        "many": (tuple({**TRACE, "output": f"{n}"} for n in range(201)), "holds 201 traces, more than 200"),
+    }
+    for name, (rows, wanted) in cases.items():
+        with pytest.raises(SettingsError, match=re.escape(wanted)) as caught:
+            read_file(*rows)
+        assert str(caught.value).startswith(f"{tmp_path / 'own.jsonl'}"), name
+    (tmp_path / "own.jsonl").unlink()
+    with pytest.raises(SettingsError, match=r"canary_file: .*own\.jsonl: cannot be read"):
+        load({}, str(tmp_path / "tracejudge.toml"))

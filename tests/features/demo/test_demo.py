@@ -1,0 +1,426 @@
+"""The demo publishes what it planned, adds up what it sees, tells what is wrong, and leaves nothing behind."""
+
+import re
+import shlex
+import signal
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import msgspec
+import psutil
+import pytest
+from support.processes import Program, wait_until
+
+import tracejudge
+from judges.core.verdict import Score, Verdict
+from judges.registry import catalogue
+from worker.base.accounting.accounting import Account
+from worker.core.storage.client import Entry
+from worker.features.demo.command import Outcome, introduction, rules
+from worker.features.demo.final_report import (
+    ALERT,
+    SEVERITY,
+    Half,
+    Results,
+    Series,
+    planted_alert,
+    summary,
+)
+from worker.features.demo.sample_traffic import (
+    DROP,
+    JUDGES,
+    TRACES_PER_S,
+    Shot,
+    Traffic,
+    load_samples,
+    make_plan,
+)
+
+SECONDS = 24
+BEGAN_AT = 1_000_000.0
+MARK = "DEMO_TEST_MARK"
+# It takes up to 10 seconds; on a machine that is busy with others as many times more as the test may take.
+LONG_S = 110.0
+
+
+def share_good(shots: list[Shot], service: str) -> float:
+    good = [not {"no"} & set((shot.trace.tags or {}).values()) for shot in shots if shot.trace.service == service]
+    return sum(good) / len(good)
+
+
+def test_no_share_is_0_or_1_by_construction() -> None:
+    """Of every service and judge some samples pass the heuristic and some fail it."""
+    judges, samples = catalogue(), load_samples()
+    assert samples.keys() == JUDGES.keys()
+    for service, names in JUDGES.items():
+        for judge in (judges[name] for name in names):
+            traces = samples[service].good + samples[service].bad
+            assert not any(judge.missing(trace) for trace in traces), (service, judge.name)
+            answers = [judge.heuristic(trace, *judge.prompts(trace)) for trace in traces]
+            passed = {answer["result"] == "yes" if "result" in answer else answer["score"] >= 4 for answer in answers}
+            assert passed == {True, False}, (service, judge.name)
+
+
+def test_the_introduction_says_what_happens_and_names_the_heuristic() -> None:
+    text = introduction(25)
+    assert text.startswith("TraceJudge demo\n")
+    assert "At 12.5 s support-bot" in text
+    assert "lexical heuristic" in text
+    assert max(map(len, text.splitlines())) <= 112
+
+
+def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **fields: Any) -> Entry:
+    """Write a verdict as an entry of the outbox; each has an id of its own."""
+    values: dict[str, Any] = {"service": "support-bot", "judge": "groundedness", "outcome": "scored"} | fields
+    verdict = Verdict(
+        evaluation_id=uuid4().hex,
+        trace_id="1" * 32,
+        scores=() if passed is None else (Score("groundedness", float(passed), passed=passed),),
+        metrics=("groundedness",),
+        judge_version="2" * 16,
+        judge_model="lexical",
+        trace_ended_at=BEGAN_AT + at_s,
+        started_at=BEGAN_AT + 100,
+        duration_s=0.1,
+        **values,
+    )
+    return b"1-0", {b"v": b"1", kind.encode(): msgspec.json.encode(verdict)}
+
+
+def results_of(*entries: Entry) -> Results:
+    return Results(entries, BEGAN_AT + SECONDS / 2)
+
+
+def test_the_plan_is_the_same_every_time_in_order_and_as_long_as_asked() -> None:
+    plan = make_plan(load_samples(), SECONDS)
+    assert plan == make_plan(load_samples(), SECONDS)
+    assert list(plan) == sorted(plan, key=lambda shot: shot.at_s)
+    assert plan[0].at_s >= 0
+    assert plan[-1].at_s < SECONDS
+    assert len(plan) == pytest.approx(3 * TRACES_PER_S * SECONDS, rel=0.05)
+
+
+def test_the_drop_comes_half_way_and_in_one_service_only() -> None:
+    plan = make_plan(load_samples(), SECONDS)
+    before = [shot for shot in plan if shot.at_s < SECONDS / 2]
+    after = [shot for shot in plan if shot.at_s >= SECONDS / 2]
+    assert share_good(before, DROP.service) == pytest.approx(0.9, abs=0.03)
+    assert share_good(after, DROP.service) == pytest.approx(0.2, abs=0.05)
+    for service in ("code-helper", "summariser"):
+        assert share_good(before, service) == pytest.approx(0.9, abs=0.03)
+        assert share_good(after, service) == pytest.approx(0.9, abs=0.03)
+
+
+def test_good_and_bad_samples_of_the_dropping_service_are_its_grounded_labels() -> None:
+    samples = load_samples()[DROP.service]
+    assert {(trace.tags or {})["grounded"] for trace in samples.good} == {"yes"}
+    assert {(trace.tags or {})["grounded"] for trace in samples.bad} == {"no"}
+
+
+def test_samples_that_mislead_word_overlap_are_left_out() -> None:
+    traces = [trace for samples in load_samples().values() for trace in (*samples.good, *samples.bad)]
+    assert traces
+    assert all("hard" not in (trace.tags or {}) for trace in traces)
+
+
+def test_some_calls_of_one_service_fail_without_an_answer() -> None:
+    failed = [shot.trace for shot in make_plan(load_samples(), SECONDS) if shot.trace.error]
+    assert {trace.service for trace in failed} == {"code-helper"}
+    assert {trace.output for trace in failed} == {""}
+    assert len(failed) == pytest.approx(TRACES_PER_S * SECONDS / 25, abs=2)
+
+
+def test_traffic_publishes_what_is_due_as_new_traces_that_ended_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[dict[str, Any]] = []
+    monkeypatch.setattr(tracejudge, "publish", lambda **fields: published.append(fields))
+    sample = load_samples()[DROP.service].good[0]
+    traffic = Traffic([Shot(0.5, sample, 2.0), Shot(1.0, sample, 1.0), Shot(3.0, sample, 1.0)], BEGAN_AT)
+    traffic.publish_due(1.0)
+    assert traffic.published == 2
+    assert [(fields["started_at"], fields["ended_at"]) for fields in published] == [
+        (BEGAN_AT - 1.5, BEGAN_AT + 0.5),
+        (BEGAN_AT, BEGAN_AT + 1.0),
+    ]
+    assert not {"trace_id", "span_id", "id", "session_id"} & published[0].keys()
+    assert (published[0]["service"], published[0]["output"]) == (sample.service, sample.output)
+
+
+def test_traffic_rests_until_the_next_trace_is_due_but_never_long() -> None:
+    sample = load_samples()[DROP.service].good[0]
+    traffic = Traffic([Shot(0.5, sample, 1.0)], BEGAN_AT)
+    assert traffic.pause_s(0.46, 0.1) == pytest.approx(0.04)
+    assert traffic.pause_s(0.0, 0.1) == 0.1
+    assert traffic.pause_s(0.7, 0.1) == 0.0
+
+
+def test_correctness_is_judged_where_a_response_or_facts_are_expected() -> None:
+    has = [rule.where.has for rule in rules() if "correctness" in rule.judges]
+    assert has == [("expected_response",), ("expected_facts",)]
+    assert len({rule.name for rule in rules()}) == len(rules())
+
+
+def test_the_end_of_the_call_decides_the_half() -> None:
+    series = results_of(entry(0.0, passed=True), entry(11.99, passed=False), entry(12.0, passed=False)).planted
+    assert (series.before, series.after) == (Half(1, 1), Half(0, 1))
+    assert series.change is not None
+    assert series.change.value == -0.5
+    late = results_of(entry(SECONDS + 1.0, passed=True)).planted
+    assert (late.before, late.after) == (Half(), Half(1, 0))
+
+
+def test_what_has_no_score_is_counted_and_in_no_share() -> None:
+    results = results_of(
+        entry(passed=True),
+        entry(outcome="abstained"),
+        entry(outcome="unscored", reason="missing_input"),
+        entry(outcome="unscored", reason="timeout", kind="d"),
+        (b"1-0", {b"v": b"1", b"j": b"no verdict"}),
+        (b"1-0", None),
+    )
+    series = results.planted
+    assert (series.before.share, series.after.share, series.change, series.has_changed) == (1.0, None, None, False)
+    assert (series.abstained, series.unscored) == (1, {"missing_input": 1, "timeout": 1})
+    assert results.verdicts == 4
+    assert results_of().planted == Series(DROP.service, DROP.judge, Half(), Half(), 0, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        pytest.param(Half(90, 10), Half(20, 80), True, id="drop"),
+        pytest.param(Half(20, 80), Half(90, 10), True, id="rise"),
+        pytest.param(Half(90, 10), Half(85, 15), False, id="chance"),
+        pytest.param(Half(2, 0), Half(0, 1), False, id="too few"),
+        pytest.param(Half(8, 0), Half(2, 3), False, id="three standard errors, but within the interval"),
+        pytest.param(Half(9, 0), Half(9, 0), False, id="the same"),
+        pytest.param(Half(9, 0), Half(), False, id="no data"),
+    ],
+)
+def test_only_a_change_beyond_chance_is_one(before: Half, after: Half, *, changed: bool) -> None:
+    assert half_and_half(before, after).planted.has_changed is changed
+
+
+def test_the_rows_are_those_of_the_report_before_and_after_the_drop() -> None:
+    others = (entry(1.0, passed=True, service="summariser"), entry(13.0, outcome="unscored", reason="timeout"))
+    entries = [entry(second / 10, passed=second < 120) for second in range(240)]
+    lines = list(results_of(*entries, *others).rows())
+    assert [line.split() for line in lines] == [
+        ["Before", "the", "drop"],
+        ["service", "judge", "share", "95", "%", "interval", "judgements", "unscored"],
+        ["summariser", "groundedness", "100.0%", "0.6%", "to", "100.0%", "1", "0.0%"],
+        ["support-bot", "groundedness", "100.0%", "96.8%", "to", "100.0%", "120", "0.0%"],
+        ["After", "the", "drop"],
+        [*("service", "judge", "share", "95", "%", "interval", "difference"), *lines[1].split()[3:]],
+        ["summariser", "groundedness", "-", "-", "-", "-", "0", "-"],
+        [
+            *("support-bot", "groundedness", "0.0%", "0.0%", "to", "3.2%", "-100.0", "points", "-100.0", "to", "-95.5"),
+            *("120", "0.8%"),
+        ],
+    ]
+    assert len({len(line) for line in lines[1:4]}) == 1
+    assert max(map(len, lines)) <= 112
+
+
+def outcome(*, delivered: bool = True, outbox_lag: int = 0, seen: int = 3, **account: int) -> Outcome:
+    names = (name for name in Account.__struct_fields__ if name != "reasons")
+    accounting = Account(reasons={}, **dict.fromkeys(names, 0) | {"scored": 3} | account)
+    return Outcome(accounting, delivered, outbox_lag, results_of(*(entry(passed=True) for _ in range(seen))))
+
+
+def half_and_half(before: Half, after: Half) -> Results:
+    return results_of(
+        *(
+            entry(at_s, passed=passed)
+            for at_s, half in ((1.0, before), (13.0, after))
+            for passed in [True] * half.passed + [False] * half.failed
+        )
+    )
+
+
+def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
+    results = half_and_half(Half(80, 20), Half(18, 82))
+    alert = planted_alert(results, SECONDS, "demo")
+    assert alert is not None
+    assert alert.summary == "groundedness/groundedness of support-bot in demo dropped: 18% passed, 80% expected"
+    assert alert.reason.startswith("18 of 100 judgements")
+    assert f"  {ALERT} (page): {alert.summary}" in summary(results, SECONDS, "demo")
+    rules = Path(__file__).parents[3].joinpath("deploy/prometheus/rules/quality.yaml").read_text()
+    begin = rules.index(f"- alert: {ALERT}\n")
+    block = rules[begin : rules.index("- alert:", begin + 1)]
+    assert f"severity: {SEVERITY}\n" in block
+    shown = next(line for line in block.splitlines() if "summary:" in line)
+    fixed = [part.strip("?'") for part in re.split(r"\{\{.*?\}\}", shown.split("summary: ")[1])]
+    pattern = ".*".join(re.escape(part) for part in fixed if part)
+    assert re.search(pattern, alert.summary), pattern
+    for before, after in (
+        (Half(80, 20), Half(75, 25)),
+        (Half(4, 1), Half(1, 4)),
+        (Half(), Half(1, 4)),
+        (Half(4, 1), Half()),
+        (Half(50, 0), Half(50, 0)),
+        (Half(0, 50), Half(0, 50)),
+    ):
+        results = half_and_half(before, after)
+        assert planted_alert(results, SECONDS, "demo") is None, (before, after)
+        assert "\nNo alert would fire" in summary(results, SECONDS, "demo")
+
+
+@pytest.mark.parametrize(
+    ("ended", "fault"),
+    [
+        pytest.param(outcome(), None, id="all is well"),
+        pytest.param(outcome(delivered=False), "did not confirm", id="not delivered"),
+        pytest.param(outcome(lost=1), "1 lost", id="lost"),
+        pytest.param(outcome(lost=-1), "-1 lost", id="twice"),
+        pytest.param(outcome(unread=2), "2 traces unread", id="unread"),
+        pytest.param(outcome(waiting=4), "4 evaluations waiting", id="waiting"),
+        pytest.param(outcome(outbox_lag=5), "5 verdicts not exported", id="not exported"),
+        pytest.param(outcome(seen=2), "2 verdicts, the accounting 3", id="a verdict is missing in the outbox"),
+    ],
+)
+def test_what_is_wrong_at_the_end_is_told(ended: Outcome, fault: str | None) -> None:
+    assert ended.fault is None if fault is None else fault in str(ended.fault)
+
+
+@pytest.fixture
+def program(tmp_path: Path, request: pytest.FixtureRequest) -> Program:
+    """The demo in a folder and an environment that would break it, if it took them over."""
+    (tmp_path / "tracejudge.toml").write_text("nonsense = true\n")
+    (tmp_path / "temporary").mkdir()
+    environment = {
+        "TMPDIR": str(tmp_path / "temporary"),
+        "TRACEJUDGE_REDIS_URL": "redis://127.0.0.1:1/0",
+        "TRACEJUDGE_RULES": "no JSON",
+        "TRACEJUDGE_DISABLED": "1",
+        MARK: str(tmp_path),
+    }
+    return Program("-m", "worker.cli", "demo", *getattr(request, "param", ()), folder=tmp_path, env=environment)
+
+
+def processes(folder: Path) -> list[psutil.Process]:
+    """Find everything that the demo of this test started, wherever in the tree of processes it is."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    # What ended may need a moment to vanish, and a watcher one to tidy up.
+    wait_until(lambda: not processes(folder), what="the end of all processes")
+    wait_until(lambda: not list((folder / "temporary").iterdir()), what="the removal of all folders")
+
+
+@pytest.mark.parametrize("program", [("--seconds", "6", "--json")], indirect=True)
+def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path) -> None:
+    with program:
+        assert program.wait(LONG_S) == 0, program.output
+        (line,) = program.stdout.splitlines()
+        assert "Traceback" not in program.stderr
+    document = msgspec.json.decode(line)
+    assert Account.__struct_fields__ == tuple(document)[: len(Account.__struct_fields__)]
+    assert (document["lost"], document["dropped"], document["unread"], document["waiting"]) == (0, 0, 0, 0)
+    assert document["published"] == document["sampled"] == len(make_plan(load_samples(), 6))
+    assert (document["seconds"], document["model"]) == (6, "lexical")
+    dropped = document["services"]["support-bot"]["groundedness"]
+    assert dropped["changed"]
+    assert dropped["first_half"]["share"] - dropped["second_half"]["share"] > 0.4
+    assert document["planted"]["judged_before"] == dropped["first_half"]["share"]
+    assert not document["services"]["summariser"]["groundedness"]["changed"]
+    rows = [row for judges in document["services"].values() for row in judges.values()]
+    assert sum(row["pass"] + row["fail"] for row in rows) == document["scored"]
+    assert sum(row["unscored"] for row in rows) == document["unscored"] > 0
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.slow("a whole run")
+@pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
+def test_it_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: Path) -> None:
+    with program:
+        assert program.wait(LONG_S) == 0, program.output
+        text = program.stdout
+        progress = program.stderr
+    assert "\x1b" not in text
+    places = [
+        text.index(part)
+        for part in (
+            *("TraceJudge demo", "lexical heuristic", "Board: http", "Metrics: http", "after the planted drop at 2 s"),
+            *(
+                "Before the drop",
+                "After the drop",
+                "points",
+                "alert would fire",
+                "traces published",
+                " 0 lost",
+                "--keep",
+            ),
+        )
+    ]
+    assert places == sorted(places)
+    assert max(map(len, text.splitlines())) <= 120
+    assert re.search(r"^  1 s  \d+ traces published, \d+ evaluations finished$", progress, re.MULTILINE)
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.slow("a whole run")
+@pytest.mark.parametrize("program", [("--seconds", "6", "--keep")], indirect=True)
+def test_what_is_kept_serves_the_command_that_it_names(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with program:
+        board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C")[1]
+        assert httpx.get(board, trust_env=False).status_code == 200
+        (line,) = re.findall(r"^  tracejudge (report .+)$", program.stderr, re.MULTILINE)
+        with Program("-m", "worker.cli", *shlex.split(line), folder=tmp_path / "elsewhere") as command:
+            assert command.wait(LONG_S) == 0, command.output
+            assert "support-bot" in command.stdout
+        program.signal(signal.SIGINT)
+        assert program.wait() == 0
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow("a second variant"))]
+)
+@pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
+def test_a_signal_ends_it_in_good_order(program: Program, number: signal.Signals, tmp_path: Path) -> None:
+    with program:
+        program.wait_for("s .*traces published")
+        program.signal(number)
+        assert program.wait() == 128 + number
+        assert "Before the drop" not in program.stdout
+        assert "Traceback" not in program.stderr
+        assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
+def test_a_worker_that_dies_ends_it_with_a_word(program: Program, tmp_path: Path) -> None:
+    with program:
+        program.wait_for("s .*traces published")
+        (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())
+        worker.kill()
+        assert program.wait() == 1
+        assert "Before the drop" not in program.stdout
+        assert "tracejudge: the worker ended early, with status -9; its log ends:" in program.stderr
+        assert "Traceback" not in program.stderr
+        assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
+def test_a_killed_demo_leaves_neither_worker_nor_redis(program: Program, tmp_path: Path) -> None:
+    with program:
+        program.wait_for("s .*traces published")
+        program.kill()
+        assert_nothing_is_left(tmp_path)
+
+
+def test_less_than_four_seconds_are_wrong_usage(tmp_path: Path) -> None:
+    with Program("-m", "worker.cli", "demo", "--seconds", "3", folder=tmp_path) as program:
+        assert program.wait() == 2

@@ -1,0 +1,213 @@
+"""`judges align` on labelled SummEdits traces, with an endpoint whose bias is planted, and without one.
+
+`summedits.jsonl` holds 80 short traces of SummEdits (salesforce/factualNLG, Apache-2.0): summaries of chats by models,
+half of them with a wrong detail, as the tag `grounded` says.
+"""
+
+import importlib
+import json
+import shutil
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from support.cli_parts import Run, labelled, write_lines
+from support.endpoint import ChatEndpoint
+from support.replies import Call, Reply, answers_json, failing, yes_no
+
+from judges.agreement.labelled import Labelled
+from judges.agreement.paired import halves
+from tracejudge import Trace
+
+pytestmark = pytest.mark.usefixtures("_place")
+FILE = Path(__file__).parent / "summedits.jsonl"
+TRACES = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+OVERLOOKED = "Verdict of the people: fail\nVerdict of the judge: pass"
+RULE = "A summary fails when a detail of it differs from the document."
+ALIGN = ("judges", "align", "groundedness", "labels.jsonl", "--model", "large", "--out", "judges.d/groundedness.toml")
+Verdict = Callable[[dict[str, str], bool], str]
+
+
+def judge_of(verdict: Verdict) -> Callable[[Call], Reply]:
+    """Answer with the verdict on the trace that is shown, told whether it is guided; derive the rule from cases."""
+    by_output = {" ".join(trace["output"].split()): trace for trace in TRACES}
+
+    def behaviour(call: Call) -> Reply:
+        system, shown = (message["content"] for message in call.body["messages"][:2])
+        if "You write the guidance of a judge" in system:
+            # It finds the bias in the cases, or it finds nothing.
+            rules = [RULE] if shown.count(OVERLOOKED) > shown.count("They differ.") / 2 else []
+            return answers_json({"rationale": "Let's think step by step. So.", "result": rules})
+        (trace,) = [found for output, found in by_output.items() if output in " ".join(shown.split())]
+        return yes_no(verdict({**trace["tags"], "id": trace["trace_id"]}, RULE in system))
+
+    return behaviour
+
+
+def is_noise(given: dict[str, str], share: float = 0.1) -> bool:
+    return int(sha256(given["id"].encode()).hexdigest(), 16) % 1000 < share * 1000
+
+
+def flipped(label: str) -> str:
+    return "no" if label == "yes" else "yes"
+
+
+def overlooks_details(given: dict[str, str], guided: bool) -> str:  # noqa: FBT001
+    """Judge as people do, but for some noise; without the rule no summary fails."""
+    truth = flipped(given["grounded"]) if is_noise(given) else given["grounded"]
+    return truth if guided else "yes"
+
+
+def has_no_bias(given: dict[str, str], _guided: bool) -> str:  # noqa: FBT001
+    return flipped(given["grounded"]) if is_noise(given, 0.2) else given["grounded"]
+
+
+@pytest.fixture
+def _place(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it makes the place
+    """Make a folder of judges, the labels, and a model at the endpoint."""
+    Path("judges.d").mkdir()
+    shutil.copy(FILE, "labels.jsonl")
+    model = {"base_url": endpoint.base_url, "model": "large", "price": {"input": 1.0, "output": 2.0}}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"large": model}))
+
+
+@pytest.mark.parametrize("optimizer", ["memory", "gepa"])
+def test_a_planted_bias_is_found_and_the_held_out_agreement_rises(
+    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    endpoint.behaviour = judge_of(overlooks_details)
+    ended = run(*ALIGN, "--optimizer", optimizer, "--json")
+    assert ended.code == 0, ended.err
+    found = ended.document
+    assert found["guidance"] == [RULE]
+    held_out = found["held_out"]
+    assert held_out["before"]["value"] == 0.5
+    assert held_out["after"]["low"] > 0.7
+    assert held_out["gain"]["low"] > 0.2
+    assert found["calls"] == len(endpoint.calls)
+    assert found["cost_usd"] == pytest.approx(found["calls"] * (100 + 2 * 20) / 1e6)
+    # The file takes the built-in judge's place, and what was measured is what is loaded.
+    monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", "judges.d")
+    text = Path(found["written"]).read_text(encoding="utf-8")
+    assert text.startswith("# Guidance of `tracejudge judges align`")
+    (own,) = [one for one in run("judges", "--json").document if one["name"] == "groundedness"]
+    assert (own["origin"], own["version"]) == ("judges.d/groundedness.toml", found["version"])
+    for given in ("groundedness", "judges.d/groundedness.toml"):
+        tested = run(
+            "judges", "test", given, "labels.jsonl", "--label", "grounded", "--model", "large", "--json"
+        ).document
+        assert tested["balanced_accuracy"] > 0.8
+        assert tested["version"] == found["version"]
+    # The judge that was aligned is aligned further from its file; here nothing is left to learn.
+    again = run(*ALIGN, "--json")
+    assert (again.code, again.document["guidance"]) == (1, [RULE])
+    assert Path(found["written"]).read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("optimizer", ["memory", "gepa"])
+def test_nothing_is_written_without_a_bias(run: Run, endpoint: ChatEndpoint, optimizer: str) -> None:
+    endpoint.behaviour = judge_of(has_no_bias)
+    ended = run(*ALIGN, "--optimizer", optimizer)
+    assert ended.code == 1
+    assert "nothing is written: no guidance raised the agreement on the traces to learn from" in ended.err
+    assert not list(Path("judges.d").iterdir())
+    shown = "\n".join(call.text() for call in endpoint.calls)
+    held_out = [trace["output"] for trace in TRACES if trace["trace_id"] not in _train()]
+    assert held_out
+    assert not [output for output in held_out if output in shown]
+
+
+def test_guidance_that_serves_only_the_traces_it_was_learnt_from_is_refused(run: Run, endpoint: ChatEndpoint) -> None:
+    train = _train()
+
+    def learnt_by_heart(given: dict[str, str], guided: bool) -> str:  # noqa: FBT001
+        return given["grounded"] if guided and given["id"] in train else "yes"
+
+    endpoint.behaviour = judge_of(learnt_by_heart)
+    ended = run(*ALIGN)
+    assert ended.code == 1
+    assert "the agreement on the held-out traces did not rise beyond the interval" in ended.err
+    assert "1.000" in ended.out
+    assert "improvement on the held-out traces: 0.000 (" in ended.out
+    assert "can show no improvement under about" in ended.out
+    assert "calls: " in ended.out
+    assert not list(Path("judges.d").iterdir())
+
+
+def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = judge_of(overlooks_details)
+    definition = (
+        'instructions = """\nIs {{ outputs }} true to {{ context }}?\nA path is C:\\\\new, a quote \\"."""\n'
+        'asks = "Is it true?"\nexamples = [{ outputs = "a", result = "yes" }]\nguidance = ["Be strict."]\n'
+    )
+    file = Path("judges.d/true_to_source.toml")
+    file.write_text(definition, encoding="utf-8")
+    given = (
+        "judges",
+        "align",
+        str(file),
+        "labels.jsonl",
+        "--model",
+        "large",
+        "--out",
+        str(file),
+        "--label",
+        "grounded",
+    )
+    refused = run(*given)
+    assert (refused.code, "was not written by align; give --force" in " ".join(refused.err.split())) == (2, True)
+    assert file.read_text(encoding="utf-8") == definition
+    ended = run(*given, "--force")
+    assert ended.code == 0, ended.err
+    assert "can show no improvement" not in ended.out
+    assert "can hardly show" not in ended.out
+    assert f"1. {RULE}" in ended.out
+    shown = run("judges", "show", str(file), "--json").document
+    system = shown["requests"][0][0]["content"]
+    assert RULE in system
+    assert 'A path is C:\\new, a quote ".' in system
+    assert "Be strict." not in system
+
+
+def test_what_cannot_be_aligned_is_refused_before_any_call(
+    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("judges.d/other.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")
+    few = write_lines("few.jsonl", TRACES[:19])
+    one_label = write_lines("yes.jsonl", [labelled("yes", trace_id=f"{n}") for n in range(40)])
+    two_tags = write_lines("two.jsonl", [{**one, "tags": {**one["tags"], "b": "yes"}} for one in TRACES])
+    models = {"large": {"base_url": endpoint.base_url, "model": "large"}, "words": {"provider": "lexical"}}
+    monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
+    large = ("--model", "large")
+    for given, said in (
+        (("groundedness", few, *large, "--out", "judges.d/a.toml"), "19 traces with a label; align needs at least 20"),
+        (("safety", one_label, *large, "--out", "judges.d/a.toml"), "has no trace with the label 'no'"),
+        (("groundedness", two_tags, *large, "--out", "judges.d/a.toml"), "tags that can be compared: b, grounded"),
+        (("groundedness", "labels.jsonl", *large, "--out", "a/a.toml"), "there is no folder a; make it first"),
+        (("groundedness", "labels.jsonl", *large, "--out", "judges.d/A.toml"), "no name of a judge file"),
+        (("groundedness", "labels.jsonl", *large, "--out", "judges.d/safety.toml"), "is the name of another judge"),
+        (("groundedness", "labels.jsonl", *large, "--out", "judges.d/other.toml"), "does not define groundedness"),
+        (("groundedness", "labels.jsonl", "--model", "words", "--out", "judges.d/a.toml"), "writes no guidance"),
+        (("groundedness", "labels.jsonl", "--model", "lorge", "--out", "judges.d/a.toml"), "did you mean large?"),
+    ):
+        ended = run("judges", "align", *given)
+        assert ended.code == 2, (given, ended)
+        assert said in " ".join(ended.err.split()), given
+    monkeypatch.setattr(importlib.import_module("worker.features.lab.align"), "find_spec", lambda _name: None)
+    ended = run(*ALIGN, "--optimizer", "gepa")
+    assert (ended.code, "pip install 'tracejudge-worker[gepa]'" in " ".join(ended.err.split())) == (2, True)
+    assert not endpoint.calls
+
+
+def test_an_endpoint_that_fails_ends_the_search(run: Run, endpoint: ChatEndpoint) -> None:
+    endpoint.behaviour = failing(401)
+    ended = run(*ALIGN, "--tries", "1")
+    assert ended.code == 1
+    assert "some traces are not judged (judge_rejected" in ended.err
+    assert not list(Path("judges.d").iterdir())
+
+
+def _train() -> set[str]:
+    traces = [Labelled(Trace(trace_id=one["trace_id"], service="s", output="o"), "yes") for one in TRACES]
+    return {one.trace.trace_id for one in halves(traces).train}

@@ -1,0 +1,31 @@
+"""What the summary of `tracejudge evaluate` says of costs: unknown is not free."""
+
+import pytest
+from support.stage_parts import make_verdict
+
+from judges.core.verdict import Call
+from judges.registry import catalogue
+from worker.features.lab.summary import JudgeSum, judge_line
+
+ASKED = (Call(1000.0, 1.0, "ok"),)
+
+
+@pytest.mark.parametrize(
+    ("costs", "has_price", "said"),
+    [
+        ([None, None], False, "no price set"),
+        ([None, None], True, "not reported"),
+        ([0.25, 0.5], True, "0.7500 USD, "),
+        ([0.25, None], True, "0.2500 USD (1 not reported)"),
+    ],
+    ids=["no price", "no tokens", "all tell", "one does not"],
+)
+def test_a_cost_that_is_not_known_is_not_taken_for_none(
+    costs: list[float | None],
+    has_price: bool,  # noqa: FBT001 - a parameter of the test
+    said: str,
+) -> None:
+    found = JudgeSum(catalogue()["safety"], "gpt", ("safety",), has_price=has_price)
+    for cost in costs:
+        found.add(make_verdict(calls=ASKED, cost_usd=cost))
+    assert said in judge_line(found)

@@ -1,0 +1,149 @@
+"""Shares corrected by labels, agreement of judge and labels, and what is refused."""
+
+import pytest
+from statsmodels.stats.inter_rater import cohens_kappa
+from statsmodels.stats.proportion import proportion_confint
+
+from tests.features.labels import labels
+from worker.base.monitor.corrected import (
+    Confusion,
+    CorrectionRefusedError,
+    Stratum,
+    agreement,
+    flips,
+    from_drawn,
+    from_golden,
+    method_of,
+)
+
+
+def stratum(verdict: int, label_class: int, judged: float, labels: int, passed: int) -> Stratum:
+    return Stratum(bool(verdict), label_class, judged, labels, passed)
+
+
+DRAWN = [stratum(1, 0, 700, 70, 63), stratum(0, 0, 300, 30, 9)]
+
+
+def test_labels_of_a_perfect_judge_change_nothing_and_others_shift_the_share() -> None:
+    same = from_drawn([stratum(1, 0, 800, 80, 80), stratum(0, 0, 200, 20, 0)], 1000)
+    assert same.interval.value == pytest.approx(0.8)
+    found = from_drawn(DRAWN, 1000)
+    assert found.interval.value == pytest.approx(0.7 * 0.9 + 0.3 * 0.3)
+    assert (found.method, found.labels) == ("ppi", 100)
+    assert found.beside_labels is not None
+    assert found.beside_labels < 0.9
+
+
+def test_classes_of_label_probability_count_by_their_traffic() -> None:
+    twice = [
+        stratum(1, 0, 350, 60, 54),
+        stratum(0, 0, 150, 27, 8),
+        stratum(1, 1, 350, 10, 9),
+        stratum(0, 1, 150, 4, 1),
+    ]
+    found = from_drawn(twice, 1000)
+    assert found.interval.value == pytest.approx(0.35 * 0.9 * 2 + 0.15 * (8 / 27 + 1 / 4))
+    assert found.interval.high - found.interval.low > 0.12
+
+
+def test_labels_drawn_with_several_probabilities_count_by_the_traces_that_they_stand_for() -> None:
+    """All failing verdicts and one of ten passing ones were labelled: the labels' verdicts are not the traffic's."""
+    strata = stratum(1, 0, 900, 90, 81), stratum(0, 0, 100, 100, 30)
+    found = from_drawn([one._replace(represented=one.judged) for one in strata], 1000)
+    assert found.interval.value == pytest.approx(0.9 * 0.9 + 0.1 * 0.3)
+    assert found.beside_labels is not None
+    assert found.beside_labels < 1
+    with pytest.raises(CorrectionRefusedError, match="47% of the labelled traces and 90% of the traffic"):
+        from_drawn(strata, 1000)
+
+
+def test_few_traces_without_a_label_widen_the_interval_by_their_share() -> None:
+    known = [stratum(1, 0, 700, 70, 63), stratum(0, 0, 260, 30, 9)]
+    found = from_drawn([*known, stratum(0, 1, 40, 0, 0)], 1000)
+    assert found.interval.value == pytest.approx(0.7 * 0.9 + 0.26 * 0.3 + 0.04 * 0.5)
+    certain = from_drawn([*known, stratum(0, 1, 40, 4000, 2000)], 1000)
+    assert found.interval.high - found.interval.low > certain.interval.high - certain.interval.low
+    with pytest.raises(CorrectionRefusedError, match="without any label"):
+        from_drawn([*known, stratum(0, 1, 60, 0, 0)], 1000)
+
+
+def test_methods_that_do_not_fit_the_labels_are_refused() -> None:
+    assert (method_of("drawn"), method_of("golden")) == ("ppi", "rogan_gladen")
+    for origin, asked in (("golden", "ppi"), ("drawn", "rogan_gladen"), ("queue", None)):
+        with pytest.raises(CorrectionRefusedError):
+            method_of(origin, asked)
+    balanced = [stratum(1, 0, 9000, 105, 85), stratum(0, 0, 1000, 95, 15)]
+    with pytest.raises(CorrectionRefusedError, match="52% of the labelled traces and 90% of the traffic"):
+        from_drawn(balanced, 10_000)
+    for strata in ([], [stratum(1, 0, 900, 90, 80), stratum(0, 0, 100, 0, 0)]):
+        with pytest.raises(CorrectionRefusedError):
+            from_drawn(strata, 1000)
+    with pytest.raises(CorrectionRefusedError, match="hardly"):
+        from_golden(500, 1000, Confusion(50, 50, 48, 52))
+    with pytest.raises(CorrectionRefusedError, match="golden set needs"):
+        from_golden(500, 1000, Confusion(50, 50, 0, 0))
+
+
+def test_a_golden_set_corrects_the_share() -> None:
+    found = from_golden(0.7 * 5000, 5000, Confusion(90, 10, 20, 80))
+    assert found.interval.value == pytest.approx((0.7 + 0.8 - 1) / (0.9 + 0.8 - 1))
+    assert (found.method, found.beside_labels) == ("rogan_gladen", None)
+    for passed in (5000, 0):
+        edge = from_golden(passed, 5000, Confusion(90, 10, 20, 80)).interval
+        assert 0 <= edge.low < edge.high <= 1, passed
+
+
+def test_agreement_is_that_of_the_textbooks() -> None:
+    seen = Confusion(81, 9, 12, 48)
+    found = agreement(seen)
+    oracle = cohens_kappa([[81, 9], [12, 48]])
+    assert found.kappa == pytest.approx((oracle.kappa, oracle.kappa_low, oracle.kappa_upp), abs=1e-4)
+    for interval, part, whole in (
+        (found.sensitivity, 81, 90),
+        (found.specificity, 48, 60),
+        (found.agreement, 129, 150),
+    ):
+        assert interval is not None
+        assert interval.value == part / whole
+        assert interval[1:] == pytest.approx(proportion_confint(part, whole, method="wilson"), abs=1e-4)
+    one_sided = agreement(Confusion(10, 0, 0, 0))
+    assert (one_sided.specificity, one_sided.kappa) == (None, None)
+    for alike in (Confusion(40, 0, 0, 13), Confusion(78, 4, 0, 0)):
+        # Without a disagreement, or with one kind of verdict, the standard error is 0 and the interval is not.
+        interval = agreement(alike).kappa
+        assert interval is not None
+        assert interval.low < interval.value <= interval.high, alike
+        assert interval.high - interval.low > 0.05, alike
+    rate, kappa = flips(Confusion(880, 30, 20, 70))
+    assert rate.value == 0.05
+    assert kappa is not None
+    assert kappa.value == pytest.approx(cohens_kappa([[880, 30], [20, 70]]).kappa)
+    for empty in (agreement, flips):
+        with pytest.raises(ValueError, match=r"^no "):
+            empty(Confusion(0, 0, 0, 0))
+
+
+def test_corrected_shares_cover_in_short() -> None:
+    for share in (0.5, 0.95):
+        found = labels.drawn(41, share, 400)
+        assert 0.92 <= found.share <= 0.98, share
+        assert found.beside_rogan_gladen <= 0.7, share
+        assert 0.92 <= labels.golden(42, share, 400) <= 0.98, share
+    for design in labels.DESIGNS[1:]:
+        assert 0.92 <= labels.drawn(44, 0.8, 300, design=design).share <= 0.98, design
+    # As independent labels these sessions reach 79 %.
+    assert 0.91 <= labels.sessions(45, 0.5, 200, 0.5) <= 0.99
+
+
+@pytest.mark.endurance("4,000 corrected shares of each kind: half a minute")
+@pytest.mark.timeout(3600)
+def test_corrected_shares_cover() -> None:
+    for share, most in ((0.5, 0.65), (0.8, 0.6), (0.95, 0.45)):
+        found = labels.drawn(1, share, 4000)
+        assert 0.94 <= found.share <= 0.97, (share, found)
+        assert found.beside_rogan_gladen <= most, (share, found)
+        for design in labels.DESIGNS[1:]:
+            assert 0.94 <= labels.drawn(2, share, 4000, design=design).share <= 0.97, (share, design)
+        assert 0.94 <= labels.golden(3, share, 4000) <= 0.97, share
+        for correlation in (0.1, 0.25, 0.5):
+            assert 0.93 <= labels.sessions(5, share, 2000, correlation) <= 0.975, (share, correlation)

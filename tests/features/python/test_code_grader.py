@@ -1,0 +1,130 @@
+"""Judges in code ask no model: they have a lane of their own, once for each trace, whatever their rules name."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from support.judging_parts import SAFETY, Desks, assert_settled, holders
+from support.panel_parts import MODELS, TOGETHER, balanced, finish, panel_desk, verdicts
+from support.stage_parts import Chosen, Ground, make_trace, make_traces
+
+from judges.core.judge import Judge, JudgeFailedError, Reading
+from judges.core.verdict import Score
+from judges.registry import catalogue
+from tracejudge import Trace
+from worker.core.config.graders import CODE, Graders, providers
+from worker.core.config.settings import Rule, Settings
+from worker.core.judging.evaluator import CODE_AT_ONCE
+
+KEPT = Rule(name="kept", judges=("relevance_to_query",), model="first", egress=("first",))
+
+
+class Code:
+    """A judge in code that a test can look into."""
+
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+        self.at_once = self.most_at_once = 0
+        self.fault: Exception | None = None
+
+    async def run(self, trace: Trace) -> Reading:
+        self.traces.append(trace)
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await asyncio.sleep(0.001)
+        self.at_once -= 1
+        if self.fault is not None:
+            raise self.fault
+        return Reading((Score("safety", 1.0, passed=True),))
+
+    @property
+    def judges(self) -> Mapping[str, Judge]:
+        return MappingProxyType({**catalogue(), "safety": replace(SAFETY, run=self.run)})
+
+
+@pytest.fixture
+def code(monkeypatch: pytest.MonkeyPatch) -> Code:
+    """Replace `safety` by a judge in code wherever the judges are loaded."""
+    made = Code()
+    for place in ("support.stage_parts", "worker.base.replay.replay"):
+        monkeypatch.setattr(f"{place}.configured", lambda _: made.judges)
+    return made
+
+
+def choose(ground: Ground, count: int = 1, **settings: Any) -> None:
+    ground.append("p1", make_traces(range(count)))
+    Chosen(ground, **{"models": MODELS, "rules": (TOGETHER,), **settings}).take()
+
+
+def test_however_many_models_its_rule_names_it_judges_once(ground: Ground, desk: Desks, code: Code) -> None:
+    worker = panel_desk(desk, judges=code.judges)
+    choose(ground)
+    assert {batch.judge_model for batch in ground.batches().values()} == {"code"}
+    finish(ground, worker)
+    assert_settled(ground, scored=1)
+    (found,) = verdicts(ground).values()
+    assert (found.judge_model, found.calls, found.attempts, found.cost_usd) == ("code", (), 0, None)
+    assert [trace.output for trace in code.traces] == [make_trace(0).output]
+    assert worker.model.requests == []
+
+
+def test_other_judges_of_the_rule_ask_its_models(ground: Ground, desk: Desks, code: Code) -> None:
+    both = Rule(name="both", judges=("safety", "relevance_to_query"), model=("default", "first"), combine="all")
+    worker = panel_desk(desk, judges=code.judges, rules=(both,))
+    choose(ground, rules=(both,))
+    finish(ground, worker)
+    assert {(one.judge, name) for name, one in verdicts(ground).items()} == {
+        ("safety", "code"),
+        ("relevance_to_query", "a"),
+        ("relevance_to_query", "b"),
+        ("relevance_to_query", "all(a,b)"),
+    }
+
+
+def test_no_egress_keeps_a_trace_from_the_operator_s_own_code(ground: Ground, desk: Desks, code: Code) -> None:
+    rules = (KEPT, Rule(name="coded", judges=("safety", "groundedness")))
+    with capture_logs() as lines:
+        choose(ground, rules=rules)
+    assert {batch.judge_model for batch in ground.batches().values()} == {"code", "a"}
+    assert [line["other"] for line in lines if "egress excludes" in line["event"]] == ["coded"]
+    finish(ground, panel_desk(desk, judges=code.judges, rules=rules))
+    assert balanced(ground).scored == 2
+
+
+def test_so_many_run_at_the_same_time(ground: Ground, desk: Desks, code: Code) -> None:
+    worker = panel_desk(desk, judges=code.judges)
+    choose(ground, 4 * CODE_AT_ONCE)
+    finish(ground, worker)
+    assert_settled(ground, scored=4 * CODE_AT_ONCE)
+    assert 1 < code.most_at_once <= CODE_AT_ONCE
+
+
+def test_one_that_says_that_it_failed_is_unscored(ground: Ground, desk: Desks, code: Code) -> None:
+    code.fault = JudgeFailedError("the code raised ValueError")
+    worker = panel_desk(desk, judges=code.judges)
+    choose(ground)
+    finish(ground, worker)
+    (found,) = verdicts(ground).values()
+    assert (found.outcome, found.reason, found.note) == ("unscored", "judge_failed", "the code raised ValueError")
+
+
+def test_without_the_code_a_worker_hands_it_back(ground: Ground, desk: Desks, code: Code) -> None:
+    choose(ground)
+    (batch_id,) = ground.batches()
+    stranger = panel_desk(desk, judges=catalogue(), asked=frozenset)
+    stranger.wake(batch_id)
+    stranger.sweep()
+    assert (ground.batches().keys(), holders(ground)) == ({batch_id}, {})
+    finish(ground, panel_desk(desk, judges=code.judges))
+    assert_settled(ground, scored=1)
+
+
+def test_there_is_a_seat_only_where_there_is_code() -> None:
+    settings = Settings(models=MODELS, rules=(TOGETHER,))
+    assert Graders(settings, catalogue()).code == frozenset()
+    assert Graders(settings, Code().judges).panels == {}, "nobody would sit on it"
+    assert providers(settings)[CODE.judge_model] == "code"

@@ -1,0 +1,278 @@
+"""Scores in Phoenix and MLflow as they are published, read back through their own APIs.
+
+Both run in environments of their own. In CI the user's span is sent by OTLP after the verdict, and both the server and
+the worker are restarted in the middle. `make test-long` also puts a faulty gateway before them.
+"""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support.loopback import LoopbackServer
+from support.ports import free_port
+from support.processes import PATIENCE_S, wait_until
+from support.receiver_environments import environment
+from support.stage_parts import Ground
+from test_receivers import Sending, receiver, verdict
+
+from judges.core.verdict import Verdict
+
+pytestmark = pytest.mark.timeout(900)
+COUNT = 12
+# Of a connection, not of a request.
+HOP_HEADERS = {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
+
+
+@pytest.fixture
+def any_redis_url(redis_url: str) -> str:
+    """One Redis is enough here: the other battery runs with each version."""
+    return redis_url
+
+
+@contextmanager
+def serving(command: list[str | Path], url: str, **variables: str) -> Iterator[None]:
+    process = subprocess.Popen(
+        command, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: _answers(url), timeout_s=300, what="the server to answer")
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code < 500
+    except httpx.HTTPError:
+        return False
+
+
+def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    for one in verdicts:
+        span = spans.add(trace_id=bytes.fromhex(one.trace_id), span_id=bytes.fromhex(one.span_id or ""), name="chat")
+        span.start_time_unix_nano = int(time.time() * 1e9)
+        span.end_time_unix_nano = span.start_time_unix_nano + 1_000_000
+    sent = {"content-type": "application/x-protobuf", **headers}
+    httpx.post(
+        f"{url}/v1/traces", content=request.SerializeToString(), headers=sent, timeout=PATIENCE_S
+    ).raise_for_status()
+
+
+def export(
+    ground: Ground,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    serve: Callable[[], Any],
+    spans: Callable[[list[Verdict]], None],
+    found: Callable[[], list[str]],
+) -> list[str]:
+    """Export verdicts over two lives of the server and of the worker; return what the server then has."""
+    verdicts = [verdict(number) for number in range(COUNT)]
+    now = [time.time()]
+    monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
+    settings = {"receivers": {"mine": receiver(options)}, "export_explanations": True}
+    first, second = Sending(ground, **settings), Sending(ground, **settings)
+    with serve():
+        spans(verdicts[: COUNT // 2])
+        ground.send(*verdicts)
+        with monkeypatch.context() as patched:
+            # This worker dies before it acknowledges.
+            patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
+            wait_until(lambda: first.turn() or len(found()) == COUNT // 2, timeout_s=60, what="the first half")
+    with serve():
+        spans(verdicts[COUNT // 2 :])
+        for _ in range(4):
+            second.turn()
+            now[0] += 61
+        wait_until(lambda: len(found()) >= COUNT, timeout_s=60, what="the second half")
+        assert (first.dropped, second.dropped) == ({}, {})
+        assert ground.pending("receiver:mine", ground.keys.verdicts) == 0
+        for each in (first, second):
+            each.exporter._client.close()  # type: ignore[attr-defined]
+        return sorted(found())
+
+
+class Product(NamedTuple):
+    """A server to start, the user's spans to send to it, and what it has: the evaluation id of each score."""
+
+    port: int
+    options: dict[str, Any]
+    serve: Callable[[], Any]
+    spans: Callable[[list[Verdict]], None]
+    found: Callable[[], list[str]]
+
+
+def phoenix(folder: Path) -> Product:
+    programs, port, grpc = environment("phoenix"), free_port(), free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def serve() -> Any:
+        variables = {"PHOENIX_PORT": str(port), "PHOENIX_GRPC_PORT": str(grpc), "PHOENIX_HOST": "127.0.0.1"}
+        variables |= {"PHOENIX_WORKING_DIR": str(folder), "PHOENIX_TELEMETRY_ENABLED": "false"}
+        return serving([programs / "phoenix", "serve"], f"{url}/healthz", **variables)
+
+    def spans(verdicts: list[Verdict]) -> None:
+        send_spans(url, verdicts)
+        ids = [("span_ids", one.span_id or "") for one in verdicts]
+        # Phoenix stores spans a little later than it accepts them.
+        listed = f"{url}/v1/projects/default/span_annotations"
+        wait_until(
+            lambda: httpx.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200, timeout_s=60, what="the spans"
+        )
+
+    def found() -> list[str]:
+        ids = [("span_ids", f"{number + 1:016x}") for number in range(COUNT)]
+        read = httpx.get(
+            f"{url}/v1/projects/default/span_annotations", params=[*ids, ("limit", 1000)], timeout=PATIENCE_S
+        )
+        rows = read.json()["data"] if read.status_code == 200 else []
+        for row in rows:
+            assert int(row["identifier"], 16) == int(row["span_id"], 16)
+            assert (row["name"], row["annotator_kind"]) == ("safety", "LLM")
+            assert row["result"] == {"label": "yes", "score": 1.0, "explanation": "It is kind."}
+        return [row["identifier"] for row in rows]
+
+    return Product(port, {"kind": "phoenix", "url": url}, serve, spans, found)
+
+
+def mlflow(folder: Path) -> Product:
+    programs, port = environment("mlflow"), free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def serve() -> Any:
+        store = [f"sqlite:///{folder}/mlflow.db", "--default-artifact-root", folder / "artifacts"]
+        command = [programs / "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+        path = f"{programs}:{os.environ['PATH']}"
+        variables = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PATH": path}
+        return serving([*command, "--backend-store-uri", *store], f"{url}/health", **variables)
+
+    def found() -> list[str]:
+        names = []
+        for number in range(COUNT):
+            read = httpx.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
+            info = read.json()["trace"]["trace_info"] if read.status_code == 200 else {}
+            for one in info.get("assessments", ()):
+                assert one["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}
+                assert (one["assessment_name"], one["feedback"], one["rationale"]) == (
+                    "safety",
+                    {"value": 1.0},
+                    "It is kind.",
+                )
+                assert one["span_id"] == f"{number + 1:016x}"
+                names.append(one["metadata"]["tracejudge.id"].partition(" ")[0])
+        return names
+
+    def spans(verdicts: list[Verdict]) -> None:
+        send_spans(url, verdicts, **{"x-mlflow-experiment-id": "0"})
+
+    return Product(port, {"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, found)
+
+
+PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
+IDS = [f"{number + 1:032x}" for number in range(COUNT)]
+
+
+@pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_each_score_is_on_the_user_s_own_trace(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    product = PRODUCTS[name](tmp_path)
+    names = export(ground, product.options, monkeypatch, serve=product.serve, spans=product.spans, found=product.found)
+    assert names == IDS
+
+
+class FaultyGateway(LoopbackServer):
+    """Forwards requests to a server; each of the next ``faults`` replaces an answer.
+
+    A status is answered in place of the server. `lost` forwards the request and closes the connection without the
+    answer; `cut` sends half of it; `late` keeps it for longer than the worker waits.
+    """
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        self.faults: deque[int | str] = deque()
+        self._target = target
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.route("*", "/{path:.*}", self._forward)]
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        fault = self.faults.popleft() if self.faults else None
+        if isinstance(fault, int):
+            return web.Response(status=fault, headers={"Retry-After": "1"})
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+            reply = await client.request(
+                request.method, self._target + request.raw_path, content=await request.read(), headers=headers
+            )
+        if fault == "late":
+            await asyncio.sleep(30)
+        if fault in {"lost", "late"}:
+            assert request.transport is not None
+            request.transport.abort()
+        whole = {"content-type": reply.headers.get("content-type", "text/plain")}
+        if fault != "cut":
+            return web.Response(status=reply.status_code, body=reply.content, headers=whole)
+        answer = web.StreamResponse(
+            status=reply.status_code, headers={**whole, "content-length": str(len(reply.content) + 9)}
+        )
+        await answer.prepare(request)
+        await answer.write(reply.content)
+        assert request.transport is not None
+        request.transport.abort()
+        return answer
+
+
+@pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_whatever_happens_on_the_way_each_score_stands_once(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The faults of the battery of all receivers, and a worker that is killed after its request."""
+    product, verdicts = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)]
+    faults: list[list[int | str]] = [[429, 429], [500, 500], [401, 403], [502, 503, 504], ["lost"], ["cut"], ["late"]]
+    with ExitStack() as stack:
+        gateway = stack.enter_context(FaultyGateway(f"http://127.0.0.1:{product.port}"))
+        settings = {"receivers": {"mine": receiver({**product.options, "url": gateway.root_url})}}
+        stack.enter_context(product.serve())
+        product.spans(verdicts)
+        for number, answers in enumerate(faults):
+            worker = Sending(ground, export_explanations=True, **settings)
+            stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
+            gateway.faults.extend(answers)
+            worker.exporter._client.deadline_s = 5.0 if "late" in answers else 60.0  # type: ignore[attr-defined]
+            ground.send(verdicts[number])
+            worker.turn()
+            assert (len(gateway.faults), worker.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == (
+                *(0, {}, 0),
+            ), answers
+            wait_until(lambda: sorted(product.found()) == IDS[: number + 1], what=str(answers))  # noqa: B023
+        killed, last = (Sending(ground, export_explanations=True, **settings) for _ in range(2))
+        for worker in (killed, last):
+            stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
+        # A request that waits for ten minutes of absence.
+        last.meanwhile = lambda: gateway.start() if sum(last.waits) > 600 else None
+        ground.send(*verdicts[len(faults) :])
+        with monkeypatch.context() as patched:
+            patched.setattr(type(killed.exporter), "_acknowledge_delivered", lambda _self: None)
+            killed.turn()
+        gateway.close()
+        last.turn()
+        assert (last.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == ({}, 0)
+        wait_until(lambda: sorted(product.found()) == IDS, what="all scores, each once")

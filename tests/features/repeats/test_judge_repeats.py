@@ -1,0 +1,170 @@
+"""Second judgings: chosen with the first verdict, once, by the right models, and counted as pairs."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from support.judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing, output, rewrite, shown
+from support.stage_parts import Ground
+
+from judges.core.model import ModelSettings, Price
+from judges.core.verdict import Verdict, repeat_id
+from judges.endpoints.client import LimitedModel
+from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.settings import Budget, Monitor, Rule, Settings
+from worker.core.queue.batch import Session
+from worker.core.queue.ledger import Ledger
+from worker.core.storage.client import StoreError
+
+NO = YES.replace("yes", "no")
+SECOND = ModelSettings(provider="scripted", model="other", price=Price(input=1.0, output=2.0))
+MODELS = {"default": MODEL, "second": SECOND}
+
+
+def rule(**fields: Any) -> tuple[Rule, ...]:
+    return (Rule(name="all", judges=("safety",), **fields),)
+
+
+def verdicts(ground: Ground, origin: str) -> list[Verdict]:
+    found = [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")]
+    return [one for one in found if one.origin == origin]
+
+
+def judge_all(ground: Ground, worker: Desk, count: int, **settings: Any) -> None:
+    """Judge new traces, and what is judged again because of them."""
+    worker.run(*choose(ground, count, **{"models": MODELS} | settings))
+    while ground.batches():
+        worker.sweep()
+
+
+def test_a_share_is_judged_again_by_both_models(ground: Ground, desk: Desks) -> None:
+    rules = rule(repeat=0.25, second_model="second", rate=0.5)
+    worker = desk(models=MODELS, rules=rules)
+    worker.models["second"]._steps = itertools.cycle([NO])
+    judge_all(ground, worker, 200, rules=rules)
+    first = {one.evaluation_id: one for one in verdicts(ground, "live")}
+    again = verdicts(ground, "repeat")
+    by_model = Counter(one.judge_model for one in again)
+    assert by_model["scripted"] == by_model["other"], by_model
+    assert 0.1 < by_model["other"] / len(first) < 0.4, "a quarter, whatever the rate of the rule"
+    for one in again:
+        known = one.details["repeat"]
+        assert isinstance(known, dict)
+        earlier = first[known["id"]]
+        assert one.evaluation_id == repeat_id(earlier.evaluation_id, one.judge_model)
+        assert (one.trace_id, one.judge_version, one.session_id) == (earlier.trace_id, earlier.judge_version, None)
+        assert known["judge_model"] == "scripted"
+        assert known["passed"] == {"safety": True}
+        assert (known["is_drawn"], known["is_failure"]) == (True, False)
+        assert one.probability == 0.125
+        assert one.scores[0].passed is (one.judge_model == "scripted")
+    assert_settled(ground, scored=len(first) + len(again))
+
+
+def test_every_failure_of_a_safety_judge_is_judged_by_the_second_model(ground: Ground, desk: Desks) -> None:
+    rules = rule(second_model="second")
+
+    def bad(request: Any) -> str:
+        return NO if shown(request) in {output(3), output(7)} else YES
+
+    worker = desk(bad, models=MODELS, rules=rules)
+    judge_all(ground, worker, 20, rules=rules)
+    again = verdicts(ground, "repeat")
+    assert {one.trace_id for one in again} == {
+        one.trace_id for one in verdicts(ground, "live") if not one.scores[0].passed
+    }
+    assert [one.judge_model for one in again] == ["other", "other"]
+    assert all(one.details["repeat"]["is_failure"] and not one.details["repeat"]["is_drawn"] for one in again)  # type: ignore[index]
+    assert_settled(ground, scored=22)
+
+
+def test_what_is_not_judged_again(ground: Ground, desk: Desks) -> None:
+    cases: dict[str, tuple[tuple[Rule, ...], dict[str, Any]]] = {
+        "no second model": (rule(), {}),
+        "no safety judge": (rule(second_model="second"), {"monitor": Monitor(safety=())}),
+        "a panel": (
+            rule(model=("default", "fourth"), combine="majority", second_model="second"),
+            {"models": MODELS | {"fourth": ModelSettings(provider="scripted", model="fourth")}},
+        ),
+        "another rule's egress": ((*rule(second_model="second"), Rule("own", ("safety",), egress=("default",))), {}),
+    }
+    for number, (name, (rules, more)) in enumerate(cases.items()):
+        worker = desk(NO, **({"models": MODELS, "rules": rules} | more))
+        judge_all(ground, worker, 2, rules=rules, first=2 * number, **{"models": MODELS} | more)
+        assert verdicts(ground, "repeat") == [], name
+
+
+def test_a_verdict_that_is_written_twice_is_repeated_once(
+    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = rule(second_model="second", repeat=1.0)
+    worker = desk(NO, models=MODELS, rules=rules)
+    record, lost = Ledger.record, []
+
+    def lossy(self: Ledger, finished: Any) -> Any:
+        fresh = record(self, finished)
+        if len(lost) < 2:
+            lost.append(finished)
+            raise StoreError("the answer was lost")
+        return fresh
+
+    monkeypatch.setattr(worker.ledger, "record", lossy.__get__(worker.ledger))
+    judge_all(ground, worker, 4, rules=rules)
+    assert len(lost) == 2
+    assert Counter(one.judge_model for one in verdicts(ground, "repeat")) == {"scripted": 4, "other": 4}
+    assert_settled(ground, scored=12)
+
+
+def test_a_repeat_whose_model_is_away_waits(ground: Ground, desk: Desks) -> None:
+    rules = rule(second_model="second")
+    worker = desk(NO, models=MODELS, rules=rules)
+    worker.models["second"]._steps = itertools.cycle([failing(0)])
+    worker.run(*choose(ground, 1, models=MODELS, rules=rules))
+    (batch_id,) = ground.batches()
+    assert ground.batches()[batch_id].v == 3, "workers that do not know repeats leave it alone"
+    worker.sweep()
+    assert verdicts(ground, "repeat") == []
+    worker.models["second"]._steps = itertools.cycle([NO])
+    ground.make_due(batch_id)
+    worker.sweep()
+    assert_settled(ground, scored=2)
+
+
+def test_the_budget_of_a_rule_pays_for_both_judgings(ground: Ground, desk: Desks) -> None:
+    rules = rule(second_model="second", budget="own")
+    worker = desk(NO, limited=LimitedModel, models=MODELS, rules=rules, budgets={"own": Budget(tokens_per_day=10**6)})
+    judge_all(ground, worker, 2, rules=rules)
+    worker.judging.stop(0.1)
+    spent = int(ground.client.hget(ground.keys.budget("own")[0], "tokens:day"))
+    assert spent == sum(one.input_tokens + one.output_tokens for one in verdicts(ground, "live") * 2)
+
+
+def test_conversations_are_judged_again_as_a_whole(ground: Ground, desk: Desks) -> None:
+    rules = rule(second_model="second", repeat=1.0)
+    worker = desk(models=MODELS, rules=rules)
+    (batch_id,) = choose(ground, 1, models=MODELS, rules=rules)
+    batch = ground.batches()[batch_id]
+    session = Session(2, 1, (batch.items[0].trace.trace_id,))
+    evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], session=session)
+    items = (msgspec.structs.replace(batch.items[0], evaluations=(evaluation,)),)
+    rewrite(ground, batch_id, msgspec.structs.replace(batch, items=items))
+    worker.run(batch_id)
+    while ground.batches():
+        worker.sweep()
+    first, *again = (one.details for one in [*verdicts(ground, "live"), *verdicts(ground, "repeat")])
+    assert [one["session"] for one in again] == [first["session"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"second_model": "secnd"}, "second_model: there is no [models.secnd]; did you mean"),
+        ({"second_model": "default"}, "second_model: 'default' judges 'safety' the first time; name another model"),
+        ({"second_model": "second", "egress": ("default",)}, "second_model: egress keeps 'second' out"),
+    ],
+)
+def test_wrong_second_models_stop_the_start(fields: dict[str, Any], message: str) -> None:
+    settings = Settings(models=MODELS, rules=rule(**fields))
+    assert message in " | ".join(map(str, rule_faults(settings, judge_names(settings))))

@@ -1,0 +1,135 @@
+"""The estimate of a day's judging: probabilities in place of draws, scaled to the day."""
+
+import math
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from msgspec import structs
+from support.stage_parts import Ground, make_traces, make_verdict
+
+from judges.core.decision import Question
+from judges.core.model import ChatRequest, ModelSettings, Price
+from judges.core.prompt import Message
+from judges.core.verdict import Call
+from judges.registry import configured
+from judges.requests.request import BYTES_PER_TOKEN
+from worker.base.monitor.series import DAY_S
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Cascade, Rule, Settings
+from worker.core.selection.sampling import Rules
+from worker.core.storage.client import Store
+from worker.features.budgets.reservations import most_tokens
+from worker.features.report.plan import probabilities
+from worker.features.report.workload import (
+    Estimate,
+    Estimator,
+    NoTrafficError,
+    assumed_probabilities,
+    read_history,
+    second_judgings,
+)
+
+
+def estimated(settings: Settings, store: Store, *, traces: float) -> Estimate:
+    now_s = store.now_ms() / 1000
+    history = read_history(settings, store, now_s - DAY_S, now_s + 1)
+    graders = Graders(settings, configured(settings.judges))
+    rules = Rules(settings, graders)
+    return Estimator(settings, history).estimate(
+        "test", rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces
+    )
+
+
+def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(ground: Ground) -> None:
+    for trace in make_traces(range(200)):
+        ground.add(trace)
+    settings = Settings(
+        models={"default": ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))},
+        rules=(Rule(name="all", judges=("safety",), rate=0.25, repeat=0.1),),
+    )
+    found = estimated(settings, ground.store, traces=10_000)
+    (row,) = found.rows
+    assert (found.traces, row.judgements) == (pytest.approx(10_000), pytest.approx(10_000 * 0.25 * 1.1))
+    assert row.calls == pytest.approx(row.judgements)
+    # A share of 90 % from 2,500 judgements.
+    assert row.half_width == pytest.approx(1.96 * (0.9 * 0.1 / 2500) ** 0.5, rel=0.02)
+    assert any("no past verdicts" in text for text in found.notes), found.notes
+    assert any("90%" in text for text in found.notes), found.notes
+
+
+def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(ground: Ground) -> None:
+    for trace in make_traces(range(50)):
+        ground.add(trace)
+    price = Price(input=10.0, output=0.0, cached_input=1.0)
+    settings = Settings(
+        models={"default": ModelSettings(provider="scripted", model="scripted", price=price)},
+        rules=(Rule(name="all", judges=("safety",)),),
+    )
+    (before,) = estimated(settings, ground.store, traces=50).rows
+    call = Call(1.0, 0.1, "ok", 1000, 10, cached_tokens=600)
+    verdict = make_verdict(
+        1, judge="safety", judge_model="scripted", input_tokens=1000, output_tokens=10, calls=(call,)
+    )
+    ground.send(*(structs.replace(verdict, evaluation_id=str(number)) for number in range(20)))
+    (after,) = estimated(settings, ground.store, traces=50).rows
+    assert before.usd == pytest.approx(before.input_tokens * 10 / 1e6)
+    assert after.usd == pytest.approx(after.input_tokens * (0.4 * 10 + 0.6 * 1) / 1e6)
+
+
+def test_without_traces_there_is_nothing_to_plan_from(ground: Ground) -> None:
+    with pytest.raises(NoTrafficError, match="publish traces first"):
+        estimated(Settings(), ground.store, traces=1)
+
+
+def test_requests_to_decision_models_hold_their_questions(ground: Ground) -> None:
+    rules = ["Answer in one sentence.", "Name the source.", "Never promise a refund.", "Be polite.", "Use metres." * 90]
+    for trace in make_traces(range(20)):
+        ground.add(structs.replace(trace, guidelines=rules))
+    decider = ModelSettings(provider="decisions", base_url="http://127.0.0.1:9/v1", model="decider")
+    found = {}
+    for limit in (None, 2):
+        settings = Settings(
+            models={"default": structs.replace(decider, max_questions=limit)},
+            rules=(Rule(name="all", judges=("guidelines",)),),
+        )
+        (found[limit],) = estimated(settings, ground.store, traces=20).rows
+    assert (found[None].calls, found[2].calls) == (pytest.approx(20), pytest.approx(60))
+    text = sum(map(len, rules)) / BYTES_PER_TOKEN
+    assert found[None].input_tokens > 20 * text, found
+    # The material is in each of the three requests.
+    assert found[2].input_tokens > found[None].input_tokens + 2 * 20 * 50, found
+
+
+def test_reservations_count_questions_and_for_classifiers_the_pairs_alone() -> None:
+    asked = tuple(Question("predicate", "Is it polite? " * 100, pair=("é" * 500, "claim")) for _ in range(3))
+    request = ChatRequest((Message("user", "m" * 4000),), "judge", {}, heuristic=str, questions=asked)
+    for provider, chars in (("decisions", 4000 + 3 * 1400), ("classifier", 3 * (2 * 500 + 5))):
+        tokens, _ = most_tokens(request, ModelSettings(provider=provider))
+        assert chars / BYTES_PER_TOKEN <= tokens < 1.2 * chars / BYTES_PER_TOKEN, (provider, tokens)
+
+
+def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
+    """Compare the formula with the table of docs/cascades.md, and with the least width that a design can reach."""
+    table = (Path(__file__).parents[3] / "docs" / "cascades.md").read_text()
+    rows = re.findall(r"^\| \.8 · \.9 · \.95 \| (.*?) \| .*? \| (.*?) \|$", table, re.MULTILINE)
+    designs = {"band .2 to .8": Cascade("first", "then", uncertain=(0.2, 0.8), audit=0.02)}
+    designs |= {str(rate): Cascade("first", "then", rate=rate) for rate in (0.05, 0.1, 0.2)}
+    compared = 0
+    for name, widths in rows:
+        cascade = designs.get(name.partition(",")[0])
+        for good, simulated in zip((0.8, 0.9, 0.95), map(float, widths.split(" · ")), strict=True):
+            if cascade is None:
+                continue
+            share, compared = 0.05 + 0.9 * good, compared + 1
+            probabilities = assumed_probabilities(share)
+            rate, variance = second_judgings(cascade, probabilities)
+            plain = share * (1 - share) * (1 / (rate + 1 / 12) - 1)
+            assert math.sqrt(variance / plain) == pytest.approx(simulated, rel=0.05), (name, good)
+            if cascade.rate is not None:
+                # Godambe and Joshi, 1965: no unbiased estimator has a smaller expected variance at this mean rate.
+                variances = [one[""] * (1 - one[""]) for one in probabilities]
+                least = fmean(map(math.sqrt, variances)) ** 2 / rate - fmean(variances)
+                assert variance <= 1.01 * least, (name, good)
+    assert compared == 12, rows

@@ -1,0 +1,322 @@
+"""Safety incidents: a judge's own errors raise none, unsafe traffic raises one, whoever is the active monitor."""
+
+import datetime as dt
+import itertools
+import random
+import time
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+from support.judging_parts import MODEL, YES, Desk, Desks, choose, shown
+from support.stage_parts import Ground, make_traces
+from support.stage_parts import rules_of as compiled
+
+from judges.core.decision import Decision
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
+from judges.core.verdict import Score, Verdict
+from judges.registry import configured
+from worker.base.monitor.counts import counted_until, read_counts
+from worker.base.monitor.failing import read_examples
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.graders import Graders
+from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.settings import Monitor, Rule, Settings
+from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.telemetry.metrics import Metrics
+from worker.features.repeats.choosing import Repeats
+from worker.features.repeats.flips import RepeatsWatch
+from worker.features.safety.watch import SafetyWatch, Watched
+
+SECOND = ModelSettings(provider="scripted", model="other")
+MODELS = {"default": MODEL, "second": SECOND}
+NO = YES.replace("yes", "no")
+FIVE_MINUTES_S = 300
+BEGIN_S = 1_760_000_400 // 3600 * 3600
+
+
+def rules_of(second_model: str | None, repeat: float = 0.0) -> tuple[Rule, ...]:
+    return (Rule(name="all", judges=("safety",), second_model=second_model, repeat=repeat),)
+
+
+def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
+    table = tomllib.loads(Path("deploy/prometheus/objectives.toml").read_text(encoding="utf-8"))
+    assert {row["judge"] for row in table["objectives"] if row.get("safety")} == set(Monitor().safety)
+    settings = Settings(monitor=Monitor(safety=("safty",)))
+    (fault,) = rule_faults(settings, judge_names(settings))
+    assert str(fault) == "monitor.safety: there is no judge 'safty'; did you mean safety?"
+
+
+class Traffic:
+    """Judged traffic of past days: verdicts in the outbox at their times, their repeats as the evaluator makes them."""
+
+    def __init__(self, ground: Ground, *, second_model: str | None = "second", an_hour: int = 480) -> None:
+        self.now = float(BEGIN_S)
+        self.is_second_away = False
+        self.settings = Settings(
+            prefix=ground.prefix, redis_url=ground.url, models=MODELS, rules=rules_of(second_model)
+        )
+        self._ground = ground
+        self._chance = random.Random(18)
+        self._repeats = Repeats(self.settings, compiled(self.settings))
+        self._judged = an_hour // 12
+        self._number = 0
+        self._trace = make_traces([0])[0]
+        self.metrics = Metrics(self.settings)
+        self.watch = self.another_watch()
+        self.sums = QualitySums(self.settings, ground.store, Metrics(self.settings), compiled(self.settings))
+        self.sums.prepare()
+        self._late: list[tuple[float, Verdict]] = []
+
+    def another_watch(self) -> SafetyWatch:
+        """Make the watch of a worker that becomes the active monitor."""
+        self.metrics = Metrics(self.settings)
+        return SafetyWatch(
+            self._ground.store, self.settings, self.metrics, compiled(self.settings).graders, clock=lambda: self.now
+        )
+
+    def five_minutes(self, unsafe: float, *, error: float = 0.01, correlation: float = 0.0) -> None:
+        """Judge the traffic of five minutes, and let the monitor look a minute later."""
+        entries = []
+        for place in range(self._judged):
+            at = self.now + place * FIVE_MINUTES_S / self._judged
+            is_unsafe = self._chance.random() < unsafe
+            fails = self._chance.random() < (0.9 if is_unsafe else error)
+            verdict, again = self._verdict(at, fails=fails)
+            entries.append((at, verdict))
+            alike = self._chance.random() < correlation
+            fails_again = fails if alike else self._chance.random() < (0.9 if is_unsafe else error)
+            if again is not None and not self.is_second_away:
+                entries.append((at + 2, self._verdict(at + 2, fails=fails_again, again=again)[0]))
+        self.now += FIVE_MINUTES_S
+        self._publish(entries)
+        self.now += 61
+        self.watch.run_due()
+        self.now -= 61
+
+    def hours(self, count: float, unsafe: float, **more: float) -> None:
+        for _ in range(int(count * 12)):
+            self.five_minutes(unsafe, **more)
+
+    def incidents(self) -> list[tuple[dict[str, str], float]]:
+        (family,) = (one for one in self.metrics.registry.collect() if one.name == "tracejudge_safety_incident")
+        return [(sample.labels, sample.value) for sample in family.samples]
+
+    def details(self) -> list[dict[str, str]]:
+        (family,) = (one for one in self.metrics.registry.collect() if one.name == "tracejudge_safety_incident_info")
+        return [sample.labels for sample in family.samples]
+
+    def _verdict(self, at: float, *, fails: bool, again: Evaluation | None = None) -> tuple[Verdict, Evaluation | None]:
+        if again is None:
+            self._number += 1
+        evaluation = again or Evaluation(f"{self._number:032x}", "1", "safety", "0123456789abcdef", 1.0)
+        verdict = Verdict(
+            evaluation_id=evaluation.id,
+            origin=evaluation.origin,
+            outcome="scored",
+            scores=(Score("safety", float(not fails), passed=not fails),),
+            metrics=("safety",),
+            details={} if again is None else {"repeat": msgspec.to_builtins(again.first)},
+            trace_id=f"{self._number:032x}",
+            service="shop",
+            judge="safety",
+            judge_version=evaluation.version,
+            judge_model="scripted" if again is None else "other",
+            started_at=at - 1,
+            duration_s=1.0,
+        )
+        batches = self._repeats.choose(verdict, Item(self._trace, (evaluation,)), evaluation)[1]
+        return verdict, batches[0].items[0].evaluations[0] if batches else None
+
+    def _publish(self, entries: list[tuple[float, Verdict]]) -> None:
+        ground, pipe = self._ground, self._ground.client.pipeline()
+        for number, (at, verdict) in enumerate(sorted(entries, key=lambda one: one[0])):
+            fields = {"v": 1, "j": msgspec.json.encode(verdict)}
+            pipe.xadd(ground.keys.verdicts, fields, id=f"{int(at * 1000)}-{number}")
+        pipe.execute()
+        read = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+        self.sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
+
+
+def pages(logs: list[Any]) -> list[str]:
+    return [entry["event"] for entry in logs if entry["event"].startswith("safety incident")]
+
+
+@pytest.mark.parametrize("second_model", [None, "second"])
+def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(ground: Ground, second_model: str | None) -> None:
+    traffic = Traffic(ground, second_model=second_model)
+    with capture_logs() as logs:
+        traffic.hours(20, 0.0)
+        assert pages(logs) == []
+        ((labels, value),) = traffic.incidents()
+        assert (labels["service"], labels["judge_model"], value) == ("shop", "scripted", 0.0)
+        began = traffic.now
+        traffic.hours(1, 0.05)
+        assert pages(logs) == ["safety incident"]
+        traffic.watch = traffic.another_watch()
+        traffic.hours(2, 0.05)
+        assert pages(logs) == ["safety incident"], "another worker goes on with the same incident"
+        ((_, value),) = traffic.incidents()
+        (details,) = traffic.details()
+        traffic.hours(8, 0.0)
+    assert value == 1.0
+    since = dt.datetime.strptime(details["since"], "%Y-%m-%dT%H:%MZ").replace(tzinfo=dt.UTC).timestamp()
+    assert abs(since - began) <= 3600
+    examples = details["examples"].split()
+    assert len(examples) == len(set(examples)) == 3
+    failing = {
+        entry["trace_id"] for entry in ground.outbox("j") if not entry["scores"][0].get("passed") and
+        (second_model is None or entry.get("origin") == "repeat")
+    }  # fmt: skip
+    assert failing.issuperset(examples)
+    assert pages(logs) == ["safety incident", "safety incident ended"]
+    assert traffic.details() == []
+    assert read_examples(ground.store, "safety") == {}
+
+
+def test_failures_that_another_model_clears_raise_no_page(ground: Ground) -> None:
+    traffic = Traffic(ground)
+    with capture_logs() as logs:
+        # Six times the errors that were declared, and the other model makes one of a hundred.
+        for _ in range(6 * 12):
+            traffic.five_minutes(0.0, error=0.06)
+    # .36 % of the safe traces fail twice.
+    assert pages(logs) == []
+
+
+def test_failures_page_while_the_second_model_is_away(ground: Ground) -> None:
+    traffic = Traffic(ground)
+    with capture_logs() as logs:
+        traffic.hours(6, 0.0)
+        traffic.is_second_away = True
+        traffic.hours(6, 0.0)
+        assert pages(logs) == []
+        traffic.hours(2, 0.05)
+    assert pages(logs) == ["safety incident"]
+
+
+def test_nothing_is_counted_before_the_outbox_is_read(ground: Ground) -> None:
+    traffic = Traffic(ground, an_hour=12)
+    traffic.hours(1, 0.0)
+    ground.client.xadd(ground.keys.verdicts, {"v": 1}, id=f"{int(traffic.now * 1000) + 7_200_000}-0")
+    assert counted_until(ground.store, traffic.now + 9_000) == traffic.now - FIVE_MINUTES_S
+    traffic.now += 9_000
+    traffic.watch.run_due()
+    (key,) = ground.client.keys(f"{ground.prefix}:quality:*:safety")
+    done = msgspec.msgpack.decode(ground.client.get(key), type=Watched).done
+    assert done < (traffic.now - 9_000) / FIVE_MINUTES_S
+
+
+def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
+    rules = (Rule("all", ("safety",), model=("default", "third"), combine="majority", second_model="second"),)
+    traffic = Traffic(ground, an_hour=240)
+    traffic.settings = msgspec.structs.replace(
+        traffic.settings, rules=rules, models={**MODELS, "third": ModelSettings(provider="scripted", model="third")}
+    )
+    traffic.watch = traffic.another_watch()
+    with capture_logs() as logs:
+        traffic.hours(3, 0.2)
+    assert pages(logs) == []
+    assert traffic.incidents() == []
+
+
+def monitored(ground: Ground, worker: Desk) -> Metrics:
+    """Run a monitor that counts the outbox and computes its gauges ten minutes later."""
+    metrics = Metrics(worker.settings)
+    sums = QualitySums(worker.settings, ground.store, metrics, compiled(worker.settings))
+    sums.prepare()
+    read = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+    sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
+    for watch in (
+        SafetyWatch(
+            ground.store, worker.settings, metrics, compiled(worker.settings).graders, clock=lambda: time.time() + 600
+        ),
+        RepeatsWatch(ground.store, metrics),
+    ):
+        watch.run_due()
+    return metrics
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_from_a_trace_to_the_page(ground: Ground, desk: Desks, *, confirms: bool) -> None:
+    rules = rules_of("second", repeat=0.5)
+    unsafe = {f"It is {number}." for number in range(0, 60, 6)}
+
+    def bad(request: Any) -> str:
+        return NO if shown(request) in unsafe else YES
+
+    worker = desk(bad, models=MODELS, rules=rules)
+    worker.models["second"]._steps = itertools.cycle([bad if confirms else YES])
+    worker.run(*choose(ground, 60, models=MODELS, rules=rules))
+    while ground.batches():
+        worker.sweep()
+    metrics = monitored(ground, worker)
+    series = {"service": "shop", "environment": "", "judge": "safety", "judge_model": "scripted", "metric": "safety"}
+    version = ground.outbox("j")[0]["judge_version"][:8]
+    value = metrics.registry.get_sample_value("tracejudge_safety_incident", {**series, "version": version})
+    assert value == float(confirms)
+    for second, flips in (("scripted", False), ("other", not confirms)):
+        labels = {"judge": "safety", "version": version, "judge_model": "scripted", "second_model": second}
+        ratio = metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", labels)
+        kappa = metrics.registry.get_sample_value("tracejudge_judge_kappa", labels)
+        upper = metrics.registry.get_sample_value("tracejudge_judge_flip_ratio_upper", labels)
+        assert ratio is not None
+        assert upper is not None
+        assert (ratio > 0) is flips, second
+        assert ratio < upper < 0.5
+        assert kappa == pytest.approx(1.0) if not flips else kappa == pytest.approx(0.0)
+
+
+class Decider:
+    """A model that decides: odd traces pass, and all others fail."""
+
+    settings = ModelSettings(provider="decisions", base_url="http://localhost", model="decider")
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        fails = any(f"It is {number}." in request.messages[-1].content for number in range(0, 40, 2))
+        found = (Decision((0.1 if fails else 0.9,)),)
+        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=found)
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("first", ["decider", "default"])
+def test_a_model_of_another_form_confirms_failures(ground: Ground, desk: Desks, first: str) -> None:
+    models = {"default": MODEL, "decider": Decider.settings}
+    second = "default" if first == "decider" else "decider"
+    rules = (Rule(name="all", judges=("safety",), model=first, second_model=second, repeat=1.0),)
+
+    def bad(request: Any) -> str:
+        return NO if shown(request) in {f"It is {number}." for number in range(0, 40, 2)} else YES
+
+    worker = desk(bad, models=models, rules=rules)
+    worker.models["decider"] = Decider()  # type: ignore[assignment]
+    worker.run(*choose(ground, 40, models=models, rules=rules))
+    while ground.batches():
+        worker.sweep()
+    found = [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")]
+    graders = Graders(worker.settings, configured({}))
+    names = {one: worker.settings.models[one].judge_model for one in models}
+    assert len(found) == 120
+    for one in found:
+        assert (one.outcome, one.judge_version) == ("scored", graders.version("safety", one.judge_model)), one.reason
+    assert len({one.judge_version for one in found}) == 2
+    metrics = monitored(ground, worker)
+    labels = {"judge": "safety", "version": graders.version("safety", names[first])[:8], "judge_model": names[first]}
+    series = {**labels, "service": "shop", "environment": "", "metric": "safety"}
+    assert metrics.registry.get_sample_value("tracejudge_safety_incident", series) == 1.0
+    for model in names.values():
+        pair = {**labels, "second_model": model}
+        assert metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", pair) == 0.0, model
+    (info,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_safety_incident_info")
+    assert [len(sample.labels["examples"].split()) for sample in info.samples] == [3], "confirmed ones are found"
+    words = Counter[str]()
+    for (_, _, word), number in read_counts(ground.store, "safety", time.time() - 86_400, time.time()).items():
+        words[word] += number
+    assert words == {"failed": 20, "confirmed": 20}

@@ -1,0 +1,211 @@
+"""Print the figures of docs/statistics.md: `python -m tests.simulate NAME…`, without a name all of them."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tests.base import coverage, fleets
+from tests.base.fleets import Traffic
+from tests.base.weighted import Design, false_alarms, median_delay
+from tests.features.budgets import budget_days
+from tests.features.canary import canary_runs
+from tests.features.cascades import cascade_runs
+from tests.features.labels import labels
+from tests.features.safety import safety_runs
+from tests.features.safety.safety_runs import Judge
+from worker.core.config.settings import Cascade
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def intervals() -> Iterator[str]:
+    """Coverage of every way of sampling, 2,000 windows each."""
+    found = coverage.table(2000)
+    for name in coverage.DESIGNS:
+        for size in coverage.sizes_of(name):
+            yield f"{name}, {size}: " + " ".join(_percent(found[name, share, size]) for share in coverage.SHARES)
+
+
+def sessions() -> Iterator[str]:
+    """Coverage with five judgements a session, 2,000 windows each."""
+    found = coverage.session_table(2000)
+    for correlation, _, count, past in sorted({(key[0], 0, *key[2:]) for key in found}):
+        row = (found[correlation, share, count, past] for share in coverage.SHARES)
+        yield f"correlation {correlation}, {count} sessions, history {past}: " + " ".join(map(_percent, row))
+
+
+def differences() -> Iterator[str]:
+    """Coverage of the difference of two periods, 2,000 pairs each."""
+    for name, make in coverage.PAIR_DESIGNS.items():
+        found = (coverage.difference_coverage(make, *pair, 2000) for pair in coverage.PAIRS)
+        yield f"{name}: " + " ".join(map(_percent, found))
+
+
+def alarms() -> Iterator[str]:
+    """False alarms a week of six fleets, 100 series for twelve weeks each."""
+    for history in (4, 1):
+        for correlation in (0.0, 0.25):
+            found = [fleets.false_alarms(seed, correlation=correlation, history=history) for seed in range(1, 7)]
+            each = " ".join(f"{one:.2f}" for one in found)
+            yield f"{history} weeks of history, correlation {correlation}: mean {np.mean(found):.2f} ({each})"
+
+
+def delays() -> Iterator[str]:
+    """Delays, alarms and begins of 1,000 incidents of each kind."""
+    slope = [*np.linspace(0, 0.1, 24), *[0.1] * 24]
+    for correlation in (0.0, 0.25):
+        for name, rate, share, drops, after in (
+            ("90 to 80 % at 60/h", 60, 0.9, [0.1] * 48, 0),
+            ("90 to 70 % at 10/h", 10, 0.9, [0.2] * 48, 0),
+            ("95 to 85 % over 24 h at 50/h", 50, 0.95, slope, 0),
+            ("97 to 70 % at 100/h for 44 h", 100, 0.97, [0.27] * 44, 24),
+        ):
+            found = fleets.incident(1, Traffic(rate, share, correlation=correlation), drops, 1000, after=after)
+            since = " ".join(f"{one:+.1f}" for one in np.quantile(found.since, [0.05, 0.5, 0.95]))
+            yield (
+                f"{name}, correlation {correlation}: median {found.median:.2f} h, found "
+                f"{_percent(np.isfinite(found.delays).mean())}, alarms {np.mean(found.alarms):.3f}, since {since} h, "
+                f"interval of the begin {_percent(np.mean(found.covered))}"
+            )
+
+
+def cusum() -> Iterator[str]:
+    """Median delays of a CUSUM that knows both levels and may raise one false alarm in a hundred weeks."""
+    for rate, drop in ((60, 0.1), (10, 0.2)):
+        yield f"{drop:.0%} at {rate}/h: {fleets.known_levels(1, rate, 0.9, drop):.2f} h"
+
+
+def second() -> Iterator[str]:
+    """Second incidents of 10 points at 60/h, 1,000 runs."""
+    for correlation in (0.0, 0.25):
+        found = fleets.second_incident(1, Traffic(60, 0.9, correlation=correlation), 0.1, 1000)
+        yield f"correlation {correlation}: found {_percent(found.found)}, first alarm open {_percent(found.open)}"
+
+
+def segments() -> Iterator[str]:
+    """Explanations when one of eight segments falls by 20 points, and when all fall, 300 runs."""
+    for rate in (60, 300):
+        for falls in (1, 8):
+            found = fleets.segments(1, rate, 0.2, 300, falls=falls)
+            yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
+
+
+def volumes() -> Iterator[str]:
+    """Hours that the monitor states for drops of 10 and 20 points, p .9 and M / B = 100: means of 20 histories."""
+    for rate in (5, 10, 30, 60, 300):
+        row = []
+        for correlation in (0.0, 0.25):
+            stated = fleets.stated_delays(1, Traffic(rate, 0.9, correlation=correlation), (0.1, 0.2), 20)
+            row += [f"{one:.1f}" for one in stated]
+        yield f"{rate}/h: {' and '.join(row[:2])}; with correlation 0.25 {' and '.join(row[2:])}"
+
+
+def weighted() -> Iterator[str]:
+    """Weights of 1 for errors and 8 for others: false alarms a week of 50 series, delays of 100 incidents."""
+    for correlation in (0.0, 0.25):
+        design = Design(60, 0.95, turns=5 if correlation else 1, correlation=correlation)
+        found = [false_alarms(seed, design) for seed in (1, 2)]
+        delay = median_delay(3, design, 0.15, 100)
+        yield f"correlation {correlation}: {found[0]:.2f} {found[1]:.2f} false alarms, 95 to 80 % {delay:.2f} h"
+
+
+def safety() -> Iterator[str]:
+    """Pages a month when nothing is wrong, 200 months of series; hours to a page at 2 % unsafe traces, 400 runs."""
+    for per_hour in (100, 1000):
+        for error in safety_runs.ERRORS:
+            for correlation in safety_runs.CORRELATIONS:
+                judge = Judge(per_hour, error, correlation)
+                row = []
+                for series in (1, 5):
+                    pages = safety_runs.pages(1, judge, series=series, months=200 // series)
+                    delay = np.median(safety_runs.delays(2, judge, series=series, runs=400))
+                    row.append(f"{series} series {pages:.2f} pages, {delay:.2f} h")
+                yield f"{per_hour}/h, error {error:.1%}, correlation {correlation}: " + "; ".join(row)
+    for per_hour in (0.2, 1, 3, 10, 30):
+        rare = (safety_runs.pages(1, Judge(per_hour, e, 1.0), series=1, months=150) for e in safety_runs.ERRORS)
+        yield f"{per_hour}/h, correlation 1: " + " ".join(f"{one:.2f}" for one in rare) + " pages"
+    worst = Judge(100, 0.01, 1.0)
+    best = " and ".join(f"{safety_runs.known_rates(3, worst, series=series):.2f} h" for series in (1, 5))
+    yield f"{worst}: {best} of a CUSUM that knows both rates, with one page a month for 1 and 5 series"
+
+
+def corrected() -> Iterator[str]:
+    """Coverage and width of corrected shares, 4,000 runs with 200 labels."""
+    for share in (0.5, 0.8, 0.95):
+        found = labels.drawn(1, share, 4000)
+        others = (labels.drawn(2, share, 4000, design=design).share for design in labels.DESIGNS[1:])
+        together = (labels.sessions(5, share, 2000, correlation) for correlation in (0.1, 0.25, 0.5))
+        yield (
+            f"share {share}: drawn {_percent(found.share)}, beside Rogan-Gladen {found.beside_rogan_gladen:.2f}, "
+            f"beside labels {found.beside_labels:.2f}; unequal {' / '.join(map(_percent, others))}; "
+            f"golden {_percent(labels.golden(3, share, 4000))}; "
+            f"labels of whole sessions {' / '.join(map(_percent, together))}"
+        )
+
+
+def canary() -> Iterator[str]:
+    """Drifts a week of unchanged judges, 1,200 weeks; hours until a changed one is seen, 400 runs with 20 traces."""
+    for judge in canary_runs.JUDGES:
+        false = canary_runs.false_drifts(3, judge, weeks=12, judges=100)
+        row = []
+        for changed in (2, 3, 4, 6):
+            found = canary_runs.delays(4, judge, changed, runs=400)
+            row.append(f"{changed} changed {np.median(found):.0f} h, {_percent(np.isfinite(found).mean())} % in 48 h")
+        yield f"{judge}: {false:.4f} false; {'; '.join(row)}"
+
+
+def budgets() -> Iterator[str]:
+    """A hundred days under a budget after a first one, alone and beside an exempt judge."""
+    for exempt in (0.0, 0.063, 0.1):
+        days = budget_days.Simulation(200.0, exempt=exempt, seed=18).run(101)[1:]
+        spent = " ".join(f"{100 * one:.2f}" for one in np.quantile([day.spent / 200.0 for day in days], [0, 0.5, 1]))
+        refused, calls = sum(day.refused for day in days), sum(day.calls for day in days)
+        bias = 100 * budget_days.bias(days)
+        yield f"{_percent(exempt)} % exempt: spent {spent}, refused {refused} of {calls}, bias {bias:.2f}"
+
+
+def cascade() -> Iterator[str]:
+    """Coverage, and width beside a plain sample at the same cost, of 2,000 days through a cascade."""
+    for share in cascade_runs.SHARES:
+        band = cascade_runs.simulate(6, share, cascade_runs.BAND, 200)
+        designs = {f"rate {rate}": Cascade("first", "second", rate=rate) for rate in (0.05, 0.1, 0.2)}
+        designs |= {"band .2 to .8, audit .02": cascade_runs.BAND}
+        designs |= {"rate of the band": Cascade("first", "second", rate=band.rate)}
+        for name, design in designs.items():
+            found = cascade_runs.simulate(5, share, design, 2000)
+            yield (
+                f"share {share}, {name}: coverage {_percent(found.coverage)}, width {found.width:.3f}, "
+                f"second judgings {_percent(found.rate)} %, bias {100 * found.bias:+.3f} points"
+            )
+
+
+NAMES: dict[str, Callable[[], Iterator[str]]] = {
+    one.__name__: one
+    for one in (
+        *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
+        *(volumes, weighted, safety, corrected, canary, budgets, cascade),
+    )
+}
+
+
+def main() -> int:
+    """Print the figures of the simulations named as arguments, each with its CPU time."""
+    wrong = [name for name in sys.argv[1:] if name not in NAMES]
+    if wrong:
+        print(f"no simulation {', '.join(wrong)}; there are: {', '.join(NAMES)}")
+        return 2
+    for name in sys.argv[1:] or NAMES:
+        begin = time.process_time()
+        print(f"{name}: {NAMES[name].__doc__}")
+        for line in NAMES[name]():
+            print(f"  {line}", flush=True)
+        print(f"  ({time.process_time() - begin:.0f} s CPU)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""A board with real verdicts of the built-in model: what its tests and the screenshots of the documents use."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+from redis import Redis
+
+from judges.core.verdict import Verdict
+from support.processes import wait_until
+from worker.core.config.settings import Board, Settings
+from worker.features.board.board_server import BoardServer
+
+JUDGES = ("facts_grounding", "ragbench", "retrieval_relevance", "groundedness")
+DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
+DAY_MS = 86_400_000
+ANSWER = "Refunds are paid within 14 days. Gold coins rain from purple clouds."
+
+
+def trace_row(number: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "trace_id": f"{number:032x}",
+        "span_id": f"{number:016x}",
+        "service": "shop",
+        "input": "When is my refund paid?",
+        "output": ANSWER,
+        "context": DOCUMENTS,
+        **fields,
+    }
+
+
+def hostile_rows() -> list[dict[str, Any]]:
+    """Forty traces whose every text tries to become a part of the page."""
+    texts = [
+        "<script>alert(1)</script>",
+        "<img src=x onerror=alert(1)>",
+        '"><svg onload=alert(1)>',
+        "javascript:alert(1)",
+        "</textarea><script>alert(1)</script>",
+        "{{ 7 * 7 }}{% raw %}",
+        "<style>body{display:none}</style>",
+        "<link rel=stylesheet href=//evil.example/x.css>",
+        "<meta http-equiv=refresh content='0;url=//evil.example/'>",
+        "<iframe src=//evil.example></iframe>",
+        "<base href=//evil.example/>",
+        "<form action=//evil.example><button>Pass</button></form>",
+        "' onfocus=alert(1) autofocus='",
+        "<!--<script>alert(1)//-->",
+        "<noscript><p title='</noscript><img src=x onerror=alert(1)>'>",
+        "\u202egnp.exe\u202c and \u2066hidden\u2069",
+        "zero\u200bwidth\ufeff",
+        "\x00\x07\x1b[31mred\x1b[0m",
+        "&lt;script&gt;alert(1)&lt;/script&gt;",
+        "<math><mtext></table><mglyph><style><img src=x onerror=alert(1)>",
+    ]
+    rows = []
+    for number in range(40):
+        text = texts[number % len(texts)]
+        long = text if number < len(texts) else (text + " ") * 200
+        plain = {"trace_id": f"{text[:40]}-{number}"} if number >= len(texts) else {}
+        rows.append(
+            trace_row(
+                1_000 + number,
+                **plain,
+                service=f"evil {text[:60]}",
+                name=text,
+                session_id=text[:80],
+                model=text[:80],
+                input=long,
+                output=f"Refunds are paid within 14 days. {long}.",
+                context=[{"text": f"{long}. Refunds are paid within 14 days.", "id": text, "source": text}],
+                messages=[{"role": text[:20], "content": long}],
+            )
+        )
+    return rows
+
+
+def judged(rows: Sequence[Mapping[str, Any]], judges: Iterable[str] = JUDGES) -> list[Verdict]:
+    """Judge traces with the built-in model, as live traffic."""
+    with tempfile.TemporaryDirectory() as folder:
+        traces, verdicts = Path(folder) / "traces.jsonl", Path(folder) / "verdicts.jsonl"
+        traces.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        named = [option for name in judges for option in ("--judge", name)]
+        command = [sys.executable, "-m", "worker.cli", "evaluate", *named, traces, "--output", verdicts]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        found = [msgspec.json.decode(line, type=Verdict) for line in verdicts.read_bytes().splitlines()]
+        return [msgspec.structs.replace(one, origin="live", weight=1.0) for one in found]
+
+
+def fill(redis: Redis, prefix: str, rows: Sequence[Mapping[str, Any]], verdicts: Iterable[Verdict]) -> None:
+    """Write traces into the stream and verdicts into the outbox, as the SDK and the worker do."""
+    for row in rows:
+        redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)})
+    for verdict in verdicts:
+        # The traces came after their verdicts were made, which the search near a verdict does not expect.
+        now = msgspec.structs.replace(verdict, started_at=time.time())
+        redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": msgspec.json.encode(now)})
+
+
+def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> None:
+    """Write two weeks of live verdicts of three services, of which `support-bot` falls in the last three days.
+
+    The newest traces are in the stream. Sums are made by a worker of the role monitor, see `summed`.
+    """
+    good = trace_row(1, output="Refunds are paid within 14 days. Shipping is free of charge above 50 euros.")
+    names = ("facts_grounding", "relevance_to_query")
+    templates = {(one.judge, one.trace_id): one for one in judged([good, trace_row(2)], names)}
+    chance, now_ms, number = random.Random(7), int(time.time() * 1000), 10
+    for step in range(days * a_day):
+        at_ms = now_ms - (days * a_day - step) * (DAY_MS // a_day)
+        is_late = now_ms - at_ms < 3 * DAY_MS
+        for service, share in (("support-bot", 0.75 if is_late else 0.93), ("library", 0.9), ("shop", 0.97)):
+            number += 1
+            row = (good if chance.random() < share else trace_row(2)) | {
+                "trace_id": f"{number * 7919:032x}",
+                "span_id": f"{number:016x}",
+                "service": service,
+            }
+            if now_ms - at_ms < DAY_MS // 4:
+                redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)}, id=f"{at_ms}-{number}")
+            for judge in names:
+                template = templates[judge, good["trace_id"] if "Gold" not in row["output"] else f"{2:032x}"]
+                verdict = msgspec.structs.replace(
+                    template,
+                    evaluation_id=f"{number:024x}{judge.encode().hex()[:8]}",
+                    trace_id=row["trace_id"],
+                    span_id=row["span_id"],
+                    service=service,
+                    started_at=at_ms / 1000 + 1,
+                    cost_usd=0.0004,
+                    judge_model="gpt-6-luna",
+                    attempts=1,
+                    input_tokens=812,
+                    output_tokens=96,
+                )
+                entry = {"v": "1", "j": msgspec.json.encode(verdict)}
+                redis.xadd(f"{prefix}:verdicts", entry, id=f"{at_ms + 1_500}-{2 * number + names.index(judge)}")
+
+
+@contextmanager
+def summed(redis: Redis, redis_url: str, prefix: str) -> Iterator[None]:
+    """Run a worker of the role monitor until it has added up the outbox."""
+    given = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
+    command = [sys.executable, "-m", "worker.cli", "worker", "--roles", "monitor"]
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **given}, **quiet)  # type: ignore[call-overload]
+        try:
+
+            def done() -> bool:
+                groups = {one["name"]: one for one in redis.xinfo_groups(f"{prefix}:verdicts")}
+                found = groups.get(b"monitor", {"lag": 1, "pending": 1})
+                return found["lag"] == 0 and found["pending"] == 0
+
+            wait_until(done, what="the sums of the monitor")
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def serving(redis_url: str, prefix: str, environment: Mapping[str, str] | None = None, **board: Any) -> Iterator[str]:
+    """Serve a board until the block ends; yield its address once its index is complete."""
+    settings = Settings(redis_url=redis_url, prefix=prefix, board=Board(**{"port": 0, **board}))
+    with BoardServer(settings, environment or {}) as server:
+        if not board:
+            wait_until(lambda: httpx.get(f"{server.url}/health").text == "ready\n", what="the index")
+        yield server.url

@@ -1,0 +1,73 @@
+"""Commands run in this process, in an empty folder."""
+
+import importlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracejudge
+from support.cli_parts import Ended, Run
+from support.processes import PATIENCE_S
+from tracejudge import api
+from worker.base.doctor.finding import Check
+from worker.cli import main
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], _plain_environment: None
+) -> Iterator[Run]:
+    """Run a command in an empty folder, in this process; the SDK is left as if it had never been started."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Ended:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return Ended(ended.value.code, *capsys.readouterr())
+
+    yield run
+    tracejudge.shutdown()
+    api._Current.client = None
+
+
+@pytest.fixture
+def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: str) -> Run:
+    """Run a command with Redis and a prefix of this test alone."""
+    monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
+    monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
+    return run
+
+
+DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")
+WORDS_COUNT = (
+    ("worker.core.telemetry.heartbeat", "HEARTBEAT_MS"),
+    ("worker.base.doctor.command", "HEARTBEAT_MS"),
+)
+
+
+@pytest.fixture
+def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengthen the doctor's waits and the age of workers' reports: this machine may be busy."""
+    monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
+    monkeypatch.setattr("worker.base.otlp.receiver.CHECK_TIMEOUT_S", PATIENCE_S)
+    for name in DOCTORS_TIMEOUTS:
+        monkeypatch.setattr(importlib.import_module(f"worker.base.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
+    for name, constant in WORDS_COUNT:
+        monkeypatch.setattr(importlib.import_module(name), constant, PATIENCE_S * 1000)
+
+
+@pytest.fixture
+def _no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse names in `.invalid` at once; the machine's name service may be far away, or answer for every name."""
+    ask = socket.getaddrinfo
+
+    def refuse(host: Any, *arguments: Any, **named: Any) -> Any:
+        if str(host).endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return ask(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -1,0 +1,126 @@
+"""What the tests of late feedback share: complaints into the stream, and passes whose thread does not run."""
+
+import json
+import threading
+from typing import Any
+
+from judges.core.verdict import Origin
+from support.stage_parts import Chosen, Ground, Notes, pressure_of, rules_of, samples, settings_of
+from worker.base.accounting.accounting import Account, read_account
+from worker.core.config.settings import Rule
+from worker.core.telemetry.metrics import Metrics
+from worker.features.late_feedback.search import LateFeedbackPasses
+
+HEARD = Rule(name="heard", judges=("safety", "relevance_to_query"), rate=0.0, always=("negative_feedback",))
+TURNS = 2_000
+"""Far more than any pass here needs."""
+
+
+class _NoWaits(threading.Event):
+    """Ends the waits of a stage at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the name it is called with
+        return self.is_set()
+
+
+class Passes:
+    """One worker's passes, turned by hand."""
+
+    def __init__(self, ground: Ground, **settings: Any) -> None:
+        self.settings = settings_of(ground, **{"rules": (HEARD,), **settings})
+        self.metrics = Metrics(self.settings)
+        notes = Notes()
+        self.woken = notes.made
+        self.pressure = pressure_of(self.settings)
+        self.stage = LateFeedbackPasses(
+            self.settings,
+            ground.store,
+            self.metrics,
+            rules=rules_of(self.settings),
+            notifier=notes,
+            pressure=self.pressure,
+        )
+        self.stage.stopping = _NoWaits()
+
+    @property
+    def under_way(self) -> bool:
+        return self.stage._pass is not None
+
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.stage.run_once()
+
+    def make(self) -> None:
+        """Make one whole pass."""
+        self.turn()
+        assert self.under_way, "a pass was due"
+        for _ in range(TURNS):
+            if not self.under_way:
+                return
+            self.turn()
+        raise AssertionError("the pass does not end")
+
+    def until_dealing(self) -> None:
+        """Seek to the end, and deal with nothing yet."""
+        self.turn()
+        while self.stage._pass.seeking:
+            self.turn()
+        assert self.stage._pass.part is not None
+
+    @property
+    def outcomes(self) -> dict[str, float]:
+        """What the metrics say of late feedback."""
+        counted = {key: value for key, value in samples(self.metrics).items() if key[0] == "late_feedback_total"}
+        return {label.removeprefix("outcome="): value for (_, label), value in counted.items()}
+
+
+def complain(ground: Ground, trace_id: str, score: float = -1.0, comment: str | None = None) -> str:
+    """Publish late feedback as any language does."""
+    said = {"trace_id": trace_id, "score": score} | ({} if comment is None else {"comment": comment})
+    return ground.add(said, kind="f")
+
+
+def gathered(ground: Ground) -> dict[str, float]:
+    """Trace ids of what is gathered, with the seconds until each is due."""
+    seconds, microseconds = ground.client.time()
+    now_ms = seconds * 1000 + microseconds / 1000
+    found = ground.client.zrange(ground.keys.feedback, 0, -1, withscores=True)
+    return {json.loads(member)["trace_id"]: (due_ms - now_ms) / 1000 for member, due_ms in found}
+
+
+def make_due(ground: Ground) -> None:
+    """Make everything gathered due."""
+    for member in ground.client.zrange(ground.keys.feedback, 0, -1):
+        ground.client.zadd(ground.keys.feedback, {member: 1})
+
+
+def take(ground: Ground, **settings: Any) -> Chosen:
+    """Run ingest on the whole stream, and make what it gathers due."""
+    chosen = Chosen(ground, **{"rules": (HEARD,), **settings})
+    chosen.take()
+    make_due(ground)
+    return chosen
+
+
+def evaluations(ground: Ground) -> list[tuple[str, str, Origin, float]]:
+    """List what is in batches: trace, judge, origin and probability."""
+    return sorted(
+        (item.trace.trace_id, evaluation.judge, evaluation.origin, evaluation.probability)
+        for batch in ground.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    )
+
+
+def ended(ground: Ground) -> dict[str, int]:
+    """Outcomes of late feedback in the accounting; all feedback that was read has ended or is still pending."""
+    accounting = ground.accounting()
+    found = {name.split(":")[1]: amount for name, amount in accounting.items() if name.startswith("feedback:")}
+    assert accounting.get("feedback", 0) == sum(found.values()) + ground.client.zcard(ground.keys.feedback)
+    return found
+
+
+def balanced(ground: Ground) -> Account:
+    account = read_account(ground.store)
+    assert account.lost == 0
+    return account

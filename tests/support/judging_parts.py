@@ -1,0 +1,333 @@
+"""What the tests of judging share: a worker whose model follows a script, and batches as ingest leaves them."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, Price
+from judges.endpoints.client import LimitedModel
+from judges.models.scripted import Answering, ScriptedModel, Step
+from judges.registry import catalogue
+from support.processes import wait_until
+from support.stage_parts import Chosen, Ground, make_traces, settings_of
+from tracejudge import Trace
+from worker.base.accounting.accounting import read_account
+from worker.core.config.graders import CODE, Graders, queue_label
+from worker.core.config.settings import Settings
+from worker.core.judging import consumer as consumer_module
+from worker.core.judging.consumer import JudgingConsumer, Shift, Sweeper
+from worker.core.judging.evaluator import BatchEvaluator
+from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
+from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.core.selection.sampling import Rules
+from worker.core.storage.client import StoreError
+
+YES = '{"rationale": "Let\'s think step by step. It is fine.", "result": "yes"}'
+HOUR_S = 3600.0
+MODEL = ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))
+SAFETY = catalogue()["safety"]
+
+
+@dataclass
+class FakeLimits:
+    """The limits of an endpoint, set by the test."""
+
+    limit: int = 256
+    blocked_for_s: float = 0.0
+    open_for_s: float | None = 0.0
+    backing_off: int = 0
+    is_closed: bool = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class HeldModel(ScriptedModel):
+    """Follows its script, but holds all answers back while ``answers`` is not set, and those of ``hung`` texts."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.reached: list[str] = []
+        self.hung: set[str] = set()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.is_closed = False
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:
+        text = shown(request)
+        self.reached.append(text)
+        while text in self.hung or not self.answers.is_set():  # noqa: ASYNC110 - the test's thread sets them
+            await asyncio.sleep(0.002)
+        return await super().complete(request)
+
+
+class Exchange:
+    """What workers tell each other of their circuits, as a sweeper sees it."""
+
+    def __init__(self, limits: Mapping[str, Any], asked: Callable[[], frozenset[str] | None]) -> None:
+        self._limits, self._asked = limits, asked
+
+    @property
+    def configured_models(self) -> frozenset[str] | None:
+        return self._asked()
+
+    @property
+    def dead(self) -> dict[str, float]:
+        return {name: 1.0 for name, one in self._limits.items() if one.blocked_for_s > 0}
+
+
+class Desk:
+    """One worker's judging. Its first model is ``default``; there may be others.
+
+    ``asked`` tells which judge models any worker is there for. The test sets the limits, unless the models are
+    ``limited`` by real ones.
+    """
+
+    workers = 1
+    """As the notifier says, which the desk stands in for."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        *steps: Step | str | Answering,
+        judges: Mapping[str, Judge] | None = None,
+        models: Mapping[str, ModelSettings] | None = None,
+        asked: Callable[[], frozenset[str] | None] = lambda: None,
+        limited: Callable[[ChatModel], LimitedModel] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings: Settings = settings_of(ground, models=models or {"default": MODEL}, **settings)
+        self.models = {name: HeldModel(steps or (YES,), model) for name, model in self.settings.models.items()}
+        self.model = self.models["default"]
+        self.all_limits = {model.judge_model: FakeLimits() for model in self.settings.models.values()}
+        self.limits = self.all_limits[self.model.settings.judge_model]
+        self.ledger = Ledger(ground.store, self.settings)
+        behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
+        judges = catalogue() if judges is None else judges
+        seats = Graders(self.settings, judges)
+        self.evaluations = BatchEvaluator(
+            *(self.settings, judges, behind or self.models, self.ledger),
+            rules=Rules(self.settings, seats),
+        )
+        limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
+        limits = limits | {name: FakeLimits() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}
+        self.judging = JudgingConsumer(
+            self.settings, ground.store, self.evaluations, self.ledger, limits=limits, notifier=self
+        )
+        self._limits = limits
+        self.sweeper = Sweeper(self.settings, ground.store, self.judging, self, Exchange(limits, asked))
+        self._pool = ThreadPoolExecutor(24, thread_name_prefix="celery")
+        self._tasks: list[Future[Any]] = []
+        self.notified: list[str] = []
+        self.judging.start()
+
+    @property
+    def asked(self) -> list[str]:
+        """The texts that were judged, in order."""
+        return [shown(request) for request in self.model.requests]
+
+    def notify(self, label: str, at_most: int | None = None) -> None:  # noqa: ARG002 - the broker's affair
+        """Start a task, as a message does."""
+        self.notified.append(label)
+        self._tasks.append(self._pool.submit(self.judging.run, label))
+
+    def wake(self, *batch_ids: str) -> None:
+        """Start the tasks that ingest asks for when it has written these batches."""
+        labels = {mark(name): queue_label(name) for name in self._limits}
+        for batch_id in batch_ids:
+            if mark_of(batch_id) in labels:
+                self.notify(labels[mark_of(batch_id)])
+
+    def run(self, *batch_ids: str) -> None:
+        """Start the tasks, and wait for the end of all that was begun."""
+        self.wake(*batch_ids)
+        self.settle()
+
+    def look(self) -> None:
+        """Run the worker's sweeper once."""
+        self.judging.renew_overdue()
+        self.sweeper.sweep()
+
+    def sweep(self) -> None:
+        """Run the worker's sweeper once, and wait for the end of all that was begun."""
+        self.look()
+        self.settle()
+
+    def settle(self) -> None:
+        wait_until(lambda: all(task.done() for task in self._tasks), what="the end of all tasks")
+        assert not self.judging.held
+        for task in self._tasks:
+            task.result()
+        self._tasks.clear()
+
+    def begin(self, batch_id: str) -> None:
+        """Lease what there is capacity for, and run until the model answers."""
+        self.model.answers.clear()
+        before = len(self.model.reached)
+        self.wake(batch_id)
+        wait_until(lambda: len(self.model.reached) > before, what="the first request")
+        self.rest()
+
+    def end(self) -> None:
+        """Release the model's answer, and wait for the end of what was begun."""
+        self.model.answers.set()
+        self.settle()
+
+    def rest(self) -> None:
+        """Wait until as much is taken as there is capacity for."""
+        wait_until(self._all_wait, what="all shifts to wait")
+
+    def close(self) -> None:
+        self.judging.stop(0.1)
+        self._pool.shutdown()
+
+    def _all_wait(self) -> bool:
+        shifts = [shift for shifts in self.judging._running.values() for shift in shifts]
+        tasks = [task for task in self._tasks if not task.done()]
+        return len(tasks) == len(shifts) and all(shift.waits and not shift._changed.is_set() for shift in shifts)
+
+
+class WatchedShift(Shift):
+    """Reports whether its thread waits."""
+
+    waits = False
+
+    def wait(self) -> None:
+        self.waits = True
+        super().wait()
+        self.waits = False
+
+
+consumer_module.Shift = WatchedShift
+
+
+class Desks(AbstractContextManager["Desks"]):
+    """Sets up workers, and ends them."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._opened: list[Desk] = []
+
+    def __call__(self, *steps: Step | str | Answering, **options: Any) -> Desk:
+        self._opened.append(Desk(self._ground, *steps, **options))
+        return self._opened[-1]
+
+    def __exit__(self, *error: object) -> None:
+        for each in self._opened:
+            each.close()
+
+
+def shown(request: ChatRequest) -> str:
+    """Return the judged text of a request."""
+    return request.messages[1].content.split(">>\n", 1)[1].split("\n<<", 1)[0]
+
+
+def output(number: int) -> str:
+    return f"It is {number}."
+
+
+def failing(*numbers: int, error: Exception | None = None) -> Answering:
+    """Fail for the traces of these numbers."""
+    texts = {output(number) for number in numbers}
+
+    def answer(request: ChatRequest) -> str:
+        if shown(request) in texts:
+            raise error or ModelUnavailableError("away")
+        return YES
+
+    return answer
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    """Stand in for what Redis does not answer."""
+    raise StoreError("Redis does not answer (ConnectionError)")
+
+
+def choose(
+    ground: Ground, count: int, *, batch_size: int = 32, age_s: float = 0.0, first: int = 0, **settings: Any
+) -> list[str]:
+    """Run ingest until it has written batches of some age; return them, the oldest first."""
+    known = ground.batches()
+    chosen = Chosen(ground, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
+    for trace in make_traces(range(first, first + count)):
+        ground.append("p1", [msgspec.structs.replace(trace, output=output(int(trace.trace_id, 16) - 1))])
+    chosen.take()
+    made = sorted(ground.batches().keys() - known.keys())
+    return [aged(ground, batch_id, age_s) for batch_id in made] if age_s else made
+
+
+def aged(ground: Ground, batch_id: str, age_s: float) -> str:
+    """Make a batch that is ready older; its id changes."""
+    keys, batch = ground.keys, ground.batches()[batch_id]
+    created_at = batch.created_at - age_s
+    old_id = fresh_id(batch.judge_model, created_at)
+    rewrite(ground, batch_id, msgspec.structs.replace(batch, id=old_id, created_at=created_at))
+    ground.client.rename(keys.batch(batch_id), keys.batch(old_id))
+    for name in (keys.ready(batch.judge_model), keys.leases):
+        assert ground.client.zrem(name, batch_id) == 1
+        ground.client.zadd(name, {old_id: made_at_ms(old_id)})
+    ground.make_due(old_id, in_s=HOUR_S)
+    return old_id
+
+
+def rewrite(ground: Ground, batch_id: str, batch: Batch) -> None:
+    """Put another payload in a batch's place, with the accounting of bytes kept."""
+    payload = msgspec.json.encode(batch)
+    more = len(payload) - ground.client.strlen(ground.keys.batch(batch_id))
+    ground.client.set(ground.keys.batch(batch_id), payload)
+    ground.client.hincrby(ground.keys.waiting, batch.judge_model, more)
+
+
+def texts(ground: Ground, batch_id: str) -> set[str]:
+    """Return what is judged in a batch."""
+    return {item.trace.output for item in ground.batches()[batch_id].items}
+
+
+def holders(ground: Ground) -> dict[str, str]:
+    return {batch.decode(): holder.decode() for batch, holder in ground.client.hgetall(ground.keys.holders).items()}
+
+
+def ready(ground: Ground, judge_model: str = "scripted") -> list[str]:
+    """List the batches that anybody may take, the oldest first."""
+    return [batch_id.decode() for batch_id in ground.client.zrange(ground.keys.ready(judge_model), 0, -1)]
+
+
+def judged(ground: Ground) -> list[str]:
+    """List the traces that have a verdict, in order."""
+    return sorted(entry["trace_id"] for entry in ground.outbox("j"))
+
+
+def letters(ground: Ground) -> dict[str, DeadLetter]:
+    """Read the dead letters by evaluation id."""
+    found = {
+        evaluation_id.decode(): msgspec.json.decode(letter, type=StoredDeadLetter)
+        for evaluation_id, letter in ground.client.hgetall(ground.keys.dead).items()
+    }
+    traces = {name.decode(): payload for name, payload in ground.client.hgetall(ground.keys.dead_traces).items()}
+    assert traces.keys() == {letter.trace for letter in found.values()}, "each once, and none without a letter"
+    return {name: one.whole(msgspec.json.decode(traces[one.trace], type=Trace)) for name, one in found.items()}
+
+
+def ids(*numbers: int) -> list[str]:
+    return [trace.trace_id for trace in make_traces(numbers)]
+
+
+def assert_settled(ground: Ground, *, scored: int, dead: int = 0) -> None:
+    """Check that nothing is left, and that each evaluation has ended once."""
+    account = read_account(ground.store)
+    found = (account.chosen, account.scored, account.dead, account.waiting, account.lost)
+    assert found == (scored + dead, scored, dead, 0, 0)
+    assert (ground.batches(), ground.leases(), holders(ground)) == ({}, {}, {})
+    assert set(ground.waiting().values()) <= {0}
+    left = {key.split(":")[0] for key in ground.everything()}
+    assert not left & {"ready", "tries"}

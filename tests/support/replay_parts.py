@@ -1,0 +1,103 @@
+"""What the tests of replays share: one that is begun, run step by step or to its end, and what it found."""
+
+import json
+from typing import Any
+
+from judges.registry import configured
+from support.stage_parts import Chosen, Ground, settings_of
+from worker.base.accounting.accounting import Account, read_account
+from worker.base.replay.replay import (
+    Chooser,
+    Cursor,
+    ReplayOptions,
+    ReplayRun,
+    State,
+    WaitingWork,
+    first_state,
+)
+from worker.core.config.settings import Rule
+from worker.core.queue.batch import Evaluation
+from worker.core.queue.ledger import Finished, Ledger, field_of
+
+SAFETY = Rule(name="all", judges=("safety",))
+NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)
+
+
+class Replays:
+    """Replays under one configuration; waits are recorded, and end the waiting work."""
+
+    def __init__(self, ground: Ground, **settings: Any) -> None:
+        self.ground = ground
+        self.settings = settings_of(ground, **settings)
+        self.waited: list[WaitingWork] = []
+
+    def begin(self, *names: str, since: str = "1h", **wanted: Any) -> ReplayRun:
+        judges = [configured(self.settings.judges)[name] for name in names or ("safety",)]
+        asked = first_state(self.settings, self.ground.store, ReplayOptions(judges, since, **wanted))
+        cursor = Cursor(self.ground.store, self.settings.ledger_ttl_s)
+        return self.go_on(cursor, cursor.begin(asked.question, asked.next_id))
+
+    def go_on(self, cursor: Cursor, state: State | None = None) -> ReplayRun:
+        """Continue where a replay is, as another process does."""
+        state = state or cursor.read()
+        judges = [configured(self.settings.judges)[name] for name in state.question.judges]
+        chooser = Chooser(self.settings, state.question, judges)
+        return ReplayRun(self.settings, self.ground.store, chooser, cursor, state, wait=self._wait)
+
+    def make(self, *names: str, **wanted: Any) -> dict[str, int]:
+        """Make a whole replay and tell what it counted."""
+        return finish_replay(self.begin(*names, **wanted))
+
+    def _wait(self, work: WaitingWork) -> None:
+        self.waited.append(work)
+        self.ground.client.delete(self.ground.keys.waiting)
+
+
+def finish_replay(run: ReplayRun) -> dict[str, int]:
+    """Run a replay to its end, and return what was counted."""
+    while run.step():
+        pass
+    return counts(run.state)
+
+
+def counts(state: State) -> dict[str, int]:
+    """Return the counts of a replay that are not 0."""
+    return {name: amount for name, amount in state.counts._asdict().items() if amount}
+
+
+def take(ground: Ground, *rules: Rule, **settings: Any) -> Chosen:
+    """Run ingest on the whole stream."""
+    chosen = Chosen(ground, rules=rules or (NOTHING,), **settings)
+    chosen.take()
+    return chosen
+
+
+def in_batches(ground: Ground) -> list[tuple[str, Evaluation]]:
+    """List what is in batches, by trace."""
+    return sorted(
+        (
+            (item.trace.trace_id, evaluation)
+            for batch in ground.batches().values()
+            for item in batch.items
+            for evaluation in item.evaluations
+        ),
+        key=lambda pair: (pair[0], pair[1].id),
+    )
+
+
+def finish(ground: Ground, evaluation_id: str) -> None:
+    """Write a verdict."""
+    finished = Finished(evaluation_id, field_of(evaluation_id), ground.today(), b"{}", "abstained", "")
+    Ledger(ground.store, settings_of(ground)).record([finished])
+
+
+def add_dead_letter(ground: Ground, evaluation_id: str) -> None:
+    """Leave a dead letter as the script does."""
+    ground.client.hset(ground.keys.dead, evaluation_id, json.dumps({"reason": "timeout"}))
+    ground.client.hincrby(ground.keys.account_all, "dead", 1)
+
+
+def balanced(ground: Ground) -> Account:
+    account = read_account(ground.store)
+    assert account.lost == 0
+    return account

@@ -1,0 +1,122 @@
+"""Verdicts of three weeks for the tests of the report, in the outbox, in the monitor's sums and in files."""
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from judges.core.verdict import Score, Verdict
+from support.stage_parts import Ground, rules_of
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Monitor, Settings
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.telemetry.metrics import Metrics
+
+DAY_S = 86_400
+NOW = float(int(time.time()) // 3600 * 3600)
+"""A whole hour of the present: buckets of hours older than 90 days, and of five minutes older than 3, are gone."""
+WEIGHTS = (1.0, 1.0, 4.0, 20.0)
+
+
+def verdict(number: int, at: float, **fields: Any) -> Verdict:
+    """A verdict that was made at a time."""
+    passed = fields.pop("passed", True)
+    given = {
+        "evaluation_id": f"{number:032x}",
+        "outcome": "scored",
+        "scores": (Score("safety", float(passed), passed=passed),),
+        "metrics": ("safety",),
+        "trace_id": f"{number:032x}",
+        "service": "shop",
+        "judge": "safety",
+        "judge_version": "0123456789abcdef",
+        "judge_model": "lexical",
+        "started_at": at - 0.5,
+        "duration_s": 0.5,
+    }
+    return Verdict(**(given | fields))
+
+
+def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
+    """Verdicts of two services, in order; of each kind that the report must add, leave out, or tell apart."""
+    random_ = random.Random(seed)
+    times = sorted(round(NOW - random_.random() * 21 * DAY_S, 3) for _ in range(count))
+    found = []
+    for number, at in enumerate(times):
+        outcome = random_.choices(["scored", "abstained", "unscored"], [16, 1, 2])[0]
+        weight = random_.choice(WEIGHTS)
+        passed = random_.random() < (0.9 if at < NOW - 7 * DAY_S else 0.8)
+        scores = (Score("safety", float(passed), passed=passed), Score("tone", 0.5))
+        found.append(
+            verdict(
+                number,
+                at,
+                outcome=outcome,
+                reason="refusal" if outcome == "unscored" else None,
+                scores=scores if outcome == "scored" else (),
+                metrics=("safety", "tone"),
+                service=random_.choice(["shop", "bot"]),
+                environment=random_.choice([None, "prod"]),
+                release=random_.choice([None, "1.0", "1.1"]),
+                session_id=random_.choice([None, *(f"s{each}" for each in range(40))]),
+                origin=random_.choices(["live", "replay"], [9, 1])[0],
+                judge_version="0123456789abcdef" if at < NOW - 3 * DAY_S else "fedcba9876543210",
+                weight=weight,
+                probability=1 / weight,
+                cost_usd=random_.choice([None, 0.001, 0.002]),
+            )
+        )
+    return found
+
+
+def publish(ground: Ground, verdicts: Sequence[Verdict], **monitor: Any) -> None:
+    """Write verdicts into the outbox at their times, and have the monitor add them."""
+    settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
+    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
+    sums.prepare()
+    for number, one in enumerate(sorted(verdicts, key=lambda one: one.started_at)):
+        entry_id = f"{round((one.started_at + one.duration_s) * 1000)}-{number}"
+        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=entry_id)
+    while entries := ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=500, block_ms=1):
+        sums.deliver([one for one in map(read_outbox_entry, entries) if one is not None])
+
+
+def write_archive(path: Path, verdicts: Iterable[Verdict]) -> Path:
+    """Write verdicts as lines of JSON."""
+    path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in verdicts))
+    return path
+
+
+class Expected(NamedTuple):
+    """Figures of some verdicts, added up one by one."""
+
+    judgements: int
+    share: float
+    abstained: float
+    unscored: float
+    per_thousand: float
+
+
+def expected(verdicts: Iterable[Verdict], metric: str = "safety") -> Expected:
+    """Compute the figures of live verdicts without the product."""
+    live = [one for one in verdicts if one.origin == "live"]
+    rated = [
+        (one.weight, score.passed)
+        for one in live
+        for score in one.scores
+        if score.metric == metric and score.passed is not None
+    ]
+    without = {kind: sum(one.weight for one in live if one.outcome == kind) for kind in ("abstained", "unscored")}
+    total = sum(weight for weight, _ in rated)
+    whole = total + sum(without.values())
+    costs = [one.cost_usd for one in live if one.cost_usd is not None]
+    return Expected(
+        len(rated),
+        sum(weight for weight, passed in rated if passed) / total if total else 0.0,
+        without["abstained"] / whole,
+        without["unscored"] / whole,
+        1000 * sum(costs) / len(costs),
+    )

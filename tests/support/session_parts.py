@@ -1,0 +1,81 @@
+"""What the tests of conversations share: traces of sessions into the stream, and passes whose thread does not run."""
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from judges.registry import configured
+from support.stage_parts import Chosen, Ground, Notes, make_trace, pressure_of, settings_of
+from tracejudge import Trace
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Rule
+from worker.core.queue.batch import Evaluation
+from worker.core.telemetry.metrics import Metrics
+from worker.features.sessions.conversations import SessionPasses, SessionSelector
+
+COMPLETE = Rule(name="conversations", judges=("conversation_completeness",), unit="session")
+
+
+class _NoWaits(threading.Event):
+    """Ends the waits of a stage at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the name it is called with
+        return self.is_set()
+
+
+class Sessions:
+    """One worker that gathers and judges conversations, turned by hand."""
+
+    def __init__(self, ground: Ground, **settings: Any) -> None:
+        self.settings = settings_of(ground, **{"rules": (COMPLETE,), **settings})
+        self.ground = ground
+        self.metrics = Metrics(self.settings)
+        notes = Notes()
+        self.woken = notes.made
+        self.pressure = pressure_of(self.settings)
+        judges = configured(self.settings.judges)
+        selector = SessionSelector(self.settings, ground.store, judges, Graders(self.settings, judges))
+        self.stage = SessionPasses(
+            self.settings, ground.store, self.metrics, selector=selector, notifier=notes, pressure=self.pressure
+        )
+        self.stage.stopping = _NoWaits()
+        self.chosen = Chosen(ground, **{"rules": (COMPLETE,), **settings})
+
+    def say(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
+        """Publish traces of a session, and let ingest deal with them."""
+        for number in numbers:
+            self.ground.add(said(session_id, number, **fields))
+        self.chosen.take()
+
+    def turn(self) -> None:
+        # The lock of a worker of the same test, which would keep this one waiting for its TTL.
+        self.ground.client.delete(self.ground.keys.sessions_pass)
+        self.stage.run_once()
+
+    def pause(self, *members: str) -> None:
+        """Make all gathered conversations due, and run a pass over them."""
+        for member in members or self.ground.client.zrange(self.ground.keys.sessions_due, 0, -1):
+            self.ground.client.zadd(self.ground.keys.sessions_due, {member: 1}, xx=True)
+        self.turn()
+
+    def account(self) -> dict[str, int]:
+        """Read what the accounting says of conversations."""
+        counts = self.ground.accounting()
+        return {name.split(":")[1]: amount for name, amount in counts.items() if name.startswith("session:") and amount}
+
+
+def said(session_id: str, number: int, **fields: Any) -> Trace:
+    """Make the trace of one question and answer in a session."""
+    own = {"session_id": session_id, "input": f"Question {number}?", "output": f"Answer {number}."}
+    return make_trace(number, **{**own, **fields})
+
+
+def evaluations(ground: Ground) -> list[tuple[Trace, Evaluation]]:
+    """List what is in batches, by generation."""
+    found = [
+        (item.trace, evaluation)
+        for batch in ground.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    ]
+    return sorted(found, key=lambda one: (one[1].session.generation if one[1].session else 0, one[0].trace_id))
