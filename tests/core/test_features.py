@@ -6,7 +6,7 @@ import pytest
 from support.stage_parts import Ground, rules_of, settings_of
 
 from worker.core import features
-from worker.core.features import Feature, Parts, Selector, built, installed, overridden
+from worker.core.features import Feature, Follower, Parts, Selector, built, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.installed import MODULES
 
@@ -42,4 +42,5 @@ def test_only_overridden_methods_are_called() -> None:
     one = Gathering()
     assert overridden((one, Selector()), "close") == (one.close,)
     assert overridden((one, Selector()), "before_read") == ()
+    assert overridden((Follower(),), "refresh") == (), "it would be awaited for every batch"
     assert built((Feature(name="none").select, lambda _: None, lambda _: one), None) == (one,)
