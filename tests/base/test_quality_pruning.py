@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from support.stage_parts import Ground
+from support.stage_parts import Ground, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.failing import keep_examples
@@ -44,7 +44,7 @@ class Days:
         self._ground = ground
         settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))  # type: ignore[arg-type]
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.now = 0.0
         self._written = 0

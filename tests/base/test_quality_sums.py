@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Ground
+from support.stage_parts import Ground, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
@@ -58,7 +58,7 @@ def read(ground: Ground) -> list[OutboxEntry]:
 
 def sums_of(ground: Ground, **monitor: Any) -> QualitySums:
     settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, ground.store, Metrics(settings))
+    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     return sums
 
@@ -159,7 +159,7 @@ def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
     entries = publish(ground, verdicts, range(DAY_MS, DAY_MS + 20))
     settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(max_series=3))
     metrics = Metrics(settings)
-    sums = QualitySums(settings, ground.store, metrics)
+    sums = QualitySums(settings, ground.store, metrics, rules_of(settings))
     sums.prepare()
     for part in (entries[:10], entries[10:]):
         sums.deliver(part)

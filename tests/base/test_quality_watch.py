@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.stage_parts import Ground
+from support.stage_parts import Ground, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.baseline import flat
@@ -59,7 +59,7 @@ class Worker:
         monitor = Monitor(segments=("model",), objectives=objectives)
         settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=monitor)
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
 

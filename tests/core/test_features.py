@@ -5,12 +5,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.stage_parts import Ground, sampler_of, settings_of
+from support.stage_parts import Ground, rules_of, settings_of
 
 import worker
 from worker.base.monitor.gauges import Watch
 from worker.core import features
-from worker.core.features import Feature, Parts, Selector, built, imported, installed, overridden
+from worker.core.features import Feature, Follower, Parts, Selector, built, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
@@ -70,7 +70,7 @@ def test_full_names_are_those_of_functions() -> None:
 
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
     settings = settings_of(ground)
-    parts = Parts(settings, None, Ledger(ground.store, settings), sampler_of(settings))
+    parts = Parts(settings, None, Ledger(ground.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
     selectors = built((feature.select for feature in installed()), parts)
@@ -85,4 +85,5 @@ def test_only_overridden_methods_are_called() -> None:
     one = Gathering()
     assert overridden((one, Selector()), "close") == (one.close,)
     assert overridden((one, Selector()), "before_read") == ()
+    assert overridden((Follower(),), "refresh") == (), "it would be awaited for every batch"
     assert built((Feature(name="none").select, lambda _: None, lambda _: one), None) == (one,)

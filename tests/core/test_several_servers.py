@@ -8,7 +8,7 @@ import pytest
 from support.feedback_parts import Passes, complain, gathered, make_due, take
 from support.processes import free_port
 from support.shard_parts import SHARDS, home, three_grounds
-from support.stage_parts import Ground, make_trace, make_verdict, samples, settings_of
+from support.stage_parts import Ground, make_trace, make_verdict, rules_of, samples, settings_of
 
 from judges.core.verdict import Score
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
@@ -111,7 +111,7 @@ class Monitored:
 
     def __init__(self, grounds: list[Ground]) -> None:
         settings = settings_of(grounds[0])
-        self.sums = QualitySums(settings, grounds[0].store, Metrics(settings))
+        self.sums = QualitySums(settings, grounds[0].store, Metrics(settings), rules_of(settings))
         self.sums.gather_s = 0.0
         self.readers = [ShardSums(ground.store, self.sums) for ground in grounds[1:]]
         for thread in (self.sums, *self.readers):

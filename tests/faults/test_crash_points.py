@@ -19,7 +19,7 @@ from redis_faults import server_of
 from support.proxy import CommandProxy
 from support.replay_parts import NOTHING, Replays
 from support.session_parts import COMPLETE, Sessions, said
-from support.stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, samples
+from support.stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, rules_of, samples
 
 from judges.core.verdict import Score, Verdict
 from worker.base.accounting.accounting import read_account
@@ -82,7 +82,7 @@ class Process:
         self.ledger = Ledger(ground.store, self.settings)
         self.leases = Leases(ground.store, tries_ttl_s=3600)
         made = (self.settings, ground.store, self.metrics)
-        sums = QualitySums(*made)
+        sums = QualitySums(*made, rules_of(self.settings))
         # What the monitor computes from its sums is computed again at any time.
         sums._tasks = ()
         self.exporters: list[ExportConsumer] = [PrometheusExporter(*made), sums, FileExporter(*made, "archive")]

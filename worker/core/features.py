@@ -8,7 +8,7 @@ What counts or finishes (threads, chores) is built whenever the feature is insta
 configuration may be under way. What is on the way of a trace is built only if the configuration uses it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
     from worker.core.config.errors import Faults
-    from worker.core.config.graders import Graders
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
-    from worker.core.ingest.plan import Plan, Planner
+    from worker.core.ingest.plan import Plan
     from worker.core.judging.consumer import JudgingConsumer
     from worker.core.queue.batch import Batch, Evaluation, Item
     from worker.core.queue.ledger import Ledger
     from worker.core.queue.notify import Notifier
     from worker.core.selection.batch_writer import BatchWriter
-    from worker.core.selection.sampling import Choice, Sampler
+    from worker.core.selection.sampling import Choice, CompiledRule, Rules
     from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
     from worker.core.storage.client import Store
     from worker.core.storage.keys import KeySpace
@@ -53,13 +52,13 @@ class Parts:
         settings: The configuration.
         metrics: None if nothing is counted, as in an offline evaluation.
         ledger: The ledger, and with it the server.
-        sampler: The rules, and through them judges and models.
+        rules: The rules, and through them judges and models.
     """
 
     settings: "Settings"
     metrics: "Metrics | None"
     ledger: "Ledger"
-    sampler: "Sampler"
+    rules: "Rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +69,8 @@ class ShardParts:
         settings: The configuration.
         metrics: The metrics of the process.
         judges: The judges by name.
-        graders: Which judge is asked of which model.
         store: The server.
-        sampler: The rules.
-        planner: Chooses evaluations for traces.
+        rules: The rules, and through them which judge is asked of which model.
         notifier: Notifies workers of batches.
         pressure: How much waits, and what is shed.
         judging: Judges the batches of this server.
@@ -82,10 +79,8 @@ class ShardParts:
     settings: "Settings"
     metrics: "Metrics"
     judges: "Mapping[str, Judge]"
-    graders: "Graders"
     store: "Store"
-    sampler: "Sampler"
-    planner: "Planner"
+    rules: "Rules"
     notifier: "Notifier"
     pressure: "Backpressure"
     judging: "JudgingConsumer"
@@ -94,16 +89,31 @@ class ShardParts:
 class Selector:
     """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
-    An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``gather``
-    and ``feedback`` must not raise for any trace.
+    An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
+    ``gather`` and ``feedback`` must not raise for any trace.
+
+    Attributes:
+        labels: The fields of a trace that ``adjust`` reads.
     """
 
-    def before_read(self) -> None:
-        """Prepare for a read; called in the ingest thread, may ask Redis.
+    labels: "Collection[str]" = ()
+
+    def before_read(self) -> bool | None:
+        """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes.
 
         Raises:
             StoreError: Redis does not answer.
         """
+
+    def adjust(
+        self, rules: "Sequence[CompiledRule]", trace: "Trace"
+    ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
+        """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
+
+        Called once for all traces that the same rules match and that have the same ``labels``. The call returns the
+        names of rules that choose the trace whatever their rates.
+        """
+        raise NotImplementedError
 
     def limits(self) -> "Mapping[str, object]":
         """Return what script `choose` needs to know, once."""
@@ -122,11 +132,6 @@ class Selector:
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""
-
-
-def overridden(selectors: "Sequence[Selector]", name: str) -> "tuple[Callable[..., Any], ...]":
-    """Return the bound methods of those selectors that override a method."""
-    return tuple(getattr(one, name) for one in selectors if getattr(type(one), name) is not getattr(Selector, name))
 
 
 def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
@@ -160,7 +165,7 @@ class ModelWrapper(Protocol):
         """End before the connections of models are closed."""
 
 
-class Follower(Protocol):
+class Follower:
     """Adds batches in the step that writes a verdict."""
 
     async def refresh(self) -> None:
@@ -172,6 +177,14 @@ class Follower(Protocol):
         Called in the event loop for every final verdict, without I/O. An exception is `internal_error`: the verdict is
         not written, and the evaluation is judged and paid again.
         """
+        raise NotImplementedError
+
+
+def overridden(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
+    """Return the bound methods of those hooks that override a method of ``Selector`` or ``Follower``."""
+    bases = Selector, Follower
+    inherited = {getattr(base, name, None) for base in bases}
+    return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +193,13 @@ class Exporter:
 
     Attributes:
         role: The role of the worker that runs it.
-        make: Makes the thread that exports.
+        make: Makes the thread that exports from one server; None if a thread of the process does.
         checks: What `tracejudge doctor` checks.
         keeps: Which data of exported verdicts `tracejudge forget` cannot erase, for its output; None if there is none.
     """
 
     role: str
-    make: "Callable[[Settings, Store, Metrics], ExportConsumer]"
+    make: "Callable[[Settings, Store, Metrics], ExportConsumer] | None"
     checks: "Callable[[Settings], Sequence[Any]]" = lambda _: ()
     keeps: "Callable[[Settings], str | None]" = lambda _: None
 
@@ -241,7 +254,7 @@ class Feature:
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
-    process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServiceThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
     select: Callable[[Parts], Selector | None] | None = None

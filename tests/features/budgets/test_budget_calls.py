@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.judging_parts import MODEL, YES, Desks, assert_settled, choose, output
-from support.stage_parts import Ground, make_trace, sampler_of, settings_of
+from support.stage_parts import Ground, make_trace, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.endpoints.client import LimitedModel, Retries
@@ -67,7 +67,7 @@ def of(ground: Ground, **settings: Any) -> tuple[Settings, Budgets]:
     known = settings_of(
         ground, **{"models": {"default": MODEL}, "budgets": {"all": Budget(tokens_per_day=10**9)}, **settings}
     )
-    return known, Budgets(known, ground.store, sampler_of(known))
+    return known, Budgets(known, ground.store, rules_of(known))
 
 
 def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Ground, settings_of
+from support.stage_parts import Ground, rules_of, settings_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.forget.forget import ForgetTarget, Forgetting
@@ -56,11 +56,13 @@ class Worker:
     def __init__(self, ground: Ground) -> None:
         settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(segments=("model",)))
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
         self.now = time.time()
-        self.watch = CorrectionWatch(MonitorParts(settings, ground.store, self.metrics), lambda: self.now)
+        self.watch = CorrectionWatch(
+            MonitorParts(settings, ground.store, self.metrics, rules_of(settings)), lambda: self.now
+        )
         self.sums._tasks = (self.watch,)
 
     def turn(self) -> None:

@@ -35,7 +35,7 @@ from worker.base.lookup.label_store import Label, write_labels
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
 from worker.core.config.settings import Redact, Settings, SettingsError
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.files import FileExporter, locked, tidy

@@ -46,7 +46,7 @@ from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.base.scans import groups_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
 from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import Store, make_stores

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+    from worker.core.selection.sampling import Rules
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
@@ -56,16 +57,18 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
         return {}
     from worker.base.monitor.sums import QualitySums
 
-    return {QualitySums.exporter: Exporter(QualitySums.role, QualitySums)}
+    return {QualitySums.exporter: Exporter(QualitySums.role, None)}
 
 
-def _process_threads(settings: "Settings", metrics: "Metrics", stores: "Sequence[Store]") -> "Sequence[ServiceThread]":
+def _process_threads(
+    settings: "Settings", metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
+) -> "Sequence[ServiceThread]":
     """Make a thread a server: the sums are on the first one, whichever this worker serves."""
     from worker.base.monitor.sums import QualitySums, ShardSums
 
     if not settings.monitor.enabled or QualitySums.role not in settings.roles:
         return ()
-    sums = QualitySums(settings, stores[0], metrics)
+    sums = QualitySums(settings, stores[0], metrics, rules)
     return sums, *(ShardSums(store, sums) for store in stores[1:])
 
 

@@ -47,6 +47,7 @@ from worker.core.config.settings import Settings, tag_of
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import imported, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 from worker.core.telemetry.metrics import Metrics
@@ -157,14 +158,14 @@ class QualitySums(ExportConsumer):
     # longer.
     gather_s = 3.0
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, rules: Rules) -> None:
         super().__init__(settings, store, metrics)
         self._segments = settings.monitor.segments
         # One script of so many judgements occupies Redis for some 15 ms.
         self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
         self._max_series = settings.monitor.max_series
         self._max_values = settings.monitor.max_segment_values
-        parts = MonitorParts(settings, store, metrics, self._is_listed)
+        parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
         watches: list[Watch] = [imported(feature.watch)(parts) for feature in installed() if feature.watch]
         self._tasks: tuple[Watch, ...] = (
             QualityWatch(store, settings.monitor, metrics),

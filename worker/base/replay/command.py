@@ -10,7 +10,6 @@ import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from judges.custom.definition import nearest
-from judges.registry import configured
 from worker.base.commands.options import (
     JSON,
     NOTES,
@@ -44,7 +43,6 @@ from worker.base.replay.replay import (
     rule_naming,
     versions_of,
 )
-from worker.core.config.graders import Graders
 from worker.core.config.loading import load
 from worker.core.config.settings import MIB, Settings
 from worker.core.features import imported, installed
@@ -142,7 +140,7 @@ def command(
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
             of = f" of {question.service}" if question.service else ""
-            own = Graders(settings, configured(settings.judges)).own
+            own = first.chooser.graders.own
             by = ", ".join(dict.fromkeys(f"[models.{own.get(judge, question.model)}]" for judge in free))
             note(f"no rule names {', '.join(free)}: {by} judges {share}{of}")
         expected = _expected(settings, store, first, begin, end) if question.dry_run and open_now else None

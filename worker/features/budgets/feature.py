@@ -36,7 +36,7 @@ class BudgetKeys(KeySpace):
 def _select(parts: Parts) -> Selector | None:
     from worker.features.budgets.rates import RateSelector
 
-    return RateSelector(parts) if parts.settings.changes_rates else None
+    return RateSelector(parts.settings, parts.ledger.store) if parts.settings.changes_rates else None
 
 
 def _wrap_model(parts: Parts) -> ModelWrapper | None:
@@ -50,7 +50,7 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
         if metrics is not None:
             metrics.of(BudgetMetrics).budget_refused.labels(budget).inc()
 
-    return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
+    return Budgets(settings, parts.ledger.store.first, parts.rules, count)
 
 
 FEATURE: Final = Feature(

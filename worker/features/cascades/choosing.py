@@ -17,8 +17,9 @@ from msgspec import structs
 from judges.core.verdict import Verdict, joined_parts, repeat_id
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
+from worker.core.features import Follower
 from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
-from worker.core.selection.sampling import Sampler, position
+from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
 from worker.features.cascades.shares import factor_field, rate_field, read_factors, second_rate
 
@@ -45,23 +46,23 @@ class _Pair(NamedTuple):
     is_only: bool
 
 
-class Cascades:
+class Cascades(Follower):
     """Chooses second judgings, for the event loop of one process."""
 
     def __init__(
         self,
         settings: Settings,
         store: Store,
-        sampler: Sampler,
+        rules: Rules,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._store = store
-        self._sampler = sampler
+        self._rules = rules
         self._clock = clock
         self._factors: Mapping[str, float] = {}
         self._next_read = 0.0
-        graders, named, others = sampler.graders, dict[tuple[str, str], str](), set[tuple[str, str]]()
+        graders, named, others = rules.graders, dict[tuple[str, str], str](), set[tuple[str, str]]()
         for rule in settings.rules:
             for judge in rule.judges:
                 for model in graders.of(rule, judge):
@@ -97,10 +98,10 @@ class Cascades:
         if pair is None or evaluation.origin != "live" or evaluation.members or evaluation.cascade is not None:
             return verdict, []
         given = verdict.probabilities
-        if not given or not self._sampler.allows(item.trace, pair.then.judge_model):
+        if not given or not self._rules.allows(item.trace, pair.then.judge_model):
             return verdict, []
         if not pair.is_only:
-            rules = self._sampler.asking(item.trace, evaluation.judge, verdict.judge_model)
+            rules = self._rules.asking(item.trace, evaluation.judge, verdict.judge_model)
             if not any(pair.cascade in rule.models for rule in rules):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))

@@ -15,7 +15,7 @@ def _after_verdict(parts: Parts) -> Follower | None:
         return None
     from worker.features.cascades.choosing import Cascades
 
-    return Cascades(parts.settings, parts.ledger.store.first, parts.sampler)
+    return Cascades(parts.settings, parts.ledger.store.first, parts.rules)
 
 
 FEATURE: Final = Feature(

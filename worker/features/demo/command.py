@@ -28,7 +28,7 @@ from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.base.scans import scan_shards
 from worker.core.config.settings import Board, Has, Rule, Settings, Where
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
 from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys

@@ -21,7 +21,7 @@ def _select(parts: Parts) -> Selector | None:
     from worker.features.late_feedback.pending import FeedbackIntake
 
     # Feedback that no rule asks for would make every pass over the stream longer.
-    asks = parts.sampler.judges_negative_feedback
+    asks = any("negative_feedback" in rule.always for rule in parts.settings.rules)
     return FeedbackIntake(parts.settings.late_feedback_wait) if asks else None
 
 
@@ -31,7 +31,7 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
 
     thread = LateFeedbackPasses(
         *(parts.settings, parts.store, parts.metrics),
-        planner=parts.planner,
+        rules=parts.rules,
         notifier=parts.notifier,
         pressure=parts.pressure,
     )

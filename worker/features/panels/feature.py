@@ -7,7 +7,7 @@ from worker.core.features import Assessor, Feature, Parts
 
 def _assess(parts: Parts) -> Assessor | None:
     # A panel of an earlier configuration is handed back, as is every judge that this worker does not have.
-    graders = parts.sampler.graders
+    graders = parts.rules.graders
     if not graders.panels:
         return None
     from worker.features.panels.panels import PanelMetrics, Panels

@@ -10,7 +10,7 @@ def _after_verdict(parts: Parts) -> Follower | None:
         return None
     from worker.features.repeats.choosing import Repeats
 
-    return Repeats(parts.settings, parts.sampler)
+    return Repeats(parts.settings, parts.rules)
 
 
 FEATURE: Final = Feature(

@@ -7,12 +7,13 @@ from msgspec import structs
 
 from judges.custom.definition import nearest
 from judges.registry import configured
+from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
 from worker.base.monitor.series import DAY_S
 from worker.base.replay.replay import Chooser, parse_time
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.selection.sampling import Choice, Sampler, Sampling
+from worker.core.selection.sampling import Choice, Rules, Sampling, choose_either, is_always, is_by_session
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store
 from worker.features.report.workload import Estimate, Estimator, NoTrafficError, day_of, read_history
@@ -101,7 +102,7 @@ def _alternatives(
 
 def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float) -> Estimate:
     graders = Graders(settings, configured(settings.judges))
-    sampler = Sampler(settings, graders)
+    rules = Rules(settings, graders)
     for rule in settings.rules:
         for judge in rule.judges:
             # As judging does: a judge with a model of its own has no second judgings.
@@ -111,8 +112,26 @@ def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float
                 if graders.judge(judge, graders.named(model).judge_model) is None:
                     raise click.UsageError(f"{model!r} cannot be asked for {judge}: name a model that writes text")
     return estimator.estimate(
-        name, graders, sampler, lambda entry: sampler.probabilities(entry.trace), period_s=DAY_S, traces=traces
+        name, rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces
     )
+
+
+def probabilities(rules: Rules, trace: Trace) -> Sampling:
+    """Return every evaluation that the rules may choose, with its probability; nothing is drawn or counted.
+
+    Traces that are chosen for a new value are left out: which traces these are depends on all others of their hour.
+    """
+    best: dict[tuple[str, str], float] = {}
+    by_session: dict[tuple[str, str], float] = {}
+    gathered: dict[tuple[str, str], float] = {}
+    for rule, evaluations in rules.matching(trace).rules:
+        probability = 1.0 if rule.always and is_always(rule, trace) else rule.rate
+        highest = gathered if rule.unit == "session" else by_session if is_by_session(rule) else best
+        for one in evaluations if probability else ():
+            highest[one] = max(highest.get(one, 0.0), probability)
+    # Below all positions, and different if those of the trace and of its session are independent.
+    choices = choose_either(best, by_session, -1.0, -2.0 if trace.session_id else -1.0)
+    return Sampling(tuple(choices), (), tuple(Choice(*one, probability) for one, probability in gathered.items()))
 
 
 def expected_work(
@@ -131,6 +150,4 @@ def expected_work(
         of_session = [one._replace(probability=1.0) for one in selected.of_session]
         return Sampling(tuple(drawn), (), tuple(of_session))
 
-    return Estimator(settings, history).estimate(
-        f"replay {name}", chooser.graders, chooser.sampler, choose, period_s=history.span_s
-    )
+    return Estimator(settings, history).estimate(f"replay {name}", chooser.rules, choose, period_s=history.span_s)

@@ -27,11 +27,11 @@ from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
 from worker.base.scans import entry_position, summed_counts
-from worker.core.config.graders import CODE, Graders
+from worker.core.config.graders import CODE
 from worker.core.config.settings import Cascade, Settings
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.selection.sampling import Choice, Sampler, Sampling
+from worker.core.selection.sampling import Choice, Rules, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
 
@@ -372,8 +372,7 @@ class Estimator:
     def estimate(
         self,
         name: str,
-        graders: Graders,
-        sampler: Sampler,
+        rules: Rules,
         choose: Callable[[TraceEntry], Sampling],
         *,
         period_s: float,
@@ -383,33 +382,31 @@ class Estimator:
 
         Args:
             name: Of the alternative.
-            graders: Of its settings.
-            sampler: Of its settings.
+            rules: Of its settings.
             choose: Returns the evaluations of a trace with their probabilities.
             period_s: The length of time that the figures are for.
             traces: How many traces come in that time; as many as in the sample unless given.
         """
         self._rated = dict(self._cascades)
         if not self._budgeted:
-            return self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)[0]
+            return self._estimated(name, rules, choose, period_s=period_s, traces=traces)[0]
         from worker.features.cascades.shares import START_RATE  # noqa: PLC0415 - may be absent
 
         for cascade in self._budgeted:
             self._rated[cascade] = structs.replace(self._rated[cascade], usd_per_day=None, rate=START_RATE)
-        _, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
+        _, totals = self._estimated(name, rules, choose, period_s=period_s, traces=traces)
         # What second judgings cost is proportional to the rate.
         for cascade, budget in self._budgeted.items():
             of_second, price = totals.seconds[cascade], self._settings.models[self._rated[cascade].then].price
             usd = 0.0 if price is None else price.cost_usd(of_second.input_tokens, of_second.output_tokens)
             rate = min(1.0, START_RATE * budget * period_s / DAY_S / usd) if usd else START_RATE
             self._rated[cascade] = structs.replace(self._rated[cascade], rate=rate)
-        return self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)[0]
+        return self._estimated(name, rules, choose, period_s=period_s, traces=traces)[0]
 
     def _estimated(
         self,
         name: str,
-        graders: Graders,
-        sampler: Sampler,
+        rules: Rules,
         choose: Callable[[TraceEntry], Sampling],
         *,
         period_s: float,
@@ -422,7 +419,7 @@ class Estimator:
         for number, (entry, stands_for, hour) in enumerate(history.traces):
             chosen, weight = choose(entry), stands_for * scale
             for choice in chosen.of_session:
-                grader = graders.named(choice.model)
+                grader = rules.graders.named(choice.model)
                 of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
                 conversations = weight / history.per_conversation
                 of_pair.judgements += conversations * choice.probability
@@ -433,7 +430,7 @@ class Estimator:
                     self._add_conversation(of_pair, conversations * choice.probability, pair, entry)
                     totals.hours[hour] += conversations * choice.probability
             for choice in chosen.choices:
-                self._add_judgement(totals, choice, weight, sampler, (number, entry, hour))
+                self._add_judgement(totals, choice, weight, rules, (number, entry, hour))
         rows = tuple(
             self._row(key, one, totals.corrections[key[1:]], notes) for key, one in sorted(totals.sums.items())
         )
@@ -460,17 +457,17 @@ class Estimator:
         return estimate, totals
 
     def _add_judgement(
-        self, totals: _Totals, choice: Choice, weight: float, sampler: Sampler, place: tuple[int, TraceEntry, int]
+        self, totals: _Totals, choice: Choice, weight: float, rules: Rules, place: tuple[int, TraceEntry, int]
     ) -> None:
         """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
-        (number, entry, hour), trace, graders = place, place[1].trace, sampler.graders
+        (number, entry, hour), trace, graders = place, place[1].trace, rules.graders
         grader = graders.named(choice.model)
         pair = choice.judge, grader.judge_model
         of_pair, share, judge = totals.sums[trace.service, *pair], weight * choice.probability, graders.judge(*pair)
         of_pair.judgements += share
         asked = None
         if judge is not None and not grader.members and grader != CODE:
-            asked = self._request(number, judge, grader.judge_model, sampler, entry)
+            asked = self._request(number, judge, grader.judge_model, rules, entry)
             if asked is None:
                 # Unscored for lack of an input, or for its length.
                 return
@@ -481,12 +478,12 @@ class Estimator:
         self._add(of_pair, share, pair, asked)
         totals.hours[hour] += share * asked.calls
         self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
-        rules = sampler.asking(trace, *pair)
-        if repeated := max((rule.repeat for rule in rules), default=0.0):
+        asking = rules.asking(trace, *pair)
+        if repeated := max((rule.repeat for rule in asking), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
         known, names = self._rated, self._settings.models
-        asked_by = [rule.models[0] for rule in rules if rule.models[0] in known]
+        asked_by = [rule.models[0] for rule in asking if rule.models[0] in known]
         # The cascade whose first model judges, if there is one.
         called = next((one for one in asked_by if names[known[one].first].judge_model == pair[1]), None)
         if called is not None:
@@ -494,7 +491,7 @@ class Estimator:
             totals.cascades[pair] = cascade
             then = choice.judge, self._settings.models[cascade.then].judge_model
             second = graders.judge(*then)
-            request = second and self._request(number, second, then[1], sampler, entry)
+            request = second and self._request(number, second, then[1], rules, entry)
             if request:
                 share *= self._second_judgings(pair, cascade, self._share(trace.service, *then))[0]
                 of_then = totals.sums[trace.service, *then]
@@ -567,13 +564,11 @@ class Estimator:
                 )
         return tuple(found.values())
 
-    def _request(
-        self, number: int, judge: Judge, judge_model: str, sampler: Sampler, entry: TraceEntry
-    ) -> _Asked | None:
+    def _request(self, number: int, judge: Judge, judge_model: str, rules: Rules, entry: TraceEntry) -> _Asked | None:
         """Estimate the requests of one judgement; None where no model is asked."""
         key = number, judge.version, judge_model
         if key not in self._asked:
-            trace = prepared(judge, entry.trace, sampler.context_tools(entry.trace))
+            trace = prepared(judge, entry.trace, rules.matching(entry.trace).context_tools)
             model, found = self._models[judge_model], None
             if judge.missing(trace) is None:
                 truncated = truncate_to_context(judge, trace, model.max_input_tokens)

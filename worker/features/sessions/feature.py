@@ -28,7 +28,7 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
 
     thread = SessionPasses(
         *(parts.settings, parts.store, parts.metrics),
-        selector=SessionSelector(parts.settings, parts.store, parts.judges, parts.graders),
+        selector=SessionSelector(parts.settings, parts.store, parts.judges, parts.rules.graders),
         notifier=parts.notifier,
         pressure=parts.pressure,
     )
