@@ -18,14 +18,16 @@ from worker.base.monitor.objectives import FILE_NAME, read_objectives
 from worker.cli import verbs
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
+from worker.features.board.settings import BOARD
+from worker.features.gateway.settings import GATEWAY
 
 OWN = {"worker", "gateway", "board", "inbox", "traffic"}
 # Where each service listens inside the network: what the images do by default, and what the files here say.
 LISTENS = {
     "redis": {6379},
     "worker": {Settings().metrics_port},
-    "gateway": {Settings().gateway.port, Settings().gateway.metrics_port},
-    "board": {Settings().board.port, 9811},
+    "gateway": {GATEWAY.of(Settings()).port, GATEWAY.of(Settings()).metrics_port},
+    "board": {BOARD.of(Settings()).port, 9811},
     "collector": {4318},
     "jaeger": {4317, 13133, 16686},
     "prometheus": {9090},

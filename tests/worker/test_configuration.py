@@ -9,7 +9,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from support.cases import each_case
 
@@ -22,10 +21,8 @@ from worker.base.delivery.settings import KINDS, HeaderSource, PhoenixSettings
 from worker.core.config.loading import load
 from worker.core.config.reading import place_of, unknown_variables
 from worker.core.config.settings import (
-    Board,
     Budget,
     Cascade,
-    Gateway,
     JudgeCalibration,
     Monitor,
     Redact,
@@ -33,10 +30,14 @@ from worker.core.config.settings import (
     Settings,
     SettingsError,
     Where,
+    setting_keys,
 )
+from worker.core.config.tables import installed_tables
+from worker.features.board.settings import Board
+from worker.features.gateway.settings import Gateway
 
 FILE = "tracejudge.toml"
-KEYS = Settings.__struct_fields__
+KEYS = setting_keys()
 
 EXAMPLE = """
 redis_url = "redis://localhost:6379/0"
@@ -344,11 +345,12 @@ GO_TOGETHER: Mapping[str, str] = {
 
 @each_case("key", KEYS)
 def test_every_key_has_its_variable(key: str) -> None:
-    assert VARIABLES[key][1] != getattr(Settings(), key)
+    tables = installed_tables()
+    assert VARIABLES[key][1] != (tables[key].default if key in tables else getattr(Settings(), key))
     said = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
     values = {each: value for each, (_, value) in said.items()}
     loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in said.items()})
-    assert loaded == msgspec.structs.replace(Settings(), **values)
+    assert loaded == Settings.from_keys(**values)
 
 
 def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
@@ -408,11 +410,11 @@ def test_the_configuration_hash_is_of_what_processes_share() -> None:
         "user_key": "k",
         "log_level": "debug",
     }
-    assert Settings(**same).config_hash == plain
+    assert Settings.from_keys(**same).config_hash == plain
     left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
     left_out |= {"shards", "served_shards"}
     hashes = {
-        key: msgspec.structs.replace(Settings(), **{key: value}).config_hash
+        key: Settings.from_keys(**{key: value}).config_hash
         for key, (_, value) in VARIABLES.items()
         if key not in left_out
     }

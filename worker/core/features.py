@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from judges.core.faults import Fault
     from judges.core.judge import Judge
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from worker.core.config.graders import Graders
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+    from worker.core.config.tables import Table
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
     from worker.core.ingest.plan import Plan, Planner
@@ -193,6 +195,14 @@ class Feature:
     Attributes:
         name: The name of the folder.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
+        tables: Its tables and keys of the configuration.
+        rule_keys: Keys of a rule that need it; without the feature a rule that sets one is refused.
+        aliases: Names that a rule may write as `model`, each with its models, of which the first one judges first.
+        faults: Checks its own settings, in every process; called with the settings.
+        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, the
+            configured judges by name, and the names of all judges.
+        verdict_tags: Tags of traces that verdicts carry.
+        connections: Tables with an address or with certificates that a worker uses, by their place with a dot.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
@@ -210,6 +220,13 @@ class Feature:
 
     name: str
     commands: Mapping[str, Command] = field(default_factory=dict)
+    tables: "Sequence[Table[Any]]" = ()
+    rule_keys: Sequence[str] = ()
+    aliases: "Callable[[Settings], Mapping[str, tuple[str, ...]]] | None" = None
+    faults: "Callable[[Settings], Iterable[Fault]] | None" = None
+    rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
+    verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None
+    connections: "Callable[[Settings], Mapping[str, Any]] | None" = None
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None

@@ -3,7 +3,6 @@
 ``rule_checks`` has those of judges, models and rules, which a process that judges nothing does without.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -21,7 +20,8 @@ from tracejudge.sharding import parse_shards
 from worker.base.delivery.settings import QUOTING, OtlpSettings
 from worker.core.config.redaction import pattern_fault
 from worker.core.config.serving import Secret, Tls
-from worker.core.config.settings import MAX_KEY_BYTES, Board, Gateway, Role, Settings
+from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
+from worker.core.features import installed
 from worker.core.storage.client import each
 
 # Keys in Redis, or labels, hold the name.
@@ -38,8 +38,9 @@ def setting_faults(settings: Settings) -> Iterator[Fault]:
     yield from _metrics_page(settings)
     yield from _hash_keys(settings)
     yield from _receivers(settings)
-    yield from _gateway(settings.gateway)
-    yield from _board(settings.board)
+    for feature in installed():
+        if feature.faults is not None:
+            yield from feature.faults(settings)
     if not settings.roles:
         yield Fault("roles", "is empty", f"name at least one of {', '.join(get_args(Role))}", "missing-key")
     if len(set(settings.series_labels)) < len(settings.series_labels):
@@ -182,31 +183,3 @@ def _receivers(settings: Settings) -> Iterator[Fault]:
         except ProxyRefusedError as error:
             faults.append(fault_of(f"{key}url", str(error)))
         yield from (structs.replace(fault, key=fault.key if key else "otlp_endpoint") for fault in faults)
-
-
-def _board(board: Board) -> Iterator[Fault]:
-    yield from Tls.of(board, "board.tls_").faults()
-    yield from Secret.of(board, "board.token_").faults()
-    for name, template in board.links.items():
-        try:
-            template.format(trace_id="", span_id="", session_id="", service="")
-        except (LookupError, ValueError, AttributeError):
-            what = "may hold {trace_id}, {span_id}, {session_id} and {service} only"
-            yield Fault(f"board.links.{name}", what, "write other braces twice")
-    for address in board.proxies:
-        try:
-            ipaddress.ip_network(address)
-        except ValueError:
-            yield Fault("board.proxies", f"{address!r} is no address and no network such as 10.0.0.0/8")
-
-
-def _gateway(gateway: Gateway) -> Iterator[Fault]:
-    for name, token in gateway.tokens.items():
-        yield from Secret.of(token, f"gateway.tokens.{name}.token_").faults(is_needed=True)
-    yield from Tls.of(gateway, "gateway.tls_").faults()
-    if gateway.gather_max_s < gateway.gather_s:
-        yield Fault("gateway.gather_max_s", "must be at least gather_s", code="conflict")
-    for origin in gateway.cors_origins:
-        if re.fullmatch(r"https?://[^/\s*@?#]+", origin) is None:
-            what = "each must be an origin without a path, as https://app.example.com"
-            yield Fault("gateway.cors_origins", what)

@@ -6,6 +6,7 @@ Each wrong value is a fault that names the file or variable, the key, and how to
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, get_type_hints
 
@@ -37,13 +38,15 @@ from worker.core.config.settings import (
     Seconds,
     Settings,
     Size,
+    setting_keys,
 )
+from worker.core.config.tables import installed_tables
 
 T = TypeVar("T")
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former", "served_shards")
-TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations", "receivers")
+_NAMED: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations", "receivers")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
 # Tables of judges are converted later, by the judges that they configure.
 _CONVERTED: Final = {"models": ModelSettings, "budgets": Budget, "cascades": Cascade}
@@ -53,7 +56,6 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fro
     ("0", "false", "no", "off"), False
 )
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
-_TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 # Celery reads these before its configuration.
 _OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER|CONFIG_MODULE)")
 # Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
@@ -114,7 +116,7 @@ def read(
     path = config_path(environment, config)
     raw = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
-    for key in Settings.__struct_fields__:
+    for key in setting_keys():
         variable = f"{_PREFIX}{key.upper()}"
         if environment.get(variable) and not _is_link(variable, environment):
             try:
@@ -182,7 +184,7 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
 
     A link of Kubernetes counts where it has the name of a setting.
     """
-    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
+    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in setting_keys())}
     known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     # Without what they all begin with, which makes any two alike.
@@ -237,7 +239,7 @@ def _from_variable(key: str, text: str) -> object:
     if key == "redact" and text.strip().lower() in _SWITCHES:
         # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
         return {"builtin": _SWITCHES[text.strip().lower()]}
-    if key in TABLES or key in {"redact", "gateway", "monitor", "board"}:
+    if key in named_keys() or _is_struct(_types()[key]):
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -248,28 +250,43 @@ def _from_variable(key: str, text: str) -> object:
 def convert(given: Given) -> Faults[tuple[Settings, set[str]]]:
     """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
     raw, wrong, values = dict(given.values), set[str](), dict[str, Any]()
+    types, named = _types(), named_keys()
     yield from _choose_servers(raw, given.origin)
     for key, value in raw.items():
         for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
         is_tables = isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
-        if key not in _TYPES:
-            yield unknown(key, "unknown key", key, _TYPES, "unknown-key")
-        elif not (is_rows if for_rows else is_tables or key not in TABLES):
+        if key not in types:
+            yield unknown(key, "unknown key", key, types, "unknown-key")
+        elif not (is_rows if for_rows else is_tables or key not in named):
             wrong.add(key)
             yield Fault(key, f"must be tables, each {f'under [[{key}]]' if for_rows else f'as [{key}.NAME]'}")
         elif for_rows is not None:
             values[key] = ()
             for number, row in enumerate(value):
                 values[key] += ((yield from _converted(f"{key}[{number}]", row, for_rows, wrong)),)
-        elif key in TABLES:
+        elif key in named:
             tables = {}
             for name, table in value.items():
                 tables[name] = yield from _table(key, name, table, wrong)
             values[key] = {name: table for name, table in tables.items() if table is not UNSET}
-        elif (converted := (yield from _converted(key, value, _TYPES[key], wrong))) is not UNSET:
+        elif (converted := (yield from _converted(key, value, types[key], wrong))) is not UNSET:
             values[key] = converted
     # An empty table of models or rules counts as absent: the defaults apply.
-    return Settings(**{key: value for key, value in values.items() if key not in TABLES or value}), wrong
+    return Settings.from_keys(**{key: value for key, value in values.items() if key not in named or value}), wrong
+
+
+def named_keys() -> frozenset[str]:
+    """Return the keys whose values are tables by name, or rows."""
+    return frozenset((*_NAMED, *(table.key for table in installed_tables().values() if table.is_named)))
+
+
+@cache
+def _types() -> Mapping[str, Any]:
+    """Return the types of all keys, as `setting_keys` lists them."""
+    types = get_type_hints(Settings, include_extras=True) | {
+        table.key: table.type for table in installed_tables().values()
+    }
+    return {key: types[key] for key in setting_keys()}
 
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:

@@ -6,7 +6,7 @@ line, and repeats no value that could be a secret.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -17,6 +17,7 @@ from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 -
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from worker.base.delivery.settings import HttpUrl, OtlpSettings, Receiver
+from worker.core.config.tables import installed_tables
 from worker.core.storage.client import address
 
 Always = Literal["error", "negative_feedback", "slow"]
@@ -241,93 +242,6 @@ class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     sign: str = "[redacted]"
 
 
-class Token(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[gateway.tokens.NAME]`: a bearer token of the gateway, and what its clients may do.
-
-    Attributes:
-        token_env: Name of the variable with the token; the token itself is refused here.
-        token_file: A file that holds the token instead.
-        service: The service of everything that this token sends, whatever the data says. Unless set, the data names
-            it: `service.name` of OpenTelemetry's resource, or `service` in JSON.
-        rate: Maximum of spans, log records and JSON objects a second, in each process; above it the reply is 429.
-            Unlimited unless set.
-    """
-
-    token_env: str | None = None
-    token_file: str | None = None
-    service: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    rate: Annotated[float, Meta(gt=0)] | None = None
-
-
-class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[gateway]`: what `tracejudge gateway` listens to and accepts.
-
-    Attributes:
-        host: Address to listen on; 0.0.0.0 admits other machines, which requires tokens.
-        port: Port of the intake; 0 takes any free one, which is then logged.
-        metrics_port: Port of the gateway's metrics, health and readiness pages at `metrics_host`; 0 takes any free one.
-        tls_cert: Certificate (PEM, with its chain) to serve the intake over TLS.
-        tls_key: Its private key (PEM, without a passphrase).
-        tokens: Bearer tokens, as `[gateway.tokens.NAME]`; required unless `host` is a loopback address.
-        cors_origins: Origins of browsers that may send, as `["https://app.example.com"]`; none unless given.
-        gather_s: Seconds without a further span after which a trace that has its root span is joined and published;
-            four times as long without a root.
-        gather_max_s: Seconds after its first span at which a trace is published in any case.
-        max_body_bytes: Maximum of a request's body, decompressed; above it the reply is 413.
-        max_trace_bytes: Maximum of the spans gathered of one trace; further ones are refused and counted.
-        max_gather_bytes: Maximum of all gathered spans in Redis; above it the reply is 429.
-        max_connections: Maximum of open connections in each process; further ones are refused.
-    """
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 4318
-    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9809
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tokens: Mapping[str, Token] = msgspec.field(default_factory=dict)
-    cors_origins: tuple[str, ...] = ()
-    gather_s: Seconds = 5.0
-    gather_max_s: Seconds = 60.0
-    max_body_bytes: Size = 20 * MIB
-    max_trace_bytes: Size = 8 * MIB
-    max_gather_bytes: Size = 256 * MIB
-    max_connections: AtLeastOne = 4_000
-
-
-class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[board]`: where `tracejudge board` listens, and who may read it.
-
-    Attributes:
-        host: Address to listen on; 0.0.0.0 admits other machines, which requires a token or `user_header`.
-        port: Port of the board; 0 takes any free one, which is then printed.
-        metrics_port: Port of the board's metrics, health and readiness pages at `metrics_host`; 0 takes any free one,
-            which is then logged. Without it there are none.
-        token_env: Name of the variable with the bearer token; the token itself is refused here. Browsers ask for it as
-            the password, with any user name, which is the name of the annotator.
-        token_file: A file that holds the token instead.
-        user_header: Header in which a reverse proxy names the user that it has checked, as `X-Forwarded-User`.
-        proxies: Addresses of the reverse proxies whose `user_header` counts; it is ignored from all others.
-        hosts: Names under which browsers reach the board, besides those of the loopback; checked where there is no
-            token, since a foreign page could have its own name point here.
-        tls_cert: Certificate (PEM, with its chain) to serve the board over TLS.
-        tls_key: Its private key (PEM, without a passphrase).
-        links: Where a trace is shown elsewhere, by name: URLs with `{trace_id}`, `{span_id}`, `{session_id}` or
-            `{service}`, as `Grafana = "https://grafana.example.com/explore?traceId={trace_id}"`.
-    """
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 9810
-    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    token_env: str | None = None
-    token_file: str | None = None
-    user_header: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z")] | None = None
-    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
-    hosts: tuple[str, ...] = ()
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    links: Mapping[str, Annotated[str, Meta(pattern=r"^https?://[^\s]+\Z")]] = msgspec.field(default_factory=dict)
-
-
 def tag_of(segment: str) -> str | None:
     """Return the tag whose values make a segment; None where a field of the trace does."""
     return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
@@ -438,8 +352,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         log_verdicts: Which verdicts have a log line: `all`, `failed` (a score did not pass) or `none`.
         roles: Roles that run in this worker.
         redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
-        gateway: What `tracejudge gateway` accepts, as `[gateway]`.
-        board: Where `tracejudge board` listens, as `[board]`.
         monitor: Which series the monitor keeps, as `[monitor]`.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
@@ -452,6 +364,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
+        tables: Values of features by key, without those that are as by default; read them by ``Table.of``.
     """
 
     redis_url: str = "redis://localhost:6379/0"
@@ -505,8 +418,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     log_verdicts: Literal["all", "failed", "none"] = "all"
     roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
     redact: Redact = Redact()
-    gateway: Gateway = Gateway()
-    board: Board = Board()
     monitor: Monitor = Monitor()
     models: Mapping[str, ModelSettings] = msgspec.field(
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}
@@ -521,6 +432,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
     )
+    tables: Mapping[str, Any] = {}
+
+    @classmethod
+    def from_keys(cls, **keys: Any) -> Self:
+        """Build settings from keys of the core and of features; values are neither converted nor checked."""
+        tables = {key: keys.pop(key) for key in installed_tables() if key in keys}
+        changed = {key: value for key, value in tables.items() if value != installed_tables()[key].default}
+        return cls(**keys, tables=changed)
 
     @property
     def redis_urls(self) -> tuple[str, ...]:
@@ -542,8 +461,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
         Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
         """
-        left_out = {*_OF_ONE_PROCESS, *_SECRET}
+        left_out = {"tables", *_OF_ONE_PROCESS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
+        shared |= {table.key: table.of(self) for table in installed_tables().values() if not table.is_secret}
         document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
         return hashlib.blake2b(document, digest_size=4).hexdigest()
 
@@ -588,3 +508,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def ledger_ttl_s(self) -> int:
         """How long a finished evaluation is remembered: a day longer than its trace can come back."""
         return int(self.retention + 24 * HOUR_S)
+
+
+def setting_keys() -> tuple[str, ...]:
+    """Return the keys of the configuration: those of the core, then those of features."""
+    return (*(key for key in Settings.__struct_fields__ if key != "tables"), *installed_tables())

@@ -15,6 +15,7 @@ from worker.core.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secr
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import BOARD_PAGES, BoardMetrics
+from worker.features.board.settings import BOARD
 
 _MAX_NAME_CHARS: Final = 100
 _REALM: Final = "TraceJudge board"
@@ -45,7 +46,7 @@ class Access:
         Raises:
             SettingsError: It is absent or unusable, or other machines may connect and none is required.
         """
-        board = settings.board
+        board = BOARD.of(settings)
         self._token = Secret.of(board, "board.token_").read(environment)
         self._user_header = board.user_header
         self._proxies = tuple(ipaddress.ip_network(address) for address in board.proxies)

@@ -39,6 +39,7 @@ from worker.features.board.index import (
 )
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.features.board.overview import OverviewThread
+from worker.features.board.settings import BOARD
 from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.features.labels.answers import Answer, Said, read_answers, submit, tally
 from worker.features.report.html import TEMPLATES
@@ -85,7 +86,7 @@ class Board:
         # Browsers keep these files for long: another content has another address.
         names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
         digest = hashlib.blake2b(b"".join(path.read_bytes() for path in names), digest_size=6).hexdigest()
-        self._templates.globals.update(static=f"/static/{digest}", links=bool(settings.board.links))
+        self._templates.globals.update(static=f"/static/{digest}", links=bool(BOARD.of(settings).links))
         self._static = f"/static/{digest}"
 
     def app(self, metrics: BoardMetrics) -> Guard:

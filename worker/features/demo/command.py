@@ -26,12 +26,13 @@ import tracejudge
 from worker.base.accounting.accounting import Account, read_account
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
-from worker.core.config.settings import Board, Has, Rule, Settings, Where
+from worker.core.config.settings import Has, Rule, Settings, Where
 from worker.core.export.registry import enabled
 from worker.core.storage.client import Store, scan_shards
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
 from worker.core.telemetry.backlog import measure
+from worker.features.board.settings import Board
 from worker.features.demo.final_report import Results, percent, services, summary
 from worker.features.demo.sample_traffic import DROP, JUDGES, Traffic, load_samples, make_plan
 
@@ -195,7 +196,7 @@ def _board(redis_url: str) -> Iterator[str]:
         return
     from worker.features.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
 
-    with BoardServer(Settings(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
+    with BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
         yield board.url
 
 

@@ -3,8 +3,9 @@
 from typing import Final
 
 from worker.core.features import Command, Feature
+from worker.features.gateway.settings import GATEWAY, gateway_faults
 
 _COMMANDS: Final = {
     "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
 }
-FEATURE: Final = Feature(name="gateway", commands=_COMMANDS)
+FEATURE: Final = Feature(name="gateway", tables=(GATEWAY,), faults=gateway_faults, commands=_COMMANDS)
