@@ -9,6 +9,7 @@ MODULES: Final = (
     "worker.base.input.feature",
     "worker.base.monitor.feature",
     "worker.base.dead_letters.feature",
+    "worker.base.lookup.feature",
     "worker.base.otlp.feature",
     "worker.features.python.feature",
     "worker.features.receivers.feature",

@@ -86,7 +86,7 @@ def write(text: str, name: str = FILE) -> str:
 
 
 def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
-    assert load({}) == Settings(
+    assert load({}) == Settings.from_keys(
         redis_url="redis://localhost:6379/0",
         broker_url=None,
         prefix="tracejudge",

@@ -32,6 +32,7 @@ from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import NANO, Rule, Settings
 from worker.features.budgets.reservations import most_tokens
 from worker.features.canary.canary_file import Canary
+from worker.features.canary.feature import CANARY_FILE
 
 Severity = Literal["error", "warning"]
 Step = str | int
@@ -301,12 +302,12 @@ def _calibrations(settings: Settings) -> Iterator[Fault]:
 
 
 def _canary(settings: Settings) -> Iterator[Fault]:
-    if settings.canary_file is not None and settings.monitor.enabled and settings.monitor.canary_every_s:
+    if CANARY_FILE.of(settings) is not None and settings.monitor.enabled and settings.monitor.canary_every_s:
         canary, judges = Canary.of(settings), configured(settings.judges)
         named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
         absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
         if absent:
-            fix = f"add labels for these judges to {settings.canary_file}"
+            fix = f"add labels for these judges to {CANARY_FILE.of(settings)}"
             yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
 
 

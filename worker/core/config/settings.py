@@ -332,16 +332,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             once for all its dead letters.
         dead_retention: Seconds a dead letter is kept.
         evaluation_timeout: Seconds one evaluation may take with its retries; then it is put back and retried later.
-        session_idle: Seconds without a new trace after which a gathered conversation is judged.
         session_max: Traces after which a conversation is judged at once; of a longer one the newest as many are kept
             and shown to the judge.
-        session_keep: Seconds that the traces of a judged conversation are kept for its next judging, which comes when
-            it has grown by half.
         max_session_bytes: Maximum of gathered conversations; above it those with the earliest end of their waiting time
             are judged early and dropped.
-        keep_labelled: Keep a redacted copy of each trace that gets a label, for as long as the label.
-        max_labelled_bytes: Maximum of these copies; further labels are stored without one.
-        late_feedback_wait: Seconds that feedback on earlier traces is gathered before they are searched in the stream.
         grace_s: Seconds a stopping worker lets running evaluations finish.
         shift_s: Seconds a Celery task fetches batches of its judge model before another task does.
         task_events: Send Celery's task events, for Flower or celery-exporter; costs about 0.5 ms of CPU a task.
@@ -359,8 +353,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             `[judges.NAME]`; relative to the file that names it.
         cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.
         budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
-        canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
-            each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
         calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
@@ -401,13 +393,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_dead_bytes: Size = 512 * MIB
     dead_retention: Seconds = 7 * 24 * HOUR_S
     evaluation_timeout: Seconds = 600.0
-    session_idle: Seconds = 180.0
     session_max: Annotated[int, Meta(ge=1, le=1_000)] = 50
-    session_keep: Seconds = HOUR_S
     max_session_bytes: Size = 256 * MIB
-    keep_labelled: bool = True
-    max_labelled_bytes: Size = 256 * MIB
-    late_feedback_wait: Seconds = 60.0
     grace_s: Seconds = 20.0
     shift_s: Seconds = 5.0
     task_events: bool = False
@@ -426,7 +413,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
     cascades: Mapping[str, Cascade] = msgspec.field(default_factory=dict)
     budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
-    canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
     calibrations: tuple[JudgeCalibration, ...] = ()
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table(Generic[T]):
     """A key of the configuration that belongs to a feature or to a part of base.
 

@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from judges.core.verdict import Origin
+from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
@@ -294,9 +295,9 @@ class Board:
             user_id=verdict.user_id,
         )
         found = self._pages.trace_anywhere(verdict)
-        if found is not None and self._settings.keep_labelled and found.source != "label":
+        if found is not None and KEEP_LABELLED.of(self._settings) and found.source != "label":
             # Before the label: one without a copy cannot be exported as a whole.
-            keep_trace(self._store, found.trace, self._settings.max_labelled_bytes)
+            keep_trace(self._store, found.trace, MAX_LABELLED_BYTES.of(self._settings))
         submit(self._store, answer, verdict)
         kept = {name: form.get(name, "") for name in ("kind", "service", "judge", "rate", "as", "skip")}
         query = urlencode({**{name: value for name, value in kept.items() if value}, "done": answer.label_id})

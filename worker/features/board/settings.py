@@ -47,7 +47,7 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     links: Mapping[str, Annotated[str, Meta(pattern=r"^https?://[^\s]+\Z")]] = msgspec.field(default_factory=dict)
 
 
-BOARD: Final = Table(key="board", type=Board, default=Board(), text="Where `tracejudge board` listens, as `[board]`.")
+BOARD: Final = Table("board", Board, Board(), "Where `tracejudge board` listens, as `[board]`.")
 
 
 def board_faults(settings: Settings) -> Iterator[Fault]:

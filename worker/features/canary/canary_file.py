@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from judges.core.faults import Fault, fault_of
 from judges.core.judge import Judge
@@ -24,6 +24,7 @@ from worker.core.config.errors import Faults, caught, first_raised, placed
 from worker.core.config.reading import Given
 from worker.core.config.rule_checks import judge_names
 from worker.core.config.settings import Settings, SettingsError
+from worker.features.canary.feature import CANARY_FILE
 
 CANARY_SERVICE: Final = "tracejudge-canary"
 """The service of a canary trace that names none."""
@@ -100,11 +101,11 @@ def with_canary(settings: Settings, given: Given, names: frozenset[str]) -> Faul
         given: What was read.
         names: The names of all judges, those that are wrong included: labels may name one of them.
     """
-    path = given.path
-    if settings.canary_file is None:
+    path, file = given.path, CANARY_FILE.of(settings)
+    if file is None:
         return settings
     if path and given.origin["canary_file"] == path:
-        settings = structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
+        settings = CANARY_FILE.replace(settings, str(Path(path).parent / file))
     if names == judge_names(settings):
         yield from read_canary(settings)
     return settings
@@ -113,10 +114,11 @@ def with_canary(settings: Settings, given: Given, names: frozenset[str]) -> Faul
 def read_canary(settings: Settings) -> Faults[Canary]:
     """Read the canary of a configuration, or the built-in one."""
     judges = configured(settings.judges)
-    if settings.canary_file is None:
+    file = CANARY_FILE.of(settings)
+    if file is None:
         text = files("worker.features.canary").joinpath("canary.jsonl").read_text(encoding="utf-8")
         return Canary((yield from placed("canary.jsonl", _read(text, judges))), judges)
-    path = Path(settings.canary_file)
+    path = Path(file)
     content = yield from caught(partial(read_text, path, _ADVICE, "canary_file"))
     return Canary([] if content is None else (yield from placed(f"{path}", _read(content, judges))), judges)
 

@@ -1,8 +1,11 @@
 """Canary: the same traces are judged each day, so that a judge model that drifts is noticed."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from msgspec import Meta
+
+from worker.core.config.tables import Table
 from worker.core.features import Feature
 
 if TYPE_CHECKING:
@@ -10,6 +13,14 @@ if TYPE_CHECKING:
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+
+CANARY_FILE: Final[Table[str | None]] = Table(
+    "canary_file",
+    Annotated[str, Meta(pattern=r"\S")] | None,
+    None,
+    "Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL, each trace"
+    ' with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.',
+)
 
 
 def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "Faults[Settings]":
@@ -32,4 +43,4 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
     return (CanaryWatch(parts.settings, parts.store, parts.metrics, Canary.of(parts.settings)),)
 
 
-FEATURE: Final = Feature(name="canary", complete=_complete, counters=_counters, watches=_watches)
+FEATURE: Final = Feature(name="canary", tables=(CANARY_FILE,), complete=_complete, counters=_counters, watches=_watches)

@@ -66,9 +66,7 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     max_connections: AtLeastOne = 4_000
 
 
-GATEWAY: Final = Table(
-    key="gateway", type=Gateway, default=Gateway(), text="What `tracejudge gateway` accepts, as `[gateway]`."
-)
+GATEWAY: Final = Table("gateway", Gateway, Gateway(), "What `tracejudge gateway` accepts, as `[gateway]`.")
 
 
 def gateway_faults(settings: Settings) -> Iterator[Fault]:

@@ -3,10 +3,20 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.core.config.settings import Seconds
+from worker.core.config.tables import Table
 from worker.core.features import Feature, Parts, Selector, ShardParts
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
+
+
+WAIT: Final = Table(
+    "late_feedback_wait",
+    Seconds,
+    60.0,
+    "Seconds that feedback on earlier traces is gathered before they are searched in the stream.",
+)
 
 
 def _select(parts: Parts) -> Selector | None:
@@ -14,7 +24,7 @@ def _select(parts: Parts) -> Selector | None:
 
     # Feedback that no rule asks for would make every pass over the stream longer.
     asks = parts.sampler.judges_negative_feedback
-    return FeedbackIntake(parts.settings.late_feedback_wait) if asks else None
+    return FeedbackIntake(WAIT.of(parts.settings)) if asks else None
 
 
 def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
@@ -30,4 +40,4 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="late_feedback", select=_select, threads=_threads)
+FEATURE: Final = Feature(name="late_feedback", tables=(WAIT,), select=_select, threads=_threads)

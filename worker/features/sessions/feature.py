@@ -3,10 +3,24 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.core.config.settings import HOUR_S, Seconds
+from worker.core.config.tables import Table
 from worker.core.features import Feature, Parts, Selector, ShardParts
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
+
+
+SESSION_IDLE: Final = Table(
+    "session_idle", Seconds, 180.0, "Seconds without a new trace after which a gathered conversation is judged."
+)
+SESSION_KEEP: Final = Table(
+    "session_keep",
+    Seconds,
+    HOUR_S,
+    "Seconds that the traces of a judged conversation are kept for its next judging, which comes when it has grown"
+    " by half.",
+)
 
 
 def _select(parts: Parts) -> Selector:
@@ -28,4 +42,4 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="sessions", select=_select, threads=_threads)
+FEATURE: Final = Feature(name="sessions", tables=(SESSION_IDLE, SESSION_KEEP), select=_select, threads=_threads)
