@@ -41,10 +41,13 @@ from tracejudge import (
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.base.delivery.settings import KINDS
 from worker.base.doctor.lint import CODES
-from worker.core.config.settings import Budget, Cascade, JudgeCalibration, Monitor, Redact, Rule, Settings, Where
+from worker.base.monitor.settings import Monitor
+from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, Where
 from worker.core.config.tables import installed_tables
 from worker.core.telemetry.metrics import BOARD_METRICS, GATEWAY_METRICS, METRICS
 from worker.features.board.settings import Board
+from worker.features.budgets.settings import Budget
+from worker.features.cascades.settings import Cascade
 from worker.features.gateway.settings import Gateway, Token
 
 __all__ = ["main"]

@@ -10,7 +10,7 @@ from tests.monitor import budget_days, canary_runs, cascade_runs, coverage, flee
 from tests.monitor.fleets import Traffic
 from tests.monitor.safety_runs import Judge
 from tests.monitor.weighted import Design, false_alarms, median_delay
-from worker.core.config.settings import Cascade
+from worker.features.cascades.settings import Cascade
 
 
 def _percent(value: float) -> str:

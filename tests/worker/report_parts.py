@@ -10,8 +10,9 @@ import msgspec
 from stage_parts import Ground
 
 from judges.core.verdict import Score, Verdict
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
 
@@ -74,7 +75,7 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
 
 def publish(ground: Ground, verdicts: Sequence[Verdict], **monitor: Any) -> None:
     """Write verdicts into the outbox at their times, and have the monitor add them."""
-    settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
+    settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
     sums = QualitySums(settings, ground.store, Metrics(settings))
     sums.prepare()
     for number, one in enumerate(sorted(verdicts, key=lambda one: one.started_at)):

@@ -14,7 +14,7 @@ from worker.base.accounting.accounting import read_account
 from worker.base.doctor.command import spending
 from worker.base.doctor.lint import setting_warnings
 from worker.core.config.loading import load
-from worker.core.config.settings import NANO, Budget, Rule, SettingsError
+from worker.core.config.settings import NANO, Rule, SettingsError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.budgets.control import (
     MIN_FACTOR,
@@ -25,6 +25,7 @@ from worker.features.budgets.control import (
 )
 from worker.features.budgets.rates import RateFactors, Rates, read_segments
 from worker.features.budgets.reservations import Budgets
+from worker.features.budgets.settings import Budget
 
 HOUR_MS = 3_600_000
 # Two texts of the script's answers; a request and its answer cost the same number of tokens.

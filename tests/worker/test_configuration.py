@@ -18,22 +18,14 @@ from judges.registry import catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
 from worker.base.delivery.settings import KINDS, HeaderSource, PhoenixSettings
+from worker.base.monitor.settings import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import place_of, unknown_variables
-from worker.core.config.settings import (
-    Budget,
-    Cascade,
-    JudgeCalibration,
-    Monitor,
-    Redact,
-    Rule,
-    Settings,
-    SettingsError,
-    Where,
-    setting_keys,
-)
+from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where, setting_keys
 from worker.core.config.tables import installed_tables
 from worker.features.board.settings import Board
+from worker.features.budgets.settings import Budget
+from worker.features.cascades.settings import Cascade
 from worker.features.gateway.settings import Gateway
 
 FILE = "tracejudge.toml"

@@ -17,10 +17,11 @@ from judges.registry import configured
 from judges.requests.request import BYTES_PER_TOKEN
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Cascade, Rule, Settings
+from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Sampler
 from worker.core.storage.client import Store
 from worker.features.budgets.reservations import most_tokens
+from worker.features.cascades.settings import Cascade
 from worker.features.report.workload import (
     Estimate,
     Estimator,

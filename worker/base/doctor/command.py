@@ -51,6 +51,7 @@ from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 from worker.features.budgets.control import read_states
+from worker.features.budgets.settings import BUDGETS
 
 _NEARLY: Final = 0.99
 _SHARED_BROKER: Final = warning(
@@ -175,7 +176,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
-        *([Check("spending", partial(spending, settings, store))] if settings.budgets else []),
+        *([Check("spending", partial(spending, settings, store))] if BUDGETS.of(settings) else []),
         Check("model families", partial(same_family, settings, store)),
     ]
 
@@ -183,9 +184,9 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
 def spending(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check that no limit of a budget is reached."""
     findings, refused = [], 0
-    for name, state in read_states(store, settings.budgets)[0].items():
+    for name, state in read_states(store, BUDGETS.of(settings))[0].items():
         refused += state.refused
-        for limit, spent, most in state.by_limit(settings.budgets[name]):
+        for limit, spent, most in state.by_limit(BUDGETS.of(settings)[name]):
             # What is settled stops short of the limit by up to the largest reservation.
             if spent >= _NEARLY * most:
                 so_far = f"and has refused {amount(state.refused, 'call')} so far"

@@ -19,6 +19,7 @@ from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
 from judges.registry import configured
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.errors import Faults, collected
 from worker.core.config.loading import build
 from worker.core.config.reading import (
@@ -31,6 +32,7 @@ from worker.core.config.reading import (
 from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import NANO, Rule, Settings
 from worker.features.budgets.reservations import most_tokens
+from worker.features.budgets.settings import BUDGETS
 from worker.features.canary.canary_file import Canary
 from worker.features.canary.feature import CANARY_FILE
 
@@ -245,12 +247,14 @@ def _rules(settings: Settings) -> Iterator[Fault]:
 def _tables(settings: Settings) -> Iterator[Fault]:
     """Find models, cascades and judges that nothing names."""
     named = {name for rule in settings.rules for name in rule.models}
-    used = {name for rule in settings.rules for name in (*settings.models_of(rule), rule.second_model)}
-    used |= {cascade.then for name, cascade in settings.cascades.items() if name in named}
+    aliases = settings.aliases
+    used = {model for name in named for model in aliases.get(name, (name,))}
+    used |= {rule.second_model for rule in settings.rules if rule.second_model is not None}
     used |= {str(table["model"]) for table in settings.judges.values() if "model" in table}
     judges = {judge for rule in settings.rules for judge in rule.judges}
-    for key, known in (("models", used), ("cascades", named), ("judges", judges)):
-        for name in getattr(settings, key):
+    rows = (("models", settings.models, used), ("cascades", aliases, named), ("judges", settings.judges, judges))
+    for key, tables, known in rows:
+        for name in tables:
             if name not in known:
                 yield Fault(f"{key}.{name}", "no rule uses it", "name it in a rule, or take it out", "unused")
 
@@ -269,7 +273,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
 
 def _budgets(settings: Settings) -> Iterator[Fault]:
     """Check that budgets in USD know what their models cost, and that rates can be reduced."""
-    for name, budget in settings.budgets.items():
+    for name, budget in BUDGETS.of(settings).items():
         paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
         unpriced = [one for one in paid if settings.models[one].price is None]
         if budget.in_usd and unpriced:
@@ -285,7 +289,7 @@ def _budgets(settings: Settings) -> Iterator[Fault]:
                 what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
                 fix = f"raise the limit, or set a lower max_output_tokens of {one}"
                 yield Fault("budgets", what, fix, "budget-not-kept")
-    if settings.budgets and not settings.monitor.enabled:
+    if BUDGETS.of(settings) and not MONITOR.of(settings).enabled:
         what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
         yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
 
@@ -302,7 +306,7 @@ def _calibrations(settings: Settings) -> Iterator[Fault]:
 
 
 def _canary(settings: Settings) -> Iterator[Fault]:
-    if CANARY_FILE.of(settings) is not None and settings.monitor.enabled and settings.monitor.canary_every_s:
+    if CANARY_FILE.of(settings) is not None and MONITOR.of(settings).enabled and MONITOR.of(settings).canary_every_s:
         canary, judges = Canary.of(settings), configured(settings.judges)
         named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
         absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.base.monitor.settings import MONITOR, monitor_faults, monitor_tags
 from worker.core.features import Exporter, Feature
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def _complete(settings: "Settings", given: "Given", _: frozenset[str]) -> "Fault
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
-    if not settings.monitor.enabled:
+    if not MONITOR.of(settings).enabled:
         return {}
     from worker.base.monitor.sums import QualitySums
 
@@ -32,10 +33,18 @@ def _process_threads(settings: "Settings", metrics: "Metrics", stores: "Sequence
     """Make a thread a server: the sums are on the first one, whichever this worker serves."""
     from worker.base.monitor.sums import QualitySums, ShardSums
 
-    if not settings.monitor.enabled or QualitySums.role not in settings.roles:
+    if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:
         return ()
     sums = QualitySums(settings, stores[0], metrics)
     return sums, *(ShardSums(store, sums) for store in stores[1:])
 
 
-FEATURE: Final = Feature(name="monitor", complete=_complete, exporters=_exporters, process_threads=_process_threads)
+FEATURE: Final = Feature(
+    name="monitor",
+    tables=(MONITOR,),
+    verdict_tags=monitor_tags,
+    rule_faults=monitor_faults,
+    complete=_complete,
+    exporters=_exporters,
+    process_threads=_process_threads,
+)

@@ -18,6 +18,7 @@ from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
 from worker.base.delivery.settings import QUOTING, OtlpSettings
+from worker.core.config.errors import unknown
 from worker.core.config.redaction import pattern_fault
 from worker.core.config.serving import Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
@@ -57,6 +58,17 @@ def table_name_faults(key: str, name: str) -> Iterator[Fault]:
     """Check a name that is part of keys in Redis, or of labels."""
     if _TABLE_NAME.fullmatch(name) is None:
         yield Fault(key, "the name may hold letters, digits, _ and -, at most 64", "rename the table")
+
+
+def absent_model(settings: Settings, name: str, key: str, owner: str = "") -> Iterator[Fault]:
+    """Check the name of a model; ``owner`` begins the text of the fault."""
+    if name == "default" and name not in settings.models:
+        # The rule may not write the name at all.
+        other = next(iter(settings.models))
+        fix = f'rename [models.{other}], or write model = "{other}" in the rule'
+        yield Fault(key, f"{owner}there is no [models.default]", fix, "unknown-name")
+    elif name not in settings.models:
+        yield unknown(key, f"{owner}there is no [models.{name}]", name, settings.models)
 
 
 def _servers(settings: Settings) -> Iterator[Fault]:

@@ -31,8 +31,6 @@ from worker.core.config.errors import (
     unknown,
 )
 from worker.core.config.settings import (
-    Budget,
-    Cascade,
     JudgeCalibration,
     Rule,
     Seconds,
@@ -46,10 +44,8 @@ T = TypeVar("T")
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former", "served_shards")
-_NAMED: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations", "receivers")
+_NAMED: Final = ("models", "judges", "rules", "calibrations", "receivers")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
-# Tables of judges are converted later, by the judges that they configure.
-_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget, "cascades": Cascade}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
@@ -291,7 +287,7 @@ def _types() -> Mapping[str, Any]:
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:
     """Convert `[key.name]`; tables of judges are converted later, by the judges that they configure."""
-    kind: Any = _CONVERTED.get(key)
+    kind: Any = ModelSettings if key == "models" else None if key == "judges" else _types()[key]
     if key == "receivers":
         chosen = table.get("kind")
         kind = KINDS.get(chosen) if isinstance(chosen, str) else None

@@ -18,6 +18,7 @@ from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from worker.base.delivery.settings import HttpUrl, OtlpSettings, Receiver
 from worker.core.config.tables import installed_tables
+from worker.core.features import installed
 from worker.core.storage.client import address
 
 Always = Literal["error", "negative_feedback", "slow"]
@@ -27,7 +28,6 @@ Has = Literal[
 SeriesLabel = Literal["name", "model", "release"]
 MAX_VALUE_CHARS: Final = 100
 """Of a value of a segment."""
-Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 Role = Literal["ingest", "judge", "export", "monitor"]
 _OF_ONE_PROCESS: Final = ("roles", "served_shards", "metrics_host", "metrics_port", "log_level", "log_verdicts")
 _SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy", "otlp_endpoint")
@@ -129,71 +129,6 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         return (self.model,) if isinstance(self.model, str) else self.model
 
 
-class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One `[cascades.NAME]`: two models that judge one after the other.
-
-    The first judges every sampled trace, the second some of them, with a known probability. The cascade's series
-    estimates the share that the second model would find if it judged all of them. One of `rate`, `usd_per_day` and
-    `uncertain` is set.
-
-    Attributes:
-        first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
-        then: Name of the `[models.NAME]` that judges some of them a second time.
-        rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
-            the second judging; it is never less probable than a quarter of the rate.
-        usd_per_day: What second judgings may cost in a day, in place of `rate`: the rate follows each minute from the
-            first verdicts of the last hour and the mean cost of a second one.
-        uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
-            as `[0.2, 0.8]`, in place of `rate`; less precise for the same cost.
-        audit: With `uncertain`, the share of all other traces that is judged a second time.
-    """
-
-    first: str
-    then: str
-    rate: Annotated[float, Meta(gt=0, le=1)] | None = None
-    usd_per_day: Amount | None = None
-    uncertain: tuple[Share, Share] | None = None
-    audit: Annotated[float, Meta(gt=0, le=1)] = 0.02
-
-
-class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One `[budgets.NAME]`: how much judge calls may cost by the hour and by the day (UTC).
-
-    The rates of rules are reduced so that a budget lasts until its end; calls beyond it are refused, and their
-    evaluations are unscored, `over_budget`. At least one of the four limits is set.
-
-    Attributes:
-        usd_per_day: Maximum cost of a day in USD; models without a `price` cost nothing.
-        usd_per_hour: Maximum cost of an hour in USD.
-        tokens_per_day: Maximum of tokens of a day, of requests and answers.
-        tokens_per_hour: Maximum of tokens of an hour.
-        rules: The rules that it pays for: evaluations that at least one of them asks for. All unless given.
-        judges: The judges that it pays for; all unless given.
-        models: The `[models.NAME]` that it pays for; all unless given.
-        exempt: Judges whose calls count but are never refused, and whose rules keep their rates, as `["safety"]`.
-    """
-
-    usd_per_day: Amount | None = None
-    usd_per_hour: Amount | None = None
-    tokens_per_day: AtLeastOne | None = None
-    tokens_per_hour: AtLeastOne | None = None
-    rules: tuple[str, ...] = ()
-    judges: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    exempt: tuple[str, ...] = ()
-
-    @property
-    def in_usd(self) -> bool:
-        """Whether a limit is in USD."""
-        return self.usd_per_day is not None or self.usd_per_hour is not None
-
-    @property
-    def limits(self) -> tuple[int | None, int | None, int | None, int | None]:
-        """USD of a day and of an hour, in 10^-9, then tokens of a day and of an hour."""
-        day, hour = (None if usd is None else round(usd * NANO) for usd in (self.usd_per_day, self.usd_per_hour))
-        return day, hour, self.tokens_per_day, self.tokens_per_hour
-
-
 class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One `[[calibrations]]`: how the probabilities of a judge from one model are corrected, and from where they pass.
 
@@ -240,49 +175,6 @@ class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     builtin: bool = False
     patterns: tuple[str, ...] = ()
     sign: str = "[redacted]"
-
-
-def tag_of(segment: str) -> str | None:
-    """Return the tag whose values make a segment; None where a field of the trace does."""
-    return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
-
-
-class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The monitor of quality: which series it keeps.
-
-    Attributes:
-        enabled: Whether workers of the role `monitor` keep sums of verdicts.
-        segments: By whose values each series is kept once more, so that a drop can be assigned to one of them: `name`,
-            `model`, `release`, `prompt_version`, or `tags.NAME` for a tag of the trace. `prompt_version` is the tag of
-            that name.
-        false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
-        max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
-        safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
-            `safety = true` in the file of objectives. A failure is judged a second time by its rule's `second_model`.
-        judge_error: Share of the safe traces that a safety judge fails by mistake; the larger of this and what is
-            measured in 28 days counts.
-        canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
-            rules name; the first one is so long after the first start. At most 12 h; 0 for none.
-        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
-            file; unless set, `objectives.toml` beside that file where it exists.
-        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
-            dropped from the segment.
-    """
-
-    enabled: bool = True
-    segments: tuple[Segment, ...] = ()
-    false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
-    max_series: AtLeastOne = 5_000
-    safety: tuple[str, ...] = ("safety",)
-    judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
-    canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
-    objectives: str | None = None
-    max_segment_values: AtLeastOne = 100
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The names of the tags that segments need, and that verdicts therefore carry."""
-        return tuple(dict.fromkeys(tag for segment in self.segments if (tag := tag_of(segment)) is not None))
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -346,13 +238,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         log_verdicts: Which verdicts have a log line: `all`, `failed` (a score did not pass) or `none`.
         roles: Roles that run in this worker.
         redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
-        monitor: Which series the monitor keeps, as `[monitor]`.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
-        cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.
-        budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
         calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
@@ -405,14 +294,11 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     log_verdicts: Literal["all", "failed", "none"] = "all"
     roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
     redact: Redact = Redact()
-    monitor: Monitor = Monitor()
     models: Mapping[str, ModelSettings] = msgspec.field(
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}
     )
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
-    cascades: Mapping[str, Cascade] = msgspec.field(default_factory=dict)
-    budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
     calibrations: tuple[JudgeCalibration, ...] = ()
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
@@ -461,30 +347,20 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def verdict_tags(self) -> tuple[str, ...]:
-        """The names of the tags that verdicts carry: for segments, and by which receivers know a trace."""
-        tags = (receiver.tag for receiver in self.receivers.values() if receiver.tag is not None)
-        return tuple(dict.fromkeys((*self.monitor.tags, *tags)))
-
-    def models_of(self, rule: Rule) -> tuple[str, ...]:
-        """Name the models that judge the traces of a rule, of a cascade the first."""
-        return tuple(self.cascades[name].first if name in self.cascades else name for name in rule.models)
-
-    def budgets_of(self, rule: Rule) -> dict[str, Budget]:
-        """Return the budgets that pay for a rule, by name."""
-        return {
-            name: budget
-            for name, budget in self.budgets.items()
-            if rule.budget == name or rule.name in budget.rules or not (budget.rules or self.is_own_budget(name))
-        }
+        """The names of the tags that verdicts carry."""
+        named = (feature.verdict_tags(self) for feature in installed() if feature.verdict_tags is not None)
+        return tuple(dict.fromkeys(tag for tags in named for tag in tags))
 
     @property
-    def changes_rates(self) -> bool:
-        """Whether rates change: for a budget, by segments of traffic, or for new values."""
-        return bool(self.budgets) or any(rule.stratify or rule.first_per_hour for rule in self.rules)
+    def aliases(self) -> dict[str, tuple[str, ...]]:
+        """What a rule may write as `model` beside the names of models, each with its models in the order of judging."""
+        named = (feature.aliases(self) for feature in installed() if feature.aliases is not None)
+        return {name: models for aliases in named for name, models in aliases.items()}
 
-    def is_own_budget(self, budget: str) -> bool:
-        """Return whether a rule names a budget as its own."""
-        return any(rule.budget == budget for rule in self.rules)
+    def models_of(self, rule: Rule) -> tuple[str, ...]:
+        """Name the models that judge the traces of a rule first."""
+        aliases = self.aliases
+        return tuple(aliases.get(name, (name,))[0] for name in rule.models)
 
     def queue(self, label: str) -> str:
         """Name the Celery queue of a judge model; `code` and `panel` have one each."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from worker.core.features import Feature, ModelWrapper, Parts, Selector
+from worker.features.budgets.settings import BUDGETS, budget_faults, changes_rates
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 def _select(parts: Parts) -> Selector | None:
     from worker.features.budgets.rates import RateSelector
 
-    return RateSelector(parts) if parts.settings.changes_rates else None
+    return RateSelector(parts) if changes_rates(parts.settings) else None
 
 
 def _watches(parts: "MonitorParts") -> Sequence[Any]:
@@ -23,7 +24,7 @@ def _watches(parts: "MonitorParts") -> Sequence[Any]:
 
 def _wrap_model(parts: Parts) -> ModelWrapper | None:
     settings, metrics = parts.settings, parts.metrics
-    if not settings.budgets:
+    if not BUDGETS.of(settings):
         return None
     from worker.features.budgets.reservations import Budgets
 
@@ -34,4 +35,12 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
     return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
 
 
-FEATURE: Final = Feature(name="budgets", watches=_watches, select=_select, wrap_model=_wrap_model)
+FEATURE: Final = Feature(
+    name="budgets",
+    tables=(BUDGETS,),
+    rule_keys=("budget", "priority", "stratify", "first_per_hour"),
+    rule_faults=budget_faults,
+    watches=_watches,
+    select=_select,
+    wrap_model=_wrap_model,
+)

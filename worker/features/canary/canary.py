@@ -18,6 +18,7 @@ from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.gauges import Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
@@ -107,7 +108,7 @@ class CanaryWatch(Watch):
         super().__init__(store, clock)
         self._settings = settings
         self._canary = canary
-        self._judged_every_s = settings.monitor.canary_every_s
+        self._judged_every_s = MONITOR.of(settings).canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = graders_of(settings, canary)
         graders = Graders(settings, canary.judges)

@@ -24,10 +24,11 @@ from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.gauges import Sample, Watch
 from worker.base.monitor.second_verdicts import step_of
 from worker.base.monitor.series import DAY_S, HOUR_S
-from worker.core.config.settings import NANO, Cascade, Settings
+from worker.core.config.settings import NANO, Settings
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
+from worker.features.cascades.settings import CASCADES, Cascade
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
@@ -244,8 +245,8 @@ class CascadeWatch(Watch):
         self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(store, clock)
-        self._cascades = settings.cascades
-        self._fixed = {name: one.rate for name, one in settings.cascades.items() if one.rate is not None}
+        self._cascades = CASCADES.of(settings)
+        self._fixed = {name: one.rate for name, one in CASCADES.of(settings).items() if one.rate is not None}
         self._metrics = metrics
 
     def run(self, now: float) -> None:

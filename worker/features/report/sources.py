@@ -25,7 +25,7 @@ from worker.base.monitor.series import (
     read_series,
     utc_days,
 )
-from worker.core.config.settings import tag_of
+from worker.base.monitor.settings import tag_of
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry, Store, entry_position, scan_shards, summed_counts
 from worker.features.labels.correction import corrections

@@ -25,7 +25,7 @@ from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
 from worker.core.config.graders import CODE, Graders
-from worker.core.config.settings import Cascade, Settings
+from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Sampler, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
@@ -38,6 +38,7 @@ from worker.core.storage.client import (
     summed_counts,
 )
 from worker.features.budgets.reservations import most_tokens
+from worker.features.cascades.settings import CASCADES, Cascade
 from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
 
 DEFAULT_SHARE: Final = 0.9
@@ -346,7 +347,7 @@ class Estimator:
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
         self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
-        limits = ((name, one.usd_per_day) for name, one in settings.cascades.items())
+        limits = ((name, one.usd_per_day) for name, one in CASCADES.of(settings).items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
     def estimate(
@@ -369,7 +370,7 @@ class Estimator:
             period_s: The length of time that the figures are for.
             traces: How many traces come in that time; as many as in the sample unless given.
         """
-        self._rated = dict(self._settings.cascades)
+        self._rated = dict(CASCADES.of(self._settings))
         for cascade in self._budgeted:
             self._rated[cascade] = structs.replace(self._rated[cascade], usd_per_day=None, rate=START_RATE)
         found, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)

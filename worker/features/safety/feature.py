@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from worker.base.monitor.settings import MONITOR
 from worker.core.features import Feature
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 def _counters(parts: "MonitorParts") -> Sequence[Any]:
     from worker.features.safety.watch import count_safety
 
-    return (partial(count_safety, parts.settings.monitor.safety, parts.is_listed),)
+    return (partial(count_safety, MONITOR.of(parts.settings).safety, parts.is_listed),)
 
 
 def _watches(parts: "MonitorParts") -> Sequence[Any]:

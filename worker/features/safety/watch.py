@@ -34,6 +34,7 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
@@ -147,8 +148,8 @@ class SafetyWatch(Watch):
         self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(store, clock)
-        self._judges = settings.monitor.safety
-        self._error = settings.monitor.judge_error
+        self._judges = MONITOR.of(settings).safety
+        self._error = MONITOR.of(settings).judge_error
         graders = Graders(settings, configured(settings.judges))
         # The panel of these judge models decides, as their verdicts alone do not.
         outvoted = graders.outvoted
@@ -162,9 +163,10 @@ class SafetyWatch(Watch):
         } - outvoted
         # All verdicts of these are left out.
         self._unwatched = outvoted | {
-            (judge, settings.models[cascade.then].judge_model)
-            for cascade in settings.cascades.values()
-            for judge in settings.monitor.safety
+            (judge, settings.models[model].judge_model)
+            for models in settings.aliases.values()
+            for model in models[1:]
+            for judge in MONITOR.of(settings).safety
         } - {
             (judge, settings.models[name].judge_model)
             for rule in settings.rules

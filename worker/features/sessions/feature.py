@@ -42,4 +42,6 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="sessions", tables=(SESSION_IDLE, SESSION_KEEP), select=_select, threads=_threads)
+FEATURE: Final = Feature(
+    name="sessions", rule_keys=("unit",), tables=(SESSION_IDLE, SESSION_KEEP), select=_select, threads=_threads
+)
