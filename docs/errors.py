@@ -26,7 +26,7 @@ from worker.core.telemetry.metrics import (
     LATE_FEEDBACK_OUTCOMES,
     SESSION_OUTCOMES,
 )
-from worker.features.receivers.kinds import RECEIVERS
+from worker.features.receivers.kinds import EXPORTERS
 
 __all__ = ["page", "problems"]
 
@@ -149,7 +149,7 @@ def _producer_reasons() -> dict[str, str]:
 
 
 def _export_reasons() -> set[str]:
-    exporters: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter, *RECEIVERS.values())
+    exporters: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter, *EXPORTERS.values())
     return {reason for exporter in exporters for reason in exporter.drop_reasons}
 
 

@@ -39,7 +39,6 @@ from tracejudge import (
     wrap_openai,
 )
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.base.delivery.settings import KINDS
 from worker.base.doctor.lint import CODES
 from worker.base.monitor.settings import Monitor
 from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, Where
@@ -243,7 +242,7 @@ def _metrics() -> str:
 
 
 def _configuration() -> str:
-    parts = [_NOTE, "# Configuration\n", _PRECEDENCE]
+    parts, kinds = [_NOTE, "# Configuration\n", _PRECEDENCE], installed_tables()["receivers"].kinds
     sections: Sequence[tuple[str, type[Struct]]] = (
         ("`[models.NAME]`", ModelSettings),
         ("`[[calibrations]]`", JudgeCalibration),
@@ -251,7 +250,7 @@ def _configuration() -> str:
         ("`where` of a rule", Where),
         ("`[cascades.NAME]`", Cascade),
         ("`[budgets.NAME]`", Budget),
-        *((f'`[receivers.NAME]` with `kind = "{kind}"`', struct) for kind, struct in KINDS.items()),
+        *((f'`[receivers.NAME]` with `kind = "{kind}"`', struct) for kind, struct in kinds.items()),
         ("`[monitor]`", Monitor),
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),

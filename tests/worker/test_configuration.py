@@ -17,7 +17,7 @@ from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
-from worker.base.delivery.settings import KINDS, HeaderSource, PhoenixSettings
+from worker.base.delivery.settings import HeaderSource
 from worker.base.monitor.settings import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import place_of, unknown_variables
@@ -27,9 +27,11 @@ from worker.features.board.settings import Board
 from worker.features.budgets.settings import Budget
 from worker.features.cascades.settings import Cascade
 from worker.features.gateway.settings import Gateway
+from worker.features.receivers.settings import PhoenixSettings
 
 FILE = "tracejudge.toml"
 KEYS = setting_keys()
+KINDS = installed_tables()["receivers"].kinds
 
 EXAMPLE = """
 redis_url = "redis://localhost:6379/0"

@@ -34,7 +34,7 @@ from msgspec import Struct
 from tracejudge.content.convert import convert_field
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.base.dead_letters.store import DeadLetterStore
-from worker.base.delivery.settings import FileSettings
+from worker.base.delivery.settings import RECEIVERS, all_receivers
 from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.failing import remove_examples, scan_examples
@@ -46,6 +46,7 @@ from worker.core.selection.lenient import Lenient, NoTraceError
 from worker.core.storage.client import Store, groups_of, scan_stream
 from worker.core.storage.keys import INGEST_GROUP
 from worker.features.receivers.files import erase_lines
+from worker.features.receivers.settings import FileSettings
 from worker.features.sessions.conversations import StoredSession, decode_session
 
 _CHUNK_COUNT: Final = 500
@@ -459,7 +460,7 @@ class Forgetting:
         """Remove verdicts that wait until a receiver knows their traces; also of one that settings name no more."""
         groups = groups_of(self._store, self._keys.verdicts)
         former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
-        for name in former | self._settings.all_receivers.keys():
+        for name in former | all_receivers(self._settings).keys():
             parked, due = self._keys.receiver_parked(name)
             found = self._store.call(methodcaller("hgetall", parked)).items()
             owned = [field for field, raw in found if self._target.owns(_owner(raw.partition(b" ")[2]))]
@@ -472,7 +473,7 @@ class Forgetting:
         """Remove lines from the archives on this machine, once for all shards."""
         if self._store is not self._store.first:
             return
-        for options in self._settings.receivers.values():
+        for options in RECEIVERS.of(self._settings).values():
             if isinstance(options, FileSettings):
                 self.found.archived += erase_lines(
                     Path(options.path), lambda line: self._target.owns(_owner(line)), dry_run=self._dry_run

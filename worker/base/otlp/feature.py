@@ -3,6 +3,14 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from worker.base.delivery.settings import (
+    OTLP_ENDPOINT,
+    RECEIVERS,
+    all_receivers,
+    connections,
+    receiver_faults,
+    receiver_tags,
+)
 from worker.core.features import Exporter, Feature
 
 if TYPE_CHECKING:
@@ -10,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
-    if not settings.all_receivers:
+    if not all_receivers(settings):
         return {}
     from worker.base.delivery.receiver_delivery import receivers_of
     from worker.base.otlp.receiver import OtlpExporter
@@ -18,4 +26,11 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
     return receivers_of(settings, {OtlpExporter.kind: OtlpExporter})
 
 
-FEATURE: Final = Feature(name="otlp", exporters=_exporters)
+FEATURE: Final = Feature(
+    name="otlp",
+    tables=(OTLP_ENDPOINT, RECEIVERS),
+    faults=receiver_faults,
+    verdict_tags=receiver_tags,
+    connections=connections,
+    exporters=_exporters,
+)

@@ -10,17 +10,16 @@ from typing import Final, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES
-from msgspec import structs
+from msgspec import Struct
 
 from judges.core.faults import Fault, fault_of
-from judges.models.credentials import NO_PROXY, ProxyRefusedError, is_endpoint, pem_fault, proxy_for
+from judges.models.credentials import NO_PROXY, is_endpoint, pem_fault
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
-from worker.base.delivery.settings import QUOTING, OtlpSettings
 from worker.core.config.errors import unknown
 from worker.core.config.redaction import pattern_fault
-from worker.core.config.serving import Secret, Tls
+from worker.core.config.serving import QUOTING, Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
 from worker.core.features import installed
 from worker.core.storage.client import each
@@ -38,7 +37,6 @@ def setting_faults(settings: Settings) -> Iterator[Fault]:
     yield from _broker_and_proxy(settings)
     yield from _metrics_page(settings)
     yield from _hash_keys(settings)
-    yield from _receivers(settings)
     for feature in installed():
         if feature.faults is not None:
             yield from feature.faults(settings)
@@ -131,17 +129,24 @@ def with_files(
                 files.append((key, f"{mask_url(url)}: {name}: ", file))
         needs_authorities |= parts.scheme.startswith(("rediss", "amqps")) and "ca_certs" not in parts.query
     if endpoints is not None:
-        receivers = settings.all_receivers
-        tables = {"": settings, **{f"receivers.{name}.": options for name, options in receivers.items()}}
+        tables = _connections(settings)
         for table, name in product(tables, _PEM_FILES):
             files.append((f"{table}{name}", "", getattr(tables[table], name, None)))
-        called = (*endpoints, *(getattr(options, "url", None) or "" for options in receivers.values()))
+        called = (*endpoints, *(getattr(options, "url", None) or "" for options in tables.values()))
         needs_authorities |= any(url.lower().startswith("https:") for url in called)
     for key, where, path in files:
         if (wrong := pem_fault(path, is_key="key" in f"{key}{where}")) is not None:
             yield fault_of(key, f"{where}{wrong}", "unreadable-file")
     if needs_authorities and (wrong := pem_fault(environment.get("SSL_CERT_FILE"))) is not None:
         yield fault_of("", wrong, "unreadable-file", "SSL_CERT_FILE")
+
+
+def _connections(settings: Settings) -> dict[str, Struct]:
+    """Return the settings, and the tables with addresses or certificates that features use, by their place."""
+    tables: dict[str, Struct] = {"": settings}
+    for feature in installed():
+        tables |= {} if feature.connections is None else feature.connections(settings)
+    return tables
 
 
 def _metrics_page(settings: Settings) -> Iterator[Fault]:
@@ -175,23 +180,3 @@ def _hash_keys(settings: Settings) -> Iterator[Fault]:
     if settings.user_key is not None and settings.user_key_file is not None:
         what = "goes in place of user_key, not beside it"
         yield Fault("user_key_file", what, "take one of them out", "conflict")
-
-
-def _receivers(settings: Settings) -> Iterator[Fault]:
-    """Check names, addresses and credentials of receivers, and `otlp_endpoint`, which is the address of one."""
-    for name in settings.receivers:
-        if name == "otel":
-            fix = "choose another name"
-            yield Fault(f"receivers.{name}", "otel is the receiver of otlp_endpoint", fix, "conflict")
-        yield from table_name_faults(f"receivers.{name}", name)
-    tables = {f"receivers.{name}.": options for name, options in settings.receivers.items()}
-    if settings.otlp_endpoint is not None:
-        tables = {"": OtlpSettings(url=settings.otlp_endpoint), **tables}
-    for key, options in tables.items():
-        faults = [*options.faults(key)]
-        try:
-            if not faults:
-                proxy_for(getattr(options, "url", None) or "http://localhost", settings.proxy)
-        except ProxyRefusedError as error:
-            faults.append(fault_of(f"{key}url", str(error)))
-        yield from (structs.replace(fault, key=fault.key if key else "otlp_endpoint") for fault in faults)

@@ -20,7 +20,6 @@ from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
-from worker.base.delivery.settings import KINDS
 from worker.core.config.checks import setting_faults, with_files
 from worker.core.config.errors import (
     Faults,
@@ -44,7 +43,7 @@ T = TypeVar("T")
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former", "served_shards")
-_NAMED: Final = ("models", "judges", "rules", "calibrations", "receivers")
+_NAMED: Final = ("models", "judges", "rules", "calibrations")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -287,19 +286,22 @@ def _types() -> Mapping[str, Any]:
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:
     """Convert `[key.name]`; tables of judges are converted later, by the judges that they configure."""
-    kind: Any = ModelSettings if key == "models" else None if key == "judges" else _types()[key]
-    if key == "receivers":
+    if key in {"models", "judges"}:
+        kind: Any = ModelSettings if key == "models" else None
+    elif kinds := installed_tables()[key].kinds:
         chosen = table.get("kind")
-        kind = KINDS.get(chosen) if isinstance(chosen, str) else None
+        kind = kinds.get(chosen) if isinstance(chosen, str) else None
         if kind is None:
-            key = f"receivers.{name}.kind"
+            key = f"{key}.{name}.kind"
             wrong.add(key)
             if isinstance(chosen, str):
-                yield unknown(key, "unknown kind", chosen, KINDS, "unknown-key")
+                yield unknown(key, "unknown kind", chosen, kinds, "unknown-key")
             else:
                 what = "unknown kind" if "kind" in table else "is missing"
-                yield Fault(key, what, f"set one of {', '.join(KINDS)}", "missing-key")
+                yield Fault(key, what, f"set one of {', '.join(kinds)}", "missing-key")
             return UNSET
+    else:
+        kind = installed_tables()[key].type
     return table if kind is None else (yield from _converted(f"{key}.{name}", table, kind, wrong))
 
 

@@ -16,7 +16,6 @@ from judges.core.decision import Calibration
 from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 - exported here
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
-from worker.base.delivery.settings import HttpUrl, OtlpSettings, Receiver
 from worker.core.config.tables import installed_tables
 from worker.core.features import installed
 from worker.core.storage.client import address
@@ -30,7 +29,7 @@ MAX_VALUE_CHARS: Final = 100
 """Of a value of a segment."""
 Role = Literal["ingest", "judge", "export", "monitor"]
 _OF_ONE_PROCESS: Final = ("roles", "served_shards", "metrics_host", "metrics_port", "log_level", "log_verdicts")
-_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy", "otlp_endpoint")
+_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -200,8 +199,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         metrics_password_file: A file that holds the password instead.
         metrics_tls_cert: Certificate (PEM, with its chain) to serve all these pages over TLS.
         metrics_tls_key: Its private key (PEM, without a passphrase).
-        otlp_endpoint: An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.
-        receivers: Where verdicts are sent, as `[receivers.NAME]`.
         proxy: The HTTP proxy for judge endpoints and receivers, as `http://host:port`; `none` for no proxy.
             Unless set, the environment decides: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY.
         export_explanations: Put rationales, which may quote traces, on spans and events.
@@ -262,8 +259,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     metrics_password_file: str | None = None
     metrics_tls_cert: str | None = None
     metrics_tls_key: str | None = None
-    otlp_endpoint: HttpUrl | None = None
-    receivers: Mapping[str, Receiver] = msgspec.field(default_factory=dict)
     proxy: str | None = None
     export_explanations: bool = False
     sampling_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] = "tracejudge"
@@ -338,12 +333,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         shared |= {table.key: table.of(self) for table in installed_tables().values() if not table.is_secret}
         document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
         return hashlib.blake2b(document, digest_size=4).hexdigest()
-
-    @property
-    def all_receivers(self) -> dict[str, Receiver]:
-        """The receivers by name, with that of `otlp_endpoint` as `otel`."""
-        short = {} if self.otlp_endpoint is None else {"otel": OtlpSettings(url=self.otlp_endpoint)}
-        return {**short, **self.receivers}
 
     @property
     def verdict_tags(self) -> tuple[str, ...]:
