@@ -202,7 +202,7 @@ class Feature:
         rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, the
             configured judges by name, and the names of all judges.
         verdict_tags: Tags of traces that verdicts carry.
-        connections: Tables with an address or with certificates that a worker uses, by their place with a dot.
+        receivers: Receivers of verdicts by name, whose addresses and certificates a worker uses.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
@@ -226,7 +226,7 @@ class Feature:
     faults: "Callable[[Settings], Iterable[Fault]] | None" = None
     rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
     verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None
-    connections: "Callable[[Settings], Mapping[str, Any]] | None" = None
+    receivers: "Callable[[Settings], Mapping[str, Any]] | None" = None
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None

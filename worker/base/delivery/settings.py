@@ -49,7 +49,9 @@ class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     file: str | None = None
 
 
-class ReceiverSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class ReceiverSettings(
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, tag_field="kind"
+):
     """What every receiver has.
 
     Attributes:
@@ -78,7 +80,7 @@ class ReceiverSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return str(self.__struct_config__.tag)
 
 
-class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class HttpReceiver(ReceiverSettings, frozen=True, kw_only=True):
     """What every receiver that is reached by HTTP has.
 
     Attributes:
@@ -133,9 +135,7 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
                 yield Fault(key, f"ends in {other}, the path of another API", fix, "conflict")
 
 
-class OtlpSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="otlp"
-):
+class OtlpSettings(HttpReceiver, frozen=True, tag="otlp"):
     """An OTLP/HTTP receiver; `url` is without `/v1/traces`.
 
     Without `url` the variables of OpenTelemetry say where it is: `OTEL_EXPORTER_OTLP_ENDPOINT`, `_HEADERS`, `_TIMEOUT`,
@@ -192,16 +192,6 @@ def all_receivers(settings: Settings) -> dict[str, ReceiverSettings]:
     """Return the receivers by name, with that of `otlp_endpoint` as `otel`."""
     endpoint = OTLP_ENDPOINT.of(settings)
     return {**({} if endpoint is None else {"otel": OtlpSettings(url=endpoint)}), **RECEIVERS.of(settings)}
-
-
-def receiver_tags(settings: Settings) -> Iterator[str]:
-    """Yield the tags by which receivers know a trace."""
-    yield from (receiver.tag for receiver in RECEIVERS.of(settings).values() if receiver.tag is not None)
-
-
-def connections(settings: Settings) -> dict[str, ReceiverSettings]:
-    """Return the tables of all receivers by their place."""
-    return {f"receivers.{name}.": options for name, options in all_receivers(settings).items()}
 
 
 def receiver_faults(settings: Settings) -> Iterator[Fault]:

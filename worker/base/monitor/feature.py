@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from worker.base.monitor.settings import MONITOR, monitor_faults, monitor_tags
+from worker.base.monitor.settings import MONITOR, monitor_faults
 from worker.core.features import Exporter, Feature
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _process_threads(settings: "Settings", metrics: "Metrics", stores: "Sequence
 FEATURE: Final = Feature(
     name="monitor",
     tables=(MONITOR,),
-    verdict_tags=monitor_tags,
+    verdict_tags=lambda settings: MONITOR.of(settings).tags,
     rule_faults=monitor_faults,
     complete=_complete,
     exporters=_exporters,

@@ -63,11 +63,6 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 MONITOR: Final = Table("monitor", Monitor, Monitor(), "Which series the monitor keeps, as `[monitor]`.")
 
 
-def monitor_tags(settings: Settings) -> tuple[str, ...]:
-    """Return the tags that segments need."""
-    return MONITOR.of(settings).tags
-
-
 def monitor_faults(settings: Settings, _: Mapping[str, Judge], names: frozenset[str]) -> Iterator[Fault]:
     """Check the names of safety judges."""
     for judge in MONITOR.of(settings).safety:

@@ -3,14 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from worker.base.delivery.settings import (
-    OTLP_ENDPOINT,
-    RECEIVERS,
-    all_receivers,
-    connections,
-    receiver_faults,
-    receiver_tags,
-)
+from worker.base.delivery.settings import OTLP_ENDPOINT, RECEIVERS, all_receivers, receiver_faults
 from worker.core.features import Exporter, Feature
 
 if TYPE_CHECKING:
@@ -30,7 +23,7 @@ FEATURE: Final = Feature(
     name="otlp",
     tables=(OTLP_ENDPOINT, RECEIVERS),
     faults=receiver_faults,
-    verdict_tags=receiver_tags,
-    connections=connections,
+    verdict_tags=lambda settings: [receiver.tag for receiver in RECEIVERS.of(settings).values() if receiver.tag],
+    receivers=all_receivers,
     exporters=_exporters,
 )

@@ -129,7 +129,7 @@ def with_files(
                 files.append((key, f"{mask_url(url)}: {name}: ", file))
         needs_authorities |= parts.scheme.startswith(("rediss", "amqps")) and "ca_certs" not in parts.query
     if endpoints is not None:
-        tables = _connections(settings)
+        tables = {"": settings, **_receivers(settings)}
         for table, name in product(tables, _PEM_FILES):
             files.append((f"{table}{name}", "", getattr(tables[table], name, None)))
         called = (*endpoints, *(getattr(options, "url", None) or "" for options in tables.values()))
@@ -141,12 +141,10 @@ def with_files(
         yield fault_of("", wrong, "unreadable-file", "SSL_CERT_FILE")
 
 
-def _connections(settings: Settings) -> dict[str, Struct]:
-    """Return the settings, and the tables with addresses or certificates that features use, by their place."""
-    tables: dict[str, Struct] = {"": settings}
-    for feature in installed():
-        tables |= {} if feature.connections is None else feature.connections(settings)
-    return tables
+def _receivers(settings: Settings) -> dict[str, Struct]:
+    """Return the tables of receivers by their place."""
+    parts = (feature.receivers(settings) for feature in installed() if feature.receivers is not None)
+    return {f"receivers.{name}.": options for receivers in parts for name, options in receivers.items()}
 
 
 def _metrics_page(settings: Settings) -> Iterator[Fault]:

@@ -278,17 +278,15 @@ def named_keys() -> frozenset[str]:
 @cache
 def _types() -> Mapping[str, Any]:
     """Return the types of all keys, as `setting_keys` lists them."""
-    types = get_type_hints(Settings, include_extras=True) | {
-        table.key: table.type for table in installed_tables().values()
-    }
-    return {key: types[key] for key in setting_keys()}
+    hints = get_type_hints(Settings, include_extras=True)
+    return {key: hints.get(key) or installed_tables()[key].type for key in setting_keys()}
 
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:
     """Convert `[key.name]`; tables of judges are converted later, by the judges that they configure."""
-    if key in {"models", "judges"}:
-        kind: Any = ModelSettings if key == "models" else None
-    elif kinds := installed_tables()[key].kinds:
+    known = installed_tables()
+    kind: Any = known[key].type if key in known else ModelSettings if key == "models" else None
+    if key in known and (kinds := known[key].kinds):
         chosen = table.get("kind")
         kind = kinds.get(chosen) if isinstance(chosen, str) else None
         if kind is None:
@@ -300,8 +298,6 @@ def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Fa
                 what = "unknown kind" if "kind" in table else "is missing"
                 yield Fault(key, what, f"set one of {', '.join(kinds)}", "missing-key")
             return UNSET
-    else:
-        kind = installed_tables()[key].type
     return table if kind is None else (yield from _converted(f"{key}.{name}", table, kind, wrong))
 
 

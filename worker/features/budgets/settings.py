@@ -51,11 +51,7 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 BUDGETS: Final[Table[Mapping[str, Budget]]] = Table(
-    "budgets",
-    Budget,
-    {},
-    "What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.",
-    is_named=True,
+    "budgets", Budget, {}, "What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.", is_named=True
 )
 
 

@@ -7,17 +7,13 @@ from msgspec import Meta
 from worker.base.delivery.settings import HttpReceiver, ReceiverSettings, kinds_of
 
 
-class PhoenixSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="phoenix"
-):
+class PhoenixSettings(HttpReceiver, frozen=True, tag="phoenix"):
     """Arize Phoenix: annotations of spans, traces, sessions and documents."""
 
     paths = tuple(f"/v1/{unit}_annotations" for unit in ("span", "trace", "session", "document"))
 
 
-class LangfuseSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="langfuse"
-):
+class LangfuseSettings(HttpReceiver, frozen=True, tag="langfuse"):
     """Langfuse: scores. `api_key_env` names the secret key.
 
     Attributes:
@@ -28,9 +24,7 @@ class LangfuseSettings(
     public_key_env: str | None = None
 
 
-class MlflowSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="mlflow"
-):
+class MlflowSettings(HttpReceiver, frozen=True, tag="mlflow"):
     """MLflow: assessments of traces.
 
     Attributes:
@@ -41,9 +35,7 @@ class MlflowSettings(
     experiment: str | None = None
 
 
-class OpikSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="opik"
-):
+class OpikSettings(HttpReceiver, frozen=True, tag="opik"):
     """Opik: feedback scores of traces that `tags.opik_trace_id` names.
 
     Attributes:
@@ -57,18 +49,14 @@ class OpikSettings(
     project: str | None = None
 
 
-class LangsmithSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="langsmith"
-):
+class LangsmithSettings(HttpReceiver, frozen=True, tag="langsmith"):
     """LangSmith: feedback on runs that `tags.langsmith_run_id` names."""
 
     tag = "langsmith_run_id"
     paths = ("/feedback",)
 
 
-class WebhookSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="webhook"
-):
+class WebhookSettings(HttpReceiver, frozen=True, tag="webhook"):
     """Any server: signed JSON.
 
     Attributes:
@@ -80,15 +68,7 @@ class WebhookSettings(
     secret_file: str | None = None
 
 
-class FileSettings(
-    ReceiverSettings,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    kw_only=True,
-    tag_field="kind",
-    tag="file",
-):
+class FileSettings(ReceiverSettings, frozen=True, kw_only=True, tag="file"):
     """An archive: JSON lines by day.
 
     Attributes:
@@ -102,9 +82,7 @@ class FileSettings(
     keep_days: Annotated[int, Meta(ge=1)] | None = None
 
 
-class StdoutSettings(
-    ReceiverSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="stdout"
-):
+class StdoutSettings(ReceiverSettings, frozen=True, tag="stdout"):
     """JSON lines on standard output."""
 
 
