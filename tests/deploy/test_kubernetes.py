@@ -51,7 +51,8 @@ from deploy.rules.table import FOLDER, load
 from judges.models.credentials import is_guarded
 from worker.celery import make_app
 from worker.cli import cli
-from worker.core.config.settings import Settings, setting_keys
+from worker.core.config.reading import key_types
+from worker.core.config.settings import Settings
 from worker.core.storage.client import LAYOUT
 from worker.core.telemetry.metrics import METRICS
 from worker.features.board.settings import BOARD
@@ -121,7 +122,7 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
         fields = {
             one["name"].removeprefix("TRACEJUDGE_").lower() for one in container["env"] if "TRACEJUDGE_" in one["name"]
         }
-        assert fields <= set(setting_keys()), name
+        assert fields <= set(key_types()), name
         listens = {one["name"]: one["containerPort"] for one in container["ports"]}
         match verb:
             case "worker":

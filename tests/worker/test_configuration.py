@@ -20,8 +20,8 @@ from tracejudge.settings import load_settings
 from worker.base.delivery.settings import HeaderSource
 from worker.base.monitor.settings import Monitor
 from worker.core.config.loading import load
-from worker.core.config.reading import place_of, unknown_variables
-from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where, setting_keys
+from worker.core.config.reading import key_types, place_of, unknown_variables
+from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where
 from worker.core.config.tables import installed_tables
 from worker.features.board.settings import Board
 from worker.features.budgets.settings import Budget
@@ -30,7 +30,7 @@ from worker.features.gateway.settings import Gateway
 from worker.features.receivers.settings import PhoenixSettings
 
 FILE = "tracejudge.toml"
-KEYS = setting_keys()
+KEYS = tuple(key_types())
 KINDS = installed_tables()["receivers"].kinds
 
 EXAMPLE = """

@@ -32,7 +32,7 @@ OF_FEATURES: Mapping[str, tuple[str, str]] = {
 @pytest.fixture
 def remove(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Yield a function that takes a feature out, as if its folder were removed."""
-    caches = installed, installed_tables, reading._types
+    caches = installed, installed_tables, reading.key_types
 
     def remove(feature: str) -> None:
         monkeypatch.setattr(

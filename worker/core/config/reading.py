@@ -35,7 +35,6 @@ from worker.core.config.settings import (
     Seconds,
     Settings,
     Size,
-    setting_keys,
 )
 from worker.core.config.tables import installed_tables
 
@@ -111,7 +110,7 @@ def read(
     path = config_path(environment, config)
     raw = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
-    for key in setting_keys():
+    for key in key_types():
         variable = f"{_PREFIX}{key.upper()}"
         if environment.get(variable) and not _is_link(variable, environment):
             try:
@@ -179,7 +178,7 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
 
     A link of Kubernetes counts where it has the name of a setting.
     """
-    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in setting_keys())}
+    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
     known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     # Without what they all begin with, which makes any two alike.
@@ -234,7 +233,7 @@ def _from_variable(key: str, text: str) -> object:
     if key == "redact" and text.strip().lower() in _SWITCHES:
         # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
         return {"builtin": _SWITCHES[text.strip().lower()]}
-    if key in named_keys() or _is_struct(_types()[key]):
+    if key in named_keys() or _is_struct(key_types()[key]):
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -245,7 +244,7 @@ def _from_variable(key: str, text: str) -> object:
 def convert(given: Given) -> Faults[tuple[Settings, set[str]]]:
     """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
     raw, wrong, values = dict(given.values), set[str](), dict[str, Any]()
-    types, named = _types(), named_keys()
+    types, named = key_types(), named_keys()
     yield from _choose_servers(raw, given.origin)
     for key, value in raw.items():
         for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
@@ -276,10 +275,11 @@ def named_keys() -> frozenset[str]:
 
 
 @cache
-def _types() -> Mapping[str, Any]:
-    """Return the types of all keys, as `setting_keys` lists them."""
+def key_types() -> Mapping[str, Any]:
+    """Return all keys of the configuration with their types: those of the core, then those of features."""
     hints = get_type_hints(Settings, include_extras=True)
-    return {key: hints.get(key) or installed_tables()[key].type for key in setting_keys()}
+    del hints["tables"]
+    return hints | {table.key: table.type for table in installed_tables().values()}
 
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:

@@ -170,11 +170,11 @@ def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterato
 
 def _forms(settings: Settings, rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
     """Check that the judges have a form for models that answer typed questions."""
-    then = [model for name in rule.models for model in settings.aliases.get(name, ())[1:]]
+    later = [model for name in rule.models for model in settings.aliases.get(name, ())[1:]]
     second = () if rule.second_model is None else (rule.second_model,)
     for judge in judges:
         # A judge with a model of its own has no further models.
-        further = () if "model" in settings.judges.get(judge.name, {}) else then
+        further = () if "model" in settings.judges.get(judge.name, {}) else later
         for name in (*models_of_judge(settings, rule, judge.name), *further, *second):
             try:
                 if name in settings.models:

@@ -359,8 +359,3 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def ledger_ttl_s(self) -> int:
         """How long a finished evaluation is remembered: a day longer than its trace can come back."""
         return int(self.retention + 24 * HOUR_S)
-
-
-def setting_keys() -> tuple[str, ...]:
-    """Return the keys of the configuration: those of the core, then those of features."""
-    return (*(key for key in Settings.__struct_fields__ if key != "tables"), *installed_tables())

@@ -1,22 +1,19 @@
 """Panels: several judge models on one question, and a verdict that combines theirs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from judges.core.combine import is_disagreement
 from judges.core.faults import Fault
-from judges.core.judge import has_value
+from judges.core.judge import Judge, has_value
+from worker.core.config.settings import Rule, Settings
 from worker.core.features import Assessor, Feature, Parts
-
-if TYPE_CHECKING:
-    from judges.core.judge import Judge
-    from worker.core.config.settings import Rule, Settings
 
 MAX_MODELS: Final = 9
 """Of one rule."""
 
 
-def _rule_faults(settings: "Settings", judges: "Mapping[str, Judge]", _: frozenset[str]) -> "Iterator[Fault]":
+def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[str]) -> Iterator[Fault]:
     """Check rules that combine several models."""
     for number, rule in enumerate(settings.rules):
         if rule.combine is not None:
@@ -24,7 +21,7 @@ def _rule_faults(settings: "Settings", judges: "Mapping[str, Judge]", _: frozens
             yield from _panel_faults(settings, rule, f"rules[{number}]", known)
 
 
-def _panel_faults(settings: "Settings", rule: "Rule", key: str, judges: "Sequence[Judge]") -> "Iterator[Fault]":
+def _panel_faults(settings: Settings, rule: Rule, key: str, judges: Sequence[Judge]) -> Iterator[Fault]:
     if len(rule.models) == 1:
         fix = "name them as model, or take combine out"
         yield Fault(f"{key}.combine", "needs several models", fix, "conflict")

@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from judges.core.faults import Fault
 from worker.core.config.checks import absent_model
+from worker.core.config.settings import Rule, Settings
 from worker.core.features import Feature, Follower, Parts
 
 if TYPE_CHECKING:
     from worker.base.monitor.counts import MonitorParts
-    from worker.core.config.settings import Rule, Settings
 
 
-def _rule_faults(settings: "Settings", *_: object) -> "Iterator[Fault]":
+def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
     """Check the models that judge a second time."""
     for number, rule in enumerate(settings.rules):
         if rule.second_model is not None:
             yield from _second_model(settings, rule, rule.second_model, f"rules[{number}].second_model")
 
 
-def _second_model(settings: "Settings", rule: "Rule", name: str, key: str) -> "Iterator[Fault]":
+def _second_model(settings: Settings, rule: Rule, name: str, key: str) -> Iterator[Fault]:
     from worker.core.config.rule_checks import models_of_judge, price_faults
 
     yield from absent_model(settings, name, key)
