@@ -13,6 +13,7 @@ from compose_file import DEPLOY, addresses, mounts, ports, read_yaml, services
 from redis import Redis
 from support.redis_kinds import TunedRedis
 
+from worker.base.delivery.settings import OTLP_ENDPOINT
 from worker.base.embedded import find_servers
 from worker.base.monitor.objectives import FILE_NAME, read_objectives
 from worker.cli import verbs
@@ -176,7 +177,7 @@ def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.Monkey
     monkeypatch.chdir("/")
     settings = load(environment, config=str(file.source))
     assert settings.redis_url == "redis://redis:6379/0"
-    assert settings.otlp_endpoint == "http://collector:4318"
+    assert OTLP_ENDPOINT.of(settings) == "http://collector:4318"
     assert {model.provider for model in settings.models.values()} == {"lexical"}
     assert {judge for rule in settings.rules for judge in rule.judges} == {
         "groundedness",
