@@ -284,18 +284,18 @@ def key_types() -> Mapping[str, Any]:
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:
     """Convert `[key.name]`; tables of judges are converted later, by the judges that they configure."""
-    known = installed_tables()
-    kind: Any = known[key].type if key in known else ModelSettings if key == "models" else None
-    if key in known and (kinds := known[key].kinds):
+    tables = installed_tables()
+    kind: Any = tables[key].type if key in tables else ModelSettings if key == "models" else None
+    if key in tables and (kinds := tables[key].kinds):
         chosen = table.get("kind")
         kind = kinds.get(chosen) if isinstance(chosen, str) else None
         if kind is None:
             key = f"{key}.{name}.kind"
             wrong.add(key)
             if isinstance(chosen, str):
-                yield unknown(key, "unknown kind", chosen, kinds, "unknown-key")
+                yield untables(key, "untables kind", chosen, kinds, "untables-key")
             else:
-                what = "unknown kind" if "kind" in table else "is missing"
+                what = "untables kind" if "kind" in table else "is missing"
                 yield Fault(key, what, f"set one of {', '.join(kinds)}", "missing-key")
             return UNSET
     return table if kind is None else (yield from _converted(f"{key}.{name}", table, kind, wrong))

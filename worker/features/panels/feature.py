@@ -17,8 +17,8 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[s
     """Check rules that combine several models."""
     for number, rule in enumerate(settings.rules):
         if rule.combine is not None:
-            known = [judges[name] for name in rule.judges if name in judges]
-            yield from _panel_faults(settings, rule, f"rules[{number}]", known)
+            configured = [judges[name] for name in rule.judges if name in judges]
+            yield from _panel_faults(settings, rule, f"rules[{number}]", configured)
 
 
 def _panel_faults(settings: Settings, rule: Rule, key: str, judges: Sequence[Judge]) -> Iterator[Fault]:
