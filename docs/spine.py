@@ -76,6 +76,7 @@ _FILES: Final = (
     ("storage/client.py", "how scripts and commands reach Redis, and what each error means"),
     ("storage/group_reader.py", "how many entries one read takes"),
     ("config/settings.py", "which keys the configuration has, and their defaults"),
+    ("config/tables.py", "how features add keys to the configuration"),
     ("config/loading.py", "what stops a start, and what is only a warning"),
     ("config/reading.py", "which of file, variable and argument wins"),
     ("config/checks.py", "which settings do not go together"),

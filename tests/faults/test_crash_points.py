@@ -25,7 +25,6 @@ from judges.core.verdict import Score, Verdict
 from worker.base.accounting.accounting import read_account
 from worker.base.dead_letters.retry import grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore
-from worker.base.delivery.settings import FileSettings
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
 from worker.base.lookup.label_store import Label, OutboxMatcher, keep_trace, read_labels, write_labels
@@ -42,6 +41,7 @@ from worker.core.storage.client import StoreError, script_sources
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.files import FileExporter
+from worker.features.receivers.settings import FileSettings
 
 SAFETY = Rule(name="all", judges=("safety",))
 TRACES = 5

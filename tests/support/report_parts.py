@@ -10,8 +10,9 @@ import msgspec
 
 from judges.core.verdict import Score, Verdict
 from support.stage_parts import Ground, rules_of
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
 

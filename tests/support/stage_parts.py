@@ -251,7 +251,7 @@ def pressure_of(settings: Settings) -> Backpressure:
 def settings_of(ground: Ground, **settings: Any) -> Settings:
     """Make settings on a ground; without rules every trace is judged for safety."""
     rules = (Rule(name="all", judges=("safety",)),)
-    return Settings(**{"redis_url": ground.url, "prefix": ground.prefix, "rules": rules, **settings})
+    return Settings.from_keys(**{"redis_url": ground.url, "prefix": ground.prefix, "rules": rules, **settings})
 
 
 def rules_of(settings: Settings) -> Rules:

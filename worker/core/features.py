@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from judges.core.faults import Fault
     from judges.core.judge import Judge
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+    from worker.core.config.tables import Table
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
     from worker.core.ingest.plan import Plan
@@ -222,6 +224,14 @@ class Feature:
         keys: Its keys in Redis.
         scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
+        tables: Its tables and keys of the configuration.
+        rule_keys: Keys of a rule that need it; without the feature a rule that sets one is refused.
+        aliases: Names that a rule may write as `model`, each with its models, of which the first one judges first.
+        faults: Checks its own settings, in every process; called with the settings.
+        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, the
+            configured judges by name, and the names of all judges.
+        verdict_tags: Tags of traces that verdicts carry.
+        receivers: Receivers of verdicts by name, whose addresses and certificates a worker uses.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
@@ -249,6 +259,13 @@ class Feature:
     keys: "type[KeySpace] | None" = None
     scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
+    tables: "Sequence[Table[Any]]" = ()
+    rule_keys: Sequence[str] = ()
+    aliases: "Callable[[Settings], Mapping[str, tuple[str, ...]]] | None" = None
+    faults: "Callable[[Settings], Iterable[Fault]] | None" = None
+    rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
+    verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None
+    receivers: "Callable[[Settings], Mapping[str, Any]] | None" = None
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     metrics: str = ""

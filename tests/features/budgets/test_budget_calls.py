@@ -16,12 +16,14 @@ from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTim
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
 from worker.base.doctor.lint import setting_warnings
-from worker.core.config.settings import Budget, Monitor, Rule, Settings
+from worker.base.monitor.settings import Monitor
+from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import ScriptCall, Store
 from worker.features.budgets.control import NOT_REDUCED, read_demand
 from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.reservations import Budgets, demand_terms
+from worker.features.budgets.settings import Budget
 
 DAY_MS = 86_400_000
 WORKERS = 50

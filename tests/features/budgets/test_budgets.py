@@ -15,7 +15,7 @@ from worker.base.accounting.accounting import read_account
 from worker.base.doctor.lint import setting_warnings
 from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load
-from worker.core.config.settings import NANO, Budget, Rule, Settings, SettingsError
+from worker.core.config.settings import NANO, Rule, Settings, SettingsError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.budgets.checks import check_spending
 from worker.features.budgets.control import (
@@ -29,6 +29,7 @@ from worker.features.budgets.control import (
 from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.rates import Rates, RateSelector, read_segments
 from worker.features.budgets.reservations import Budgets
+from worker.features.budgets.settings import Budget
 
 HOUR_MS = 3_600_000
 # Two texts of the script's answers; a request and its answer cost the same number of tokens.

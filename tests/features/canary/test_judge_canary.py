@@ -20,9 +20,10 @@ from worker.base.accounting.accounting import read_account
 from worker.base.monitor.counts import field_of
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import MonitorParts
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import load
-from worker.core.config.settings import Monitor, Rule, Settings, SettingsError
+from worker.core.config.settings import Rule, Settings, SettingsError
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.heartbeat import Heartbeat

@@ -25,12 +25,13 @@ from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.rule_checks import judge_names, rule_faults
-from worker.core.config.settings import NANO, Cascade, Rule, Settings
+from worker.core.config.settings import NANO, Rule, Settings
 from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.cascades.feature import CascadeKeys
+from worker.features.cascades.settings import Cascade
 from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,
@@ -304,9 +305,9 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
     for wanted, (fields, rules) in cases.items():
         cascade = msgspec.structs.replace(SETTINGS["cascades"]["both"], **fields)
         cascades = {"both": cascade, "other": Cascade("cheap", "default", rate=0.1)}
-        faults = faults_of(Settings(models=models, cascades=cascades, rules=rules))
+        faults = faults_of(Settings.from_keys(models=models, cascades=cascades, rules=rules))
         assert wanted in faults[0], wanted
-    assert faults_of(Settings(models=models, cascades=SETTINGS["cascades"], rules=(rule,))) == []
+    assert faults_of(Settings.from_keys(models=models, cascades=SETTINGS["cascades"], rules=(rule,))) == []
     # A judge with a model of its own needs no form for the second model.
     judges = {
         "kind": {
@@ -318,7 +319,7 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
     models["decider"] = msgspec.structs.replace(CHEAP, model="decider")
     then = {"both": Cascade("cheap", "decider", rate=0.1)}
     own = msgspec.structs.replace(rule, judges=("safety", "kind"))
-    assert faults_of(Settings(models=models, cascades=then, rules=(own,), judges=judges)) == []
+    assert faults_of(Settings.from_keys(models=models, cascades=then, rules=(own,), judges=judges)) == []
 
 
 def faults_of(settings: Settings) -> list[str]:

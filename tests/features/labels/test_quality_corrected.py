@@ -20,9 +20,10 @@ from worker.base.lookup.label_store import (
 )
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.redaction import UserKeys, hashed_user
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import Metrics
 from worker.features.labels.correction import Correction, CorrectionWatch, corrections
 
@@ -54,7 +55,7 @@ class Worker:
     """The monitor of one worker, without its own clock."""
 
     def __init__(self, ground: Ground) -> None:
-        settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(segments=("model",)))
+        settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(segments=("model",)))
         self.metrics = Metrics(settings)
         self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()

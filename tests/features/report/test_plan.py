@@ -18,9 +18,10 @@ from judges.requests.request import BYTES_PER_TOKEN
 from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Cascade, Rule, Settings
+from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
+from worker.features.cascades.settings import Cascade
 from worker.features.report.plan import probabilities
 from worker.features.report.workload import (
     Estimate,

@@ -18,8 +18,9 @@ from judges.core.model import ModelSettings
 from judges.registry import configured
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Cascade, Rule, Settings
+from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Rules
+from worker.features.cascades.settings import Cascade
 from worker.features.demo.command import rules
 from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
 from worker.features.report.plan import probabilities
@@ -84,7 +85,7 @@ def compare(
         assert tracejudge.flush(60)
         first = traffic.published
         pipeline.settled(first)
-        settings = Settings(
+        settings = Settings.from_keys(
             models=msgspec.convert(models, dict[str, ModelSettings]),
             rules=judged,
             cascades=msgspec.convert(cascades, dict[str, Cascade]),

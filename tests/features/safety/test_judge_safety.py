@@ -23,10 +23,11 @@ from judges.registry import configured
 from worker.base.monitor.counts import counted_until, read_counts
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.gauges import MonitorParts
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
 from worker.core.config.rule_checks import judge_names, rule_faults
-from worker.core.config.settings import Monitor, Rule, Settings
+from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
@@ -48,7 +49,7 @@ def rules_of(second_model: str | None, repeat: float = 0.0) -> tuple[Rule, ...]:
 def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
     table = tomllib.loads(Path("deploy/prometheus/objectives.toml").read_text(encoding="utf-8"))
     assert {row["judge"] for row in table["objectives"] if row.get("safety")} == set(Monitor().safety)
-    settings = Settings(monitor=Monitor(safety=("safty",)))
+    settings = Settings.from_keys(monitor=Monitor(safety=("safty",)))
     (fault,) = rule_faults(settings, judge_names(settings))
     assert str(fault) == "monitor.safety: there is no judge 'safty'; did you mean safety?"
 

@@ -28,6 +28,7 @@ from worker.base.accounting.accounting import read_account, summed
 from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
+from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.base.doctor.judge_models import same_family
@@ -267,7 +268,7 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         fix = f"add the receiver again, or remove the group: XGROUP DESTROY {store.keys.verdicts} {unread[0]}"
         what = f"no receiver of this configuration reads {', '.join(unread)}"
         findings.append(warning("removed receivers", what, fix))
-    for name in settings.all_receivers:
+    for name in all_receivers(settings):
         due = DeliveryKeys(store.keys.prefix).receiver_parked(name)[1]
         if parked := store.call(lambda client: client.zcard(due)):  # noqa: B023 - called at once
             fix = "send the spans of the services there, with the same ids; after about 2.6 hours verdicts are dropped"

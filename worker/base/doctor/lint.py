@@ -241,12 +241,14 @@ def _rules(settings: Settings) -> Iterator[Fault]:
 def _tables(settings: Settings) -> Iterator[Fault]:
     """Find models, cascades and judges that nothing names."""
     named = {name for rule in settings.rules for name in rule.models}
-    used = {name for rule in settings.rules for name in (*settings.models_of(rule), rule.second_model)}
-    used |= {cascade.then for name, cascade in settings.cascades.items() if name in named}
+    aliases = settings.aliases
+    used = {model for name in named for model in aliases.get(name, (name,))}
+    used |= {rule.second_model for rule in settings.rules if rule.second_model is not None}
     used |= {str(table["model"]) for table in settings.judges.values() if "model" in table}
     judges = {judge for rule in settings.rules for judge in rule.judges}
-    for key, known in (("models", used), ("cascades", named), ("judges", judges)):
-        for name in getattr(settings, key):
+    rows = (("models", settings.models, used), ("cascades", aliases, named), ("judges", settings.judges, judges))
+    for key, tables, known in rows:
+        for name in tables:
             if name not in known:
                 yield Fault(f"{key}.{name}", "no rule uses it", "name it in a rule, or take it out", "unused")
 

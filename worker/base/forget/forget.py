@@ -34,6 +34,7 @@ from tracejudge.content.convert import convert_field
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
+from worker.base.delivery.settings import all_receivers
 from worker.base.forget.feature import ForgetKeys
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import scan as scan_labels
@@ -452,7 +453,7 @@ class Forgetting:
         """Remove verdicts that wait until a receiver knows their traces; also of one that settings name no more."""
         groups = groups_of(self.store, self._keys.verdicts)
         former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
-        for name in former | self.settings.all_receivers.keys():
+        for name in former | all_receivers(self.settings).keys():
             parked, due = DeliveryKeys(self._keys.prefix).receiver_parked(name)
             found = self.store.call(methodcaller("hgetall", parked)).items()
             owned = [field for field, raw in found if self.target.owns(owner_of(raw.partition(b" ")[2]))]

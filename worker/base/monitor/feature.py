@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.base.monitor.settings import MONITOR, monitor_faults
 from worker.core.features import Exporter, Feature
 from worker.core.storage.keys import Key, KeySpace
 
@@ -53,7 +54,7 @@ def _complete(settings: "Settings", given: "Given", _: frozenset[str]) -> "Fault
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
-    if not settings.monitor.enabled:
+    if not MONITOR.of(settings).enabled:
         return {}
     from worker.base.monitor.sums import QualitySums
 
@@ -66,7 +67,7 @@ def _process_threads(
     """Make a thread a server: the sums are on the first one, whichever this worker serves."""
     from worker.base.monitor.sums import QualitySums, ShardSums
 
-    if not settings.monitor.enabled or QualitySums.role not in settings.roles:
+    if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:
         return ()
     sums = QualitySums(settings, stores[0], metrics, rules)
     return sums, *(ShardSums(store, sums) for store in stores[1:])
@@ -74,6 +75,9 @@ def _process_threads(
 
 FEATURE: Final = Feature(
     name="monitor",
+    tables=(MONITOR,),
+    verdict_tags=lambda settings: MONITOR.of(settings).tags,
+    rule_faults=monitor_faults,
     metrics="worker.base.monitor.gauges.QualityMetrics",
     keys=MonitorKeys,
     scripts=__package__,

@@ -41,9 +41,10 @@ from worker.base.monitor.series import (
     read_series,
     series_of,
 )
+from worker.base.monitor.settings import MONITOR, tag_of
 from worker.base.monitor.watch import QualityWatch
 from worker.base.scans import entry_position
-from worker.core.config.settings import Settings, tag_of
+from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import imported, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
@@ -160,17 +161,17 @@ class QualitySums(ExportConsumer):
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, rules: Rules) -> None:
         super().__init__(settings, store, metrics)
-        self._segments = settings.monitor.segments
+        self._segments = MONITOR.of(settings).segments
         # One script of so many judgements occupies Redis for some 15 ms.
         self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
-        self._max_series = settings.monitor.max_series
-        self._max_values = settings.monitor.max_segment_values
+        self._max_series = MONITOR.of(settings).max_series
+        self._max_values = MONITOR.of(settings).max_segment_values
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
         watches: list[Watch] = [imported(feature.watch)(parts) for feature in installed() if feature.watch]
         self._tasks: tuple[Watch, ...] = (
-            QualityWatch(store, settings.monitor, metrics),
+            QualityWatch(store, MONITOR.of(settings), metrics),
             *watches,
-            SeriesPruning(store, settings.monitor, self.relist),
+            SeriesPruning(store, MONITOR.of(settings), self.relist),
         )
         self._counting = [watch for watch in watches if watch.detail or watch.origin or watch.judges]
         self._holder = secrets.token_hex(8)
@@ -180,7 +181,7 @@ class QualitySums(ExportConsumer):
         self._known: set[str] = set()
         # New series of the entries that are being added.
         self._added: dict[str, Series] = {}
-        self._tags = settings.monitor.tags
+        self._tags = MONITOR.of(settings).tags
         self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()

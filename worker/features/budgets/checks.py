@@ -9,16 +9,18 @@ from judges.core.model import ChatRequest
 from judges.requests.size import most_tokens
 from worker.base.commands.options import amount
 from worker.base.doctor.finding import Check, Finding, ok, warning
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.settings import NANO, Settings
 from worker.core.storage.client import Store
 from worker.features.budgets.control import read_states
+from worker.features.budgets.settings import BUDGETS
 
 _NEARLY: Final = 0.99
 
 
 def find_unkept(settings: Settings) -> Iterator[Fault]:
     """Find budgets that cannot be kept: in USD without prices, below one answer, or without a monitor."""
-    for name, budget in settings.budgets.items():
+    for name, budget in BUDGETS.of(settings).items():
         paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
         unpriced = [one for one in paid if settings.models[one].price is None]
         if budget.in_usd and unpriced:
@@ -34,22 +36,22 @@ def find_unkept(settings: Settings) -> Iterator[Fault]:
                 what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
                 fix = f"raise the limit, or set a lower max_output_tokens of {one}"
                 yield Fault("budgets", what, fix, "budget-not-kept")
-    if settings.budgets and not settings.monitor.enabled:
+    if BUDGETS.of(settings) and not MONITOR.of(settings).enabled:
         what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
         yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
 
 
 def checks(settings: Settings, store: Store) -> Sequence[Check]:
     """Return the checks of `tracejudge doctor`."""
-    return [Check("spending", partial(check_spending, settings, store))] if settings.budgets else ()
+    return [Check("spending", partial(check_spending, settings, store))] if BUDGETS.of(settings) else ()
 
 
 def check_spending(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check that no limit of a budget is reached."""
     findings, refused = [], 0
-    for name, state in read_states(store, settings.budgets)[0].items():
+    for name, state in read_states(store, BUDGETS.of(settings))[0].items():
         refused += state.refused
-        for limit, spent, most in state.by_limit(settings.budgets[name]):
+        for limit, spent, most in state.by_limit(BUDGETS.of(settings)[name]):
             # What is settled stops short of the limit by up to the largest reservation.
             if spent >= _NEARLY * most:
                 so_far = f"and has refused {amount(state.refused, 'call')} so far"

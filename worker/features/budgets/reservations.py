@@ -23,13 +23,14 @@ from judges.core.model import (
 )
 from judges.requests.size import most_tokens
 from tracejudge import Trace
-from worker.core.config.settings import NANO, Budget, Rule, Settings
+from worker.core.config.settings import NANO, Rule, Settings
 from worker.core.judging.evaluator import GroupCommit
 from worker.core.queue.batch import Evaluation
 from worker.core.selection.sampling import Rules, is_always
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.features.budgets.control import NOT_REDUCED
 from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.settings import BUDGETS, Budget, budgets_of, is_own_budget
 
 log = structlog.get_logger("tracejudge.budgets")
 _SAMPLED: Final = frozenset({"live", "session_update"})
@@ -85,7 +86,7 @@ class Budgets:
         if concerned is None:
             concerned = self._concerned[key] = tuple(
                 _Concern(name, budget, judge in budget.exempt)
-                for name, budget in self._settings.budgets.items()
+                for name, budget in BUDGETS.of(self._settings).items()
                 if self.pays(name, budget, rules, judge, judge_model)
             )
         if not concerned:
@@ -103,8 +104,8 @@ class Budgets:
         if budget.models and judge_model not in {models[one].judge_model for one in budget.models}:
             return False
         # Without a rule, as in a replay by judge, only budgets for all rules pay.
-        return any(name in self._settings.budgets_of(rule) for rule in rules) or not (
-            rules or budget.rules or self._settings.is_own_budget(name)
+        return any(name in budgets_of(self._settings, rule) for rule in rules) or not (
+            rules or budget.rules or is_own_budget(self._settings, name)
         )
 
     async def reserve(self, concerned: Sequence[_Concern], reservations: Sequence[str], lifetime_s: float) -> None:

@@ -19,6 +19,7 @@ from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
@@ -103,7 +104,7 @@ class CanaryWatch(Watch):
         settings = self._settings = parts.settings
         canary = self._canary = Canary.of(settings)
         self._key = CanaryKeys(parts.store.keys.prefix).canary
-        self._judged_every_s = settings.monitor.canary_every_s
+        self._judged_every_s = MONITOR.of(settings).canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = graders_of(settings, canary, parts.rules.graders)
         self._rules = parts.rules

@@ -21,6 +21,7 @@ from worker.core.features import Follower
 from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
+from worker.features.cascades.settings import CASCADES
 from worker.features.cascades.shares import factor_field, rate_field, read_factors, second_rate
 
 log = structlog.get_logger("tracejudge.judging")
@@ -67,13 +68,17 @@ class Cascades(Follower):
             for judge in rule.judges:
                 for model in graders.of(rule, judge):
                     pair = judge, graders.named(model).judge_model
-                    if rule.models[0] in settings.cascades and judge not in graders.own and judge not in graders.code:
+                    if (
+                        rule.models[0] in CASCADES.of(settings)
+                        and judge not in graders.own
+                        and judge not in graders.code
+                    ):
                         named[pair] = rule.models[0]
                     else:
                         others.add(pair)
         self._pairs: dict[tuple[str, str], _Pair] = {}
         for (judge, judge_model), name in named.items():
-            then = graders.named(settings.cascades[name].then)
+            then = graders.named(CASCADES.of(settings)[name].then)
             # Models that cannot be asked are refused at the start.
             versions = graders.version(judge, judge_model), graders.version(judge, then.judge_model)
             parts = joined_parts(judge_model, then.judge_model, *versions)
@@ -106,7 +111,7 @@ class Cascades(Follower):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))
         mean = self._factors.get(rate_field(pair.cascade))
-        rate = second_rate(self._settings.cascades[pair.cascade], given, factor, mean)
+        rate = second_rate(CASCADES.of(self._settings)[pair.cascade], given, factor, mean)
         # The salt makes the choice independent of sampling, of repeats and of other cascades.
         is_chosen = position(f"cascade:{pair.cascade}:{evaluation.id}", self._settings.sampling_key) < rate
         step = CascadeStep(pair.cascade, pair.version, rate, is_chosen)

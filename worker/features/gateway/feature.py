@@ -4,6 +4,7 @@ from typing import Final
 
 from worker.core.features import Command, Feature
 from worker.core.storage.keys import Key, KeySpace
+from worker.features.gateway.settings import GATEWAY, gateway_faults
 
 
 class GatewayKeys(KeySpace):
@@ -23,6 +24,8 @@ _COMMANDS: Final = {
 }
 FEATURE: Final = Feature(
     name="gateway",
+    tables=(GATEWAY,),
+    faults=gateway_faults,
     keys=GatewayKeys,
     scripts=__package__,
     commands=_COMMANDS,

@@ -3,11 +3,21 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.core.config.settings import Seconds
+from worker.core.config.tables import Table
 from worker.core.features import Feature, Parts, Selector, ShardParts
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
+
+
+WAIT: Final = Table(
+    "late_feedback_wait",
+    Seconds,
+    60.0,
+    "Seconds that feedback on earlier traces is gathered before they are searched in the stream.",
+)
 
 
 class FeedbackKeys(KeySpace):
@@ -22,7 +32,7 @@ def _select(parts: Parts) -> Selector | None:
 
     # Feedback that no rule asks for would make every pass over the stream longer.
     asks = any("negative_feedback" in rule.always for rule in parts.settings.rules)
-    return FeedbackIntake(parts.settings.late_feedback_wait) if asks else None
+    return FeedbackIntake(WAIT.of(parts.settings)) if asks else None
 
 
 def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
@@ -38,4 +48,6 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     return (thread,)
 
 
-FEATURE: Final = Feature(name="late_feedback", keys=FeedbackKeys, scripts=__package__, select=_select, threads=_threads)
+FEATURE: Final = Feature(
+    name="late_feedback", tables=(WAIT,), keys=FeedbackKeys, scripts=__package__, select=_select, threads=_threads
+)

@@ -34,6 +34,7 @@ from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, ne
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
+from worker.features.late_feedback.feature import WAIT
 from worker.features.late_feedback.pending import FeedbackMember, PendingFeedback
 
 log = structlog.get_logger("tracejudge.ingest")
@@ -267,7 +268,7 @@ class FeedbackSelector:
             }
             for feedback, publications in part
         ]
-        plan = {"wait_ms": int(self._settings.late_feedback_wait * 1000), "traces": traces}
+        plan = {"wait_ms": int(WAIT.of(self._settings) * 1000), "traces": traces}
         return msgspec.json.decode(self._store.run("choose_late_feedback", *writer.finish(plan)), type=SelectionResult)
 
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
@@ -346,11 +347,11 @@ class LateFeedbackPasses(ServiceThread):
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
-        self._feedback = PendingFeedback(store, settings.late_feedback_wait)
+        self._feedback = PendingFeedback(store, WAIT.of(settings))
         self._selector = FeedbackSelector(settings, store, rules)
         self._notifier = notifier
         self._pressure = pressure
-        self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)
+        self._look_every_s = min(_LOOK_EVERY_S, WAIT.of(settings))
         self._index = TraceIndex()
         self._pass: _Pass | None = None
 

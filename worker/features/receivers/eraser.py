@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from worker.base.delivery.settings import FileSettings
+from worker.base.delivery.settings import RECEIVERS
 from worker.base.forget.forget import Eraser, owner_of
 from worker.features.receivers.files import erase_lines
+from worker.features.receivers.settings import FileSettings
 
 
 class ArchiveEraser(Eraser):
@@ -17,7 +18,7 @@ class ArchiveEraser(Eraser):
             OSError: A file cannot be read or replaced.
         """
         run = self.run
-        for options in run.settings.receivers.values() if run.store is run.store.first else ():
+        for options in RECEIVERS.of(run.settings).values() if run.store is run.store.first else ():
             if isinstance(options, FileSettings):
                 run.found.archived += erase_lines(
                     Path(options.path), lambda line: run.target.owns(owner_of(line)), dry_run=run.dry_run

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import structs
 
 from judges.core.verdict import Verdict, repeat_id
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import Follower
@@ -24,7 +25,7 @@ class Repeats(Follower):
     """Chooses what is judged a second time, and by whom."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
-        self._safety = frozenset(settings.monitor.safety)
+        self._safety = frozenset(MONITOR.of(settings).safety)
         self._rules = rules
         self._outvoted = rules.graders.outvoted
         self._highest = max((rule.repeat for rule in settings.rules), default=0.0)

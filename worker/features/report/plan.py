@@ -92,7 +92,7 @@ def _alternatives(
         rules = tuple(structs.replace(rule, rate=rate) for rule in settings.rules)
         found[f"rate {rate:g}"] = structs.replace(settings, rules=rules)
     named = [("model", name, settings.models) for name in models]
-    for kind, name, known in [*named, *(("cascade", name, settings.cascades) for name in cascades)]:
+    for kind, name, known in [*named, *(("cascade", name, settings.aliases) for name in cascades)]:
         if name not in known:
             raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, known)}")
         rules = tuple(structs.replace(rule, model=name, combine=None) for rule in settings.rules)
@@ -107,7 +107,7 @@ def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float
         for judge in rule.judges:
             # As judging does: a judge with a model of its own has no second judgings.
             alone = judge in graders.own or judge in graders.code
-            second = [settings.cascades[one].then for one in rule.models if one in settings.cascades and not alone]
+            second = [model for one in rule.models if not alone for model in settings.aliases.get(one, ())[1:]]
             for model in (*graders.of(rule, judge), *second):
                 if graders.judge(judge, graders.named(model).judge_model) is None:
                     raise click.UsageError(f"{model!r} cannot be asked for {judge}: name a model that writes text")

@@ -25,8 +25,8 @@ from worker.base.monitor.series import (
     read_series,
     utc_days,
 )
+from worker.base.monitor.settings import tag_of
 from worker.base.scans import entry_position, scan_shards, summed_counts
-from worker.core.config.settings import tag_of
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry, Store

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from statistics import NormalDist, fmean
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct, structs
 from rich.table import Table
@@ -28,12 +28,15 @@ from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
 from worker.base.scans import entry_position, summed_counts
 from worker.core.config.graders import CODE
-from worker.core.config.settings import Cascade, Settings
+from worker.core.config.settings import Settings
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Rules, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
+
+if TYPE_CHECKING:
+    from worker.features.cascades.settings import Cascade
 
 DEFAULT_SHARE: Final = 0.9
 """The share of verdicts that pass where the monitor knows none."""
@@ -309,7 +312,7 @@ class _Totals:
     sums: defaultdict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     corrections: defaultdict[Pair, _Correction] = field(default_factory=lambda: defaultdict(_Correction))
     hours: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    cascades: dict[Pair, Cascade] = field(default_factory=dict)
+    cascades: dict[Pair, "Cascade"] = field(default_factory=dict)
     seconds: defaultdict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))  # By cascade.
 
 
@@ -331,7 +334,7 @@ def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
     return found
 
 
-def second_judgings(cascade: Cascade, probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+def second_judgings(cascade: "Cascade", probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
     """Return the mean probability π of a second judging, and what the choice adds to the variance of one trace.
 
     This is the mean of (1 - π)/π·g(1 - g), of the metric where it is largest: g is assumed to be calibrated.
@@ -365,7 +368,11 @@ class Estimator:
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
         self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
-        self._cascades = settings.cascades if is_installed("cascades") else {}
+        self._cascades: Mapping[str, Cascade] = {}
+        if is_installed("cascades"):
+            from worker.features.cascades.settings import CASCADES  # noqa: PLC0415 - may be absent
+
+            self._cascades = CASCADES.of(settings)
         limits = ((name, one.usd_per_day) for name, one in self._cascades.items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
@@ -512,7 +519,7 @@ class Estimator:
     def _share(self, service: str, judge: str, judge_model: str) -> float:
         return self._history.shares.get((service, judge, judge_model), (DEFAULT_SHARE, 1.0))[0]
 
-    def _second_judgings(self, pair: Pair, cascade: Cascade, share: float) -> tuple[float, float]:
+    def _second_judgings(self, pair: Pair, cascade: "Cascade", share: float) -> tuple[float, float]:
         """Return ``second_judgings`` by past probabilities; without them by those that fit the share."""
         key = pair, cascade, share
         if key not in self._second:

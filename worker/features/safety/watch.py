@@ -33,6 +33,7 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
+from worker.base.monitor.settings import MONITOR
 from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
 from worker.features.safety.feature import SafetyKeys
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
@@ -126,9 +127,9 @@ class SafetyWatch(Watch):
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
         settings, graders = parts.settings, parts.rules.graders
-        self.judges = settings.monitor.safety
+        self.judges = MONITOR.of(settings).safety
         self._is_listed = parts.is_listed
-        self._error = settings.monitor.judge_error
+        self._error = MONITOR.of(settings).judge_error
         # The panel of these judge models decides, as their verdicts alone do not.
         outvoted = graders.outvoted
         # Where no rule names a second model, failures do not wait for anybody.
@@ -141,9 +142,10 @@ class SafetyWatch(Watch):
         } - outvoted
         # All verdicts of these are left out.
         self._unwatched = outvoted | {
-            (judge, settings.models[cascade.then].judge_model)
-            for cascade in settings.cascades.values()
-            for judge in settings.monitor.safety
+            (judge, settings.models[model].judge_model)
+            for models in settings.aliases.values()
+            for model in models[1:]
+            for judge in MONITOR.of(settings).safety
         } - {
             (judge, settings.models[name].judge_model)
             for rule in settings.rules
