@@ -10,9 +10,13 @@ import msgspec
 
 from benchmarks.figures import Figure, tell
 from judges.core.verdict import Score, Verdict
+from judges.registry import configured
 from worker.base.embedded import EmbeddedRedis
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.graders import Graders
+from worker.core.config.settings import Settings
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.metrics import Metrics
@@ -48,9 +52,9 @@ def _each_read(server: EmbeddedRedis, what: str, settings: Monitor) -> Iterator[
 
 def _cpu_us(server: EmbeddedRedis, monitor: Monitor, size: int, count: int) -> tuple[float, float]:
     """Return microseconds per verdict in this process and in Redis, with the read and the acknowledgement."""
-    settings = Settings(redis_url=server.url, prefix=f"bench-{random.getrandbits(40):x}", monitor=monitor)
+    settings = Settings.from_keys(redis_url=server.url, prefix=f"bench-{random.getrandbits(40):x}", monitor=monitor)
     store = Store(server.url, Keys(settings.prefix))
-    sums = _Sums(settings, store, Metrics(settings))
+    sums = _Sums(settings, store, Metrics(settings), Rules(settings, Graders(settings, configured(settings.judges))))
     sums.prepare()
     sums.read_count = size
     chance = random.Random(18)

@@ -22,7 +22,7 @@ from worker.core.export.prometheus import PrometheusExporter
 from worker.core.selection.stream_entry import InvalidReason
 from worker.core.telemetry.metrics import LATE_FEEDBACK_OUTCOMES
 from worker.features.gateway.admission import GATEWAY_DROPPED, GATEWAY_REJECTED
-from worker.features.receivers.kinds import RECEIVERS
+from worker.features.receivers.kinds import EXPORTERS
 from worker.features.sessions.conversations import OUTCOMES
 
 __all__ = ["page", "problems"]
@@ -146,16 +146,14 @@ def _producer_reasons() -> dict[str, str]:
 
 
 def _export_reasons() -> set[str]:
-    exporters: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter, *RECEIVERS.values())
+    exporters: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter, *EXPORTERS.values())
     return {reason for exporter in exporters for reason in exporter.drop_reasons}
 
 
 def _doctor_names() -> list[str]:
     """List the names of findings, from the calls and assignments that hold them."""
-    folders = ("base/doctor", "base/delivery", "base/otlp", "features/receivers", "core/export")
-    paths = [path for folder in folders for path in (_ROOT / "worker" / folder).rglob("*.py")]
-    sources = [path for path in paths if path.stem not in {"encoding", "init", "settings"}]
-    names = {name for path in sources for name in _FINDING.findall(path.read_text(encoding="utf-8"))}
+    sources = (path.read_text(encoding="utf-8") for path in (_ROOT / "worker").rglob("*.py"))
+    names = {name for text in sources if "base.doctor.finding import" in text for name in _FINDING.findall(text)}
     return sorted(re.sub(r"{.*?}", "NAME", name) for name in names)
 
 

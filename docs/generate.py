@@ -39,24 +39,17 @@ from tracejudge import (
     wrap_openai,
 )
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
-from worker.base.delivery.settings import KINDS
 from worker.base.doctor.lint import CODES
-from worker.core.config.settings import (
-    Board,
-    Budget,
-    Cascade,
-    Gateway,
-    JudgeCalibration,
-    Monitor,
-    Redact,
-    Rule,
-    Settings,
-    Token,
-    Where,
-)
+from worker.base.monitor.settings import Monitor
+from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, Where
+from worker.core.config.tables import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
+from worker.features.board.settings import Board
+from worker.features.budgets.settings import Budget
+from worker.features.cascades.settings import Cascade
 from worker.features.gateway.admission import GatewayMetrics
+from worker.features.gateway.settings import Gateway, Token
 
 __all__ = ["main"]
 
@@ -251,28 +244,43 @@ def _metrics() -> str:
 
 
 def _configuration() -> str:
-    parts = [_NOTE, "# Configuration\n", _PRECEDENCE]
+    parts, kinds = [_NOTE, "# Configuration\n", _PRECEDENCE], installed_tables()["receivers"].kinds
     sections: Sequence[tuple[str, type[Struct]]] = (
-        ("Top level", Settings),
         ("`[models.NAME]`", ModelSettings),
         ("`[[calibrations]]`", JudgeCalibration),
         ("`[[rules]]`", Rule),
         ("`where` of a rule", Where),
         ("`[cascades.NAME]`", Cascade),
         ("`[budgets.NAME]`", Budget),
-        *((f'`[receivers.NAME]` with `kind = "{kind}"`', struct) for kind, struct in KINDS.items()),
+        *((f'`[receivers.NAME]` with `kind = "{kind}"`', struct) for kind, struct in kinds.items()),
         ("`[monitor]`", Monitor),
         ("`[redact]`", Redact),
         ("`[gateway]`", Gateway),
         ("`[gateway.tokens.NAME]`", Token),
         ("`[board]`", Board),
     )
-    for title, struct in sections:
+    rows = {"Top level": _keys(), **{title: _fields(struct) for title, struct in sections}}
+    for title, fields in rows.items():
         parts.append(f"## {title}\n")
         parts += ["| key | default | what |", "| --- | --- | --- |"]
-        parts += [f"| `{name}` | {default} | {text} |" for name, default, text in _fields(struct)]
+        parts += [f"| `{name}` | {default} | {text} |" for name, default, text in fields]
         parts.append("")
     return "\n".join(parts)
+
+
+def _keys() -> Iterator[tuple[str, str, str]]:
+    """Yield the keys of the top level: those of the core, then those of features."""
+    yield from (row for row in _fields(Settings) if row[0] != "tables")
+    for key, table in installed_tables().items():
+        is_long = key in _TABLES or table.is_named
+        default = (
+            f"`{msgspec.json.encode(table.default).decode()}`"
+            if not is_long
+            else "see right"
+            if key in _TABLES
+            else "-"
+        )
+        yield key, default, " ".join(table.text.split())
 
 
 def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:

@@ -21,11 +21,11 @@ from tracejudge.model import (
     Trace,
     Usage,
 )
-from worker.base.delivery.settings import KINDS
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.settings import Settings
+from worker.core.config.tables import installed_tables
 from worker.core.export.consumer import ExportConsumer
-from worker.features.receivers.kinds import RECEIVERS
+from worker.features.receivers.kinds import EXPORTERS
 
 __all__ = ["receivers_page", "traces_page"]
 
@@ -98,8 +98,8 @@ def traces_page() -> str:
 def receivers_page(fields: Rows) -> str:
     """Write the page on receivers; ``fields`` lists the keys of a class, as on the page on configuration."""
     parts = [_RECEIVERS]
-    exporters: dict[str, type[ExportConsumer]] = {OtlpExporter.kind: OtlpExporter, **RECEIVERS}
-    for kind, struct in KINDS.items():
+    exporters: dict[str, type[ExportConsumer]] = {OtlpExporter.kind: OtlpExporter, **EXPORTERS}
+    for kind, struct in installed_tables()["receivers"].kinds.items():
         module = sys.modules[exporters[kind].__module__]
         about = (inspect.getdoc(struct) or "").split("\nAttributes:")[0].strip()
         reasons = ", ".join(f"`{reason}`" for reason in exporters[kind].drop_reasons)

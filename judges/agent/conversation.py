@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from judges.agent.texts import CUT, NO_ROOM, WITHHELD
 from judges.core.exploration import End
 from judges.core.model import Tool
-from judges.core.prompt import Message, ToolCall, marked, neutralise
+from judges.core.prompt import Message, marked, neutralise
+from judges.requests.size import MESSAGE_OVERHEAD_BYTES, size_bytes, text_bytes
 
 # How a toolbox begins its answer to a wrong call.
 _FAULT: Final = '{"error"'
@@ -44,7 +45,7 @@ class Result(NamedTuple):
         if self.is_cut or not self.reads or shown_bytes < _LEAST_SHOWN_BYTES:
             return None
         shown = self.shown.encode("utf-8", "replace")[:shown_bytes].decode("utf-8", "ignore")
-        note = CUT.format(size=self.size_bytes, shown=_text_bytes(shown), most=most_bytes)
+        note = CUT.format(size=self.size_bytes, shown=text_bytes(shown), most=most_bytes)
         message = self.message._replace(content=f"{marked('tool result', shown)}\n{note}")
         return self._replace(message=message, shown=shown, is_cut=True)
 
@@ -59,12 +60,12 @@ def tool_result(call_id: str, text: str) -> Result:
     """Wrap what a tool returned in the marks of untrusted material."""
     shown = neutralise(text)
     message = Message("tool", marked("tool result", shown), tool_call_id=call_id)
-    return Result(message, shown, reads=not shown.startswith(_FAULT), size_bytes=_text_bytes(shown))
+    return Result(message, shown, reads=not shown.startswith(_FAULT), size_bytes=text_bytes(shown))
 
 
 def notice(call_id: str, text: str) -> Result:
     """Answer a call with a text of our own."""
-    return Result(Message("tool", text, tool_call_id=call_id), size_bytes=_text_bytes(text))
+    return Result(Message("tool", text, tool_call_id=call_id), size_bytes=text_bytes(text))
 
 
 @dataclass
@@ -89,8 +90,6 @@ class ExplorationStats:
         return found
 
 
-# About what an API writes around a message or a call.
-_MESSAGE_OVERHEAD_BYTES: Final = 40
 # A result that does not fit gets a quarter of the room, so that more can be read after it.
 _SHARE: Final = 4
 # About how much longer a piece of content becomes as a text in JSON.
@@ -143,7 +142,7 @@ class Conversation:
         self._exchanges: deque[_Exchange] = deque()
         self._stats = stats
         self._fixed_bytes = size_bytes(self._head) + sum(
-            _MESSAGE_OVERHEAD_BYTES + _text_bytes(tool.name, tool.description, str(tool.parameters)) for tool in tools
+            MESSAGE_OVERHEAD_BYTES + text_bytes(tool.name, tool.description, str(tool.parameters)) for tool in tools
         )
         self._bytes = self._fixed_bytes
         self._fresh_bytes = 0
@@ -188,8 +187,8 @@ class Conversation:
     def demand(self, text: str) -> None:
         """Append a text to the newest exchange, also when that one changes later."""
         self._demand = text
-        self._fixed_bytes += _text_bytes(text)
-        self._grow(_text_bytes(text))
+        self._fixed_bytes += text_bytes(text)
+        self._grow(text_bytes(text))
 
     def append(self, *messages: Message) -> None:
         """Add to the tail, which comes after all exchanges and is never dropped."""
@@ -253,23 +252,3 @@ class Conversation:
     def _size_with_only(self, exchange_bytes: int) -> Size:
         fresh = min(self._fresh_bytes, exchange_bytes)
         return Size(self._fixed_bytes + exchange_bytes - fresh, fresh)
-
-
-def size_bytes(messages: Iterable[Message]) -> int:
-    """Return how many bytes messages take in a request, about."""
-    size = 0
-    for message in messages:
-        size += (
-            _MESSAGE_OVERHEAD_BYTES + _text_bytes(message.content, message.tool_call_id or "") + _state_bytes(message)
-        )
-        for call in message.tool_calls:
-            size += _MESSAGE_OVERHEAD_BYTES + _text_bytes(call.id, call.name, call.arguments) + _state_bytes(call)
-    return size
-
-
-def _state_bytes(part: Message | ToolCall) -> int:
-    return 0 if part.provider_state is None else len(bytes(part.provider_state))
-
-
-def _text_bytes(*texts: str) -> int:
-    return sum(len(text.encode("utf-8", "replace")) for text in texts)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from judges.agent.conversation import Conversation, ExplorationStats, Result, Size, size_bytes
+from judges.agent.conversation import Conversation, ExplorationStats, Result, Size
 from judges.agent.texts import LAST, READ_FIRST
 from judges.agent.tool_use import MAX_CALLS, ToolUse, in_thread
 from judges.core.exploration import End, Exploration, Limits, Toolbox
@@ -14,6 +14,7 @@ from judges.core.verdict import FINAL_REASONS, Call
 from judges.parsing.answer import AnswerError
 from judges.parsing.echo import Copies, find_copies, joined_pages
 from judges.requests.request import BYTES_PER_TOKEN, Deadline, JudgeCall, UnscoredError, repair
+from judges.requests.size import size_bytes
 
 # Time for three of the longest round is reserved: a round, the verdict after it, and a margin.
 _ROUNDS_RESERVED: Final = 3

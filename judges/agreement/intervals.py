@@ -29,3 +29,15 @@ def wilson(share: float, total: float, z: float = Z) -> Interval:
     middle = (share + z2 / 2) / (1 + z2)
     half = z * math.sqrt(share * (1 - share) / total + z2 / total / 4) / (1 + z2)
     return Interval(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))
+
+
+def difference(now: Interval, before: Interval) -> Interval:
+    """Return the difference of two independent shares with its interval, made of both of theirs.
+
+    The method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008); with Wilson's
+    intervals it is method 10 of Newcombe (Statistics in Medicine 17, 1998).
+    """
+    middle = now.value - before.value
+    below = math.hypot(now.value - now.low, before.high - before.value)
+    above = math.hypot(now.high - now.value, before.value - before.low)
+    return Interval(middle, max(-1.0, middle - below), min(1.0, middle + above))

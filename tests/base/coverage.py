@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from judges.agreement.intervals import difference
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums, pass_share
-from worker.features.report.figures import difference
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
 

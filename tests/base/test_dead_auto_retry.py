@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.dead_parts import balanced, dead, give_up, make_retryable, marks, retry_all, scheduled
 from support.judging_parts import Desks, assert_settled, failing
-from support.stage_parts import Ground, sampler_of, settings_of
+from support.stage_parts import Ground, rules_of, settings_of
 
 from judges.core.model import ModelRejectedError, ModelSettings
 from worker.base.dead_letters.retry import MAX_PACE, MIN_PACE, AutoRetry, RetryPace
@@ -23,7 +23,7 @@ def auto_retry(ground: Ground) -> Callable[..., AutoRetry]:
 
     def make(healthy: Collection[str] = ("scripted",), **settings: Any) -> AutoRetry:
         known = settings_of(ground, **{"models": MODELS, **settings})
-        return AutoRetry(known, ground.store, sampler=sampler_of(known), healthy=lambda: healthy)
+        return AutoRetry(known, ground.store, rules=rules_of(known), healthy=lambda: healthy)
 
     return make
 
@@ -66,7 +66,7 @@ def test_where_a_probe_may_be_made_one_is_taken_up(ground: Ground, desk: Desks) 
     healthy: list[str] = []
     known = settings_of(ground, models=MODELS)
     probed = lambda: ("scripted",)  # noqa: E731 - a name for one expression
-    stage = AutoRetry(*(known, ground.store), sampler=sampler_of(known), healthy=lambda: healthy, probed=probed)
+    stage = AutoRetry(*(known, ground.store), rules=rules_of(known), healthy=lambda: healthy, probed=probed)
     stage.look()
     stage.look()
     assert len(under_way(ground)) == 1
@@ -197,7 +197,7 @@ def test_it_looks_once_a_minute(ground: Ground, desk: Desks) -> None:
     stage = AutoRetry(
         settings,
         ground.store,
-        sampler=sampler_of(settings),
+        rules=rules_of(settings),
         healthy=lambda: ("scripted",),
         clock=lambda: now[0],
     )

@@ -17,7 +17,7 @@ from worker.base.accounting.accounting import Account
 from worker.base.dead_letters.retry import AutoRetry
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules
 
 RULES = [{"name": "grounded", "judges": ["groundedness"]}]
 TRACES = 60
@@ -144,5 +144,5 @@ def auto_retry(pipeline: Pipeline, endpoint: ChatEndpoint, healthy: list[str]) -
     """Make the automatic retry of a worker, with shorter intervals."""
     model = ModelSettings(provider="openai", base_url=endpoint.base_url, model="judge-1")
     settings = Settings(redis_url=pipeline.redis_url, prefix=pipeline.prefix, models={"default": model})
-    sampler = Sampler(settings, Graders(settings, catalogue()))
-    return AutoRetry(settings, pipeline.store, sampler=sampler, healthy=lambda: healthy, every_s=0.1)
+    rules = Rules(settings, Graders(settings, catalogue()))
+    return AutoRetry(settings, pipeline.store, rules=rules, healthy=lambda: healthy, every_s=0.1)

@@ -26,8 +26,8 @@ from worker.base.monitor.series import (
     Unjudged,
     place,
 )
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums
-from worker.core.config.settings import Monitor
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
 BEGIN_S = 1_760_000_400 // (24 * HOUR_S) * 24 * HOUR_S

@@ -4,15 +4,16 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from support.stage_parts import Ground
+from support.stage_parts import Ground, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.failing import keep_examples
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.pruning import SeriesPruning
 from worker.base.monitor.series import read_series
+from worker.base.monitor.settings import MONITOR, Monitor
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
 
@@ -42,13 +43,13 @@ class Days:
 
     def __init__(self, ground: Ground, **monitor: object) -> None:
         self._ground = ground
-        settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))  # type: ignore[arg-type]
+        settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))  # type: ignore[arg-type]
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.now = 0.0
         self._written = 0
-        self.pruning = SeriesPruning(ground.store, settings.monitor, self.sums.relist, lambda: self.now)
+        self.pruning = SeriesPruning(ground.store, MONITOR.of(settings), self.sums.relist, lambda: self.now)
 
     def count(self, day: int, verdicts: Iterable[Verdict]) -> None:
         for one in verdicts:

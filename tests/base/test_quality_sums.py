@@ -8,16 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Ground
+from support.stage_parts import Ground, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.series import Series, class_of, read_buckets, read_series
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
@@ -58,7 +59,7 @@ def read(ground: Ground) -> list[OutboxEntry]:
 
 def sums_of(ground: Ground, **monitor: Any) -> QualitySums:
     settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, ground.store, Metrics(settings))
+    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     return sums
 
@@ -157,9 +158,9 @@ def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
     failed = (Score("safety", 0.0, passed=False),)
     verdicts = [verdict(n, service=f"s{n % 5}", scores=failed) for n in range(20)]
     entries = publish(ground, verdicts, range(DAY_MS, DAY_MS + 20))
-    settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(max_series=3))
+    settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(max_series=3))
     metrics = Metrics(settings)
-    sums = QualitySums(settings, ground.store, metrics)
+    sums = QualitySums(settings, ground.store, metrics, rules_of(settings))
     sums.prepare()
     for part in (entries[:10], entries[10:]):
         sums.deliver(part)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.stage_parts import Ground
+from support.stage_parts import Ground, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.baseline import flat
@@ -16,9 +16,10 @@ from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import Series
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 
@@ -57,9 +58,9 @@ class Worker:
 
     def __init__(self, ground: Ground, objectives: str | None = None) -> None:
         monitor = Monitor(segments=("model",), objectives=objectives)
-        settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=monitor)
+        settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=monitor)
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
 

@@ -9,7 +9,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from support.cases import each_case
 
@@ -18,25 +17,21 @@ from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
-from worker.base.delivery.settings import KINDS, HeaderSource, PhoenixSettings
+from worker.base.delivery.settings import HeaderSource
+from worker.base.monitor.settings import Monitor
 from worker.core.config.loading import load
-from worker.core.config.reading import place_of, unknown_variables
-from worker.core.config.settings import (
-    Board,
-    Budget,
-    Cascade,
-    Gateway,
-    JudgeCalibration,
-    Monitor,
-    Redact,
-    Rule,
-    Settings,
-    SettingsError,
-    Where,
-)
+from worker.core.config.reading import key_types, place_of, unknown_variables
+from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where
+from worker.core.config.tables import installed_tables
+from worker.features.board.settings import Board
+from worker.features.budgets.settings import Budget
+from worker.features.cascades.settings import Cascade
+from worker.features.gateway.settings import Gateway
+from worker.features.receivers.settings import PhoenixSettings
 
 FILE = "tracejudge.toml"
-KEYS = Settings.__struct_fields__
+KEYS = tuple(key_types())
+KINDS = installed_tables()["receivers"].kinds
 
 EXAMPLE = """
 redis_url = "redis://localhost:6379/0"
@@ -85,7 +80,7 @@ def write(text: str, name: str = FILE) -> str:
 
 
 def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
-    assert load({}) == Settings(
+    assert load({}) == Settings.from_keys(
         redis_url="redis://localhost:6379/0",
         broker_url=None,
         prefix="tracejudge",
@@ -344,11 +339,12 @@ GO_TOGETHER: Mapping[str, str] = {
 
 @each_case("key", KEYS)
 def test_every_key_has_its_variable(key: str) -> None:
-    assert VARIABLES[key][1] != getattr(Settings(), key)
+    tables = installed_tables()
+    assert VARIABLES[key][1] != (tables[key].default if key in tables else getattr(Settings(), key))
     said = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
     values = {each: value for each, (_, value) in said.items()}
     loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in said.items()})
-    assert loaded == msgspec.structs.replace(Settings(), **values)
+    assert loaded == Settings.from_keys(**values)
 
 
 def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
@@ -408,11 +404,11 @@ def test_the_configuration_hash_is_of_what_processes_share() -> None:
         "user_key": "k",
         "log_level": "debug",
     }
-    assert Settings(**same).config_hash == plain
+    assert Settings.from_keys(**same).config_hash == plain
     left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
     left_out |= {"shards", "served_shards"}
     hashes = {
-        key: msgspec.structs.replace(Settings(), **{key: value}).config_hash
+        key: Settings.from_keys(**{key: value}).config_hash
         for key, (_, value) in VARIABLES.items()
         if key not in left_out
     }

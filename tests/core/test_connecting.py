@@ -83,7 +83,7 @@ def test_of_several_addresses_each_is_shown_so() -> None:
 def test_no_object_shows_a_password() -> None:
     url = f"redis://user:{PASSWORD}@127.0.0.1:1/0"
     model = ModelSettings(base_url=f"http://u:{PASSWORD}@localhost/v1?key={PASSWORD}", model="m")
-    settings = Settings(
+    settings = Settings.from_keys(
         redis_url=url, broker_url=url, otlp_endpoint=url, sampling_key=PASSWORD, models={"default": model}
     )
     store = Store(url, Keys())

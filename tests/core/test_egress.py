@@ -29,6 +29,11 @@ def sampler(*rules: Rule) -> Sampler:
     return sampler_of(Settings(rules=rules, models=MODELS))
 
 
+def evaluations(asked: Sampler, one: Trace) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return the judges and models of each matching rule."""
+    return {matching.rule.name: matching.evaluations for matching in asked.rules.matching(one).rules}
+
+
 def rule(name: str, model: str, **fields: Any) -> Rule:
     return Rule(**{"name": name, "model": model, "judges": ("safety",), **fields})
 
@@ -68,19 +73,14 @@ def test_what_is_always_judged_is_kept_too(always: Any) -> None:
     asked = sampler(KEPT, rule("free", "outside", always=(always,), rate=0.0))
     unhappy = trace(error="broken", feedback=Feedback(score=-1))
     assert {choice.model for choice in asked.sample(unhappy).choices} == {"inside"}
-    assert asked.sample_late_feedback(unhappy) == ()
-
-
-def test_a_late_complaint_reaches_what_is_allowed() -> None:
-    asked = sampler(rule("kept", "inside", where=MEDICAL, egress=("inside",), always=("negative_feedback",)), FREE)
-    assert asked.sample_late_feedback(trace()) == (Choice("safety", "inside", 1.0),)
+    assert evaluations(asked, unhappy)["free"] == ()
 
 
 def test_anybody_may_ask_whether_a_trace_may_go_to_a_judge_model() -> None:
     asked = sampler(KEPT, FREE)
-    assert [asked.allows(trace(), f"judge-{name}") for name in NAMES] == [False, True, False]
-    assert all(asked.allows(trace("shop"), f"judge-{name}") for name in NAMES)
-    assert not asked.allows(trace(), "one that this configuration does not know")
+    assert [asked.rules.allows(trace(), f"judge-{name}") for name in NAMES] == [False, True, False]
+    assert all(asked.rules.allows(trace("shop"), f"judge-{name}") for name in NAMES)
+    assert not asked.rules.allows(trace(), "one that this configuration does not know")
 
 
 def test_two_rules_that_do_not_agree_are_told_once() -> None:
@@ -135,11 +135,13 @@ def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any],
     ]
     asked = sampler(*made)
     matching = {tally.rule for tally in asked.sample(one).rules}
-    chosen = {choice.model for choice in (*asked.sample(one).choices, *asked.sample_late_feedback(one))}
+    chosen = {choice.model for choice in asked.sample(one).choices}
+    # Late feedback may choose all of these.
+    chosen.update(model for asks in evaluations(asked, one).values() for _, model in asks)
     for each in made:
         if each.name in matching and each.egress is not None:
             assert chosen <= set(each.egress)
-    assert all(asked.allows(one, f"judge-{model}") for model in chosen)
+    assert all(asked.rules.allows(one, f"judge-{model}") for model in chosen)
 
 
 WRONG = {

@@ -12,7 +12,7 @@ from worker.base.doctor.command import diagnose
 from worker.base.doctor.finding import Check, ok
 from worker.cli import cli
 from worker.core.config.settings import Settings
-from worker.core.export import registry
+from worker.core.export import prometheus
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import Exporter, Feature, installed
 from worker.core.queue.ledger import OutboxEntry
@@ -41,7 +41,7 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     row = Exporter(ListExporter.role, ListExporter, checks, keeps)
     feature = Feature(name="list", exporters=lambda _: {"list": row})
-    monkeypatch.setattr(registry, "installed", lambda: (*installed(), feature))
+    monkeypatch.setattr(prometheus, "installed", lambda: (*installed(), feature))
 
 
 def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground) -> None:
@@ -56,8 +56,8 @@ def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground) -> None
 
 
 def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
-    assert list(registry.enabled(Settings())) == ["metrics", "monitor", "list"]
-    assert list(registry.enabled(Settings(otlp_endpoint="http://collector:4318"))) == [
+    assert list(prometheus.enabled(Settings())) == ["metrics", "monitor", "list"]
+    assert list(prometheus.enabled(Settings(otlp_endpoint="http://collector:4318"))) == [
         "metrics",
         "monitor",
         "otel",

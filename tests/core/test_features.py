@@ -1,21 +1,71 @@
 """What is installed, and that nothing of it is on the way of a trace unless the configuration asks for it."""
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.stage_parts import Ground, sampler_of, settings_of
+from support.stage_parts import Ground, rules_of, settings_of
 
 import worker
 from worker.base.monitor.gauges import Watch
 from worker.core import features
-from worker.core.features import Feature, Parts, Selector, built, imported, installed, overridden
+from worker.core.config import reading, rule_checks
+from worker.core.config.loading import load
+from worker.core.config.settings import SettingsError
+from worker.core.config.tables import installed_tables
+from worker.core.features import Feature, Follower, Parts, Selector, built, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
+
+RULE = '[[rules]]\nname = "all"\njudges = ["safety"]\n'
+OF_FEATURES: Mapping[str, tuple[str, str]] = {
+    "[gateway]\nport = 1\n": ("gateway", "gateway: unknown key"),
+    "session_idle = 1\n": ("sessions", "session_idle: unknown key"),
+    "[receivers.mine]\nkind = 'phoenix'\nurl = 'http://host'\n": ("receivers", "receivers.mine.kind: unknown kind"),
+    f"{RULE}model = ['default', 'other']\ncombine = 'mean'\n": ("panels", "rules[0].combine: needs a feature"),
+    f"{RULE}priority = 1\n": ("budgets", "rules[0].priority: needs a feature"),
+    f"{RULE}unit = 'session'\n": ("sessions", "rules[0].unit: needs a feature"),
+    f"{RULE}repeat = 0.1\n": ("repeats", "rules[0].repeat: needs a feature"),
+}
+"""What a file holds, with the feature that it needs, and the error without the feature."""
+
+
+@pytest.fixture
+def remove(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Yield a function that takes a feature out, as if its folder were removed."""
+    caches = installed, installed_tables, reading.key_types
+
+    def remove(feature: str) -> None:
+        monkeypatch.setattr(
+            features, "find_spec", lambda name: None if name.endswith(f".{feature}") else find_spec(name)
+        )
+        for function in caches:
+            function.cache_clear()
+
+    yield remove
+    monkeypatch.undo()
+    for function in caches:
+        function.cache_clear()
+
+
+@pytest.mark.parametrize("text", OF_FEATURES)
+def test_a_key_of_an_absent_feature_is_refused(remove: Callable[[str], None], tmp_path: Path, text: str) -> None:
+    feature, error = OF_FEATURES[text]
+    file = tmp_path / "tracejudge.toml"
+    file.write_text(text, encoding="utf-8")
+    remove(feature)
+    with pytest.raises(SettingsError) as refused:
+        load({}, str(file))
+    assert error in str(refused.value)
+
+
+def test_every_key_of_a_rule_that_needs_a_feature_has_one() -> None:
+    assert {key for feature in installed() for key in feature.rule_keys} == set(rule_checks._OF_FEATURES)
 
 
 def test_every_row_is_the_module_of_a_feature() -> None:
@@ -57,9 +107,19 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
     assert sorted(names) == sorted(script_sources())
 
 
+def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "find_spec", lambda name: None if name.endswith("labels") else find_spec(name))
+    assert {"board", "labels"}.isdisjoint(feature.name for feature in installed.__wrapped__())
+
+
+def test_full_names_are_those_of_functions() -> None:
+    names = [getattr(feature, hook) for feature in installed() for hook in ("warnings", "checks", "eraser", "estimate")]
+    assert all(callable(imported(name)) for name in names if name)
+
+
 def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
     settings = settings_of(ground)
-    parts = Parts(settings, None, Ledger(ground.store, settings), sampler_of(settings))
+    parts = Parts(settings, None, Ledger(ground.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
     selectors = built((feature.select for feature in installed()), parts)
@@ -74,4 +134,5 @@ def test_only_overridden_methods_are_called() -> None:
     one = Gathering()
     assert overridden((one, Selector()), "close") == (one.close,)
     assert overridden((one, Selector()), "before_read") == ()
+    assert overridden((Follower(),), "refresh") == (), "it would be awaited for every batch"
     assert built((Feature(name="none").select, lambda _: None, lambda _: one), None) == (one,)

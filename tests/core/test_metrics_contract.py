@@ -106,7 +106,7 @@ def settings(*services: str | None, **fields: Any) -> Settings:
         Rule(name=f"rule {number}", judges=("safety",), where=Where(service=service))
         for number, service in enumerate(services)
     )
-    return Settings(rules=rules, **fields)
+    return Settings.from_keys(rules=rules, **fields)
 
 
 def declared(metrics: Metrics) -> dict[str, Declared]:

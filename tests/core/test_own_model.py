@@ -10,7 +10,7 @@ from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules, Sampler
 
 JUDGES = {"kind": {"instructions": "Is {{ outputs }} kind?", "model": "large"}}
 TRACE = Trace(trace_id="1", service="shop", output="Yes.")
@@ -24,7 +24,7 @@ def loaded(*rules: dict[str, Any], judges: object = JUDGES) -> Settings:
 
 
 def chosen(settings: Settings) -> set[tuple[str, str]]:
-    sampler = Sampler(settings, Graders(settings, configured(settings.judges)))
+    sampler = Sampler(Rules(settings, Graders(settings, configured(settings.judges))))
     return {choice[:2] for choice in sampler.sample(TRACE).choices}
 
 

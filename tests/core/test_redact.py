@@ -19,14 +19,15 @@ from judges.core.verdict import Score
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from tracejudge import Document, ToolCall
+from worker.base.monitor.settings import Monitor
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.graders import Graders
 from worker.core.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
-from worker.core.config.settings import Monitor, Redact
+from worker.core.config.settings import Redact
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.ledger import Ledger
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules
 from worker.core.telemetry.metrics import Metrics
 
 MAIL = "ann@example.org"
@@ -45,10 +46,8 @@ class Bench:
         self.model = ScriptedModel([YES], MODEL)
         ledger = Ledger(ground.store, self.settings)
         graders = Graders(self.settings, catalogue())
-        sampler = Sampler(self.settings, graders)
-        evaluations = BatchEvaluator(
-            *(self.settings, catalogue(), {"default": self.model}, ledger), graders=graders, sampler=sampler
-        )
+        rules = Rules(self.settings, graders)
+        evaluations = BatchEvaluator(*(self.settings, catalogue(), {"default": self.model}, ledger), rules=rules)
         notifier = SimpleNamespace(workers=1, notify=lambda *_: None)
         limits = {"scripted": FakeLimits()}
         self.judging = JudgingConsumer(

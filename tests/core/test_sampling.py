@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from inspect import getclosurevars
 from typing import Any
 
 import pytest
@@ -182,7 +183,7 @@ def test_retrieval_spans_and_named_tools_count_as_context() -> None:
     assert matching(trace(spans=[span])) == ["plain", "tools", "any"]
     assert matching(trace(spans=[Span("00f067aa0ba902b7", "search", kind="RETRIEVER")])) == ["any"]
     assert matching(found) == ["tools", "any"]
-    assert (under_test.context_tools(found), under_test.context_tools(trace())) == (
+    assert (under_test.rules.matching(found).context_tools, under_test.rules.matching(trace()).context_tools) == (
         ("kb_search", "find"),
         ("find", "kb_search"),
     )
@@ -343,7 +344,7 @@ def test_a_sampler_answers_the_thousandth_trace_as_it_would_the_first(seen: list
     one = sampler(*PATTERNED)
     for each in seen * 2:
         assert one.sample(each) == sampler(*PATTERNED).sample(each)
-        assert one.sample_late_feedback(each) == sampler(*PATTERNED).sample_late_feedback(each)
+        assert one.rules.matching(each) == sampler(*PATTERNED).rules.matching(each)
 
 
 @pytest.mark.parametrize(
@@ -353,4 +354,5 @@ def test_names_are_remembered_within_bounds(names: list[str]) -> None:
     one = sampler(rule(where=Where(name="s*")))
     for _ in range(2):
         assert all(one.sample(trace(name=name)).choices for name in names)
-    assert sum(len(str(name)) for name in one._cache) <= 4_096 * 8
+    cache = getclosurevars(one._matching).nonlocals["cache"]
+    assert sum(len(str(name)) for name in cache) <= 4_096 * 8

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from support.processes import free_port
-from support.stage_parts import Ground, make_verdict, samples, settings_of
+from support.stage_parts import Ground, make_verdict, rules_of, samples, settings_of
 
 from judges.core.verdict import Score
 from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
@@ -25,7 +25,7 @@ class Monitored:
 
     def __init__(self, grounds: list[Ground]) -> None:
         settings = settings_of(grounds[0])
-        self.sums = QualitySums(settings, grounds[0].store, Metrics(settings))
+        self.sums = QualitySums(settings, grounds[0].store, Metrics(settings), rules_of(settings))
         self.sums.gather_s = 0.0
         self.readers = [ShardSums(ground.store, self.sums) for ground in grounds[1:]]
         for thread in (self.sums, *self.readers):

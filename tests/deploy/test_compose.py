@@ -13,19 +13,22 @@ from compose_file import DEPLOY, addresses, mounts, ports, read_yaml, services
 from redis import Redis
 from support.redis_kinds import TunedRedis
 
+from worker.base.delivery.settings import OTLP_ENDPOINT
 from worker.base.embedded import find_servers
 from worker.base.monitor.objectives import FILE_NAME, read_objectives
 from worker.cli import verbs
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
+from worker.features.board.settings import BOARD
+from worker.features.gateway.settings import GATEWAY
 
 OWN = {"worker", "gateway", "board", "inbox", "traffic"}
 # Where each service listens inside the network: what the images do by default, and what the files here say.
 LISTENS = {
     "redis": {6379},
     "worker": {Settings().metrics_port},
-    "gateway": {Settings().gateway.port, Settings().gateway.metrics_port},
-    "board": {Settings().board.port, 9811},
+    "gateway": {GATEWAY.of(Settings()).port, GATEWAY.of(Settings()).metrics_port},
+    "board": {BOARD.of(Settings()).port, 9811},
     "collector": {4318},
     "jaeger": {4317, 13133, 16686},
     "prometheus": {9090},
@@ -174,7 +177,7 @@ def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.Monkey
     monkeypatch.chdir("/")
     settings = load(environment, config=str(file.source))
     assert settings.redis_url == "redis://redis:6379/0"
-    assert settings.otlp_endpoint == "http://collector:4318"
+    assert OTLP_ENDPOINT.of(settings) == "http://collector:4318"
     assert {model.provider for model in settings.models.values()} == {"lexical"}
     assert {judge for rule in settings.rules for judge in rule.judges} == {
         "groundedness",

@@ -51,9 +51,12 @@ from deploy.rules.table import FOLDER, load
 from judges.models.credentials import is_guarded
 from worker.celery import make_app
 from worker.cli import cli
+from worker.core.config.reading import key_types
 from worker.core.config.settings import Settings
 from worker.core.storage.client import LAYOUT
 from worker.core.telemetry.metrics import worker_metrics
+from worker.features.board.settings import BOARD
+from worker.features.gateway.settings import GATEWAY
 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
@@ -119,7 +122,7 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
         fields = {
             one["name"].removeprefix("TRACEJUDGE_").lower() for one in container["env"] if "TRACEJUDGE_" in one["name"]
         }
-        assert fields <= set(Settings.__struct_fields__), name
+        assert fields <= set(key_types()), name
         listens = {one["name"]: one["containerPort"] for one in container["ports"]}
         match verb:
             case "worker":
@@ -130,13 +133,13 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
                 served = (options["shards"] or "0").split(",")
                 assert max(map(int, served)) < len(ours.redis_urls), name
             case "gateway":
-                assert listens == {"http": options["port"], "metrics": ours.gateway.metrics_port}
-                assert options["port"] == Settings().gateway.port
-                assert ours.gateway.tokens
+                assert listens == {"http": options["port"], "metrics": GATEWAY.of(ours).metrics_port}
+                assert options["port"] == GATEWAY.of(Settings()).port
+                assert GATEWAY.of(ours).tokens
             case "board":
                 assert listens == {"http": options["port"], "metrics": options["metrics_port"]}
-                assert options["port"] == Settings().board.port
-                assert ours.board.token_env in {one["name"] for one in container["env"]}
+                assert options["port"] == BOARD.of(Settings()).port
+                assert BOARD.of(ours).token_env in {one["name"] for one in container["env"]}
         grace = objects["Deployment", name]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         assert grace == ours.grace_s + 25
         scheme = "HTTPS" if ours.metrics_tls_cert else "HTTP"

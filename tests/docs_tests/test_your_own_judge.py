@@ -29,8 +29,8 @@ from judges.registry import configured, read_judge
 from tracejudge import Trace
 from worker.core.config.judge_files import check
 from worker.core.config.loading import load
-from worker.core.config.rule_checks import MAX_MODELS
 from worker.core.config.settings import Settings
+from worker.features.panels.feature import MAX_MODELS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("your-own-judge.md", "python-judges.md", "testing-judges.md", "several-models.md")

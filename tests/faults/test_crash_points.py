@@ -19,13 +19,12 @@ from redis_faults import server_of
 from support.proxy import CommandProxy
 from support.replay_parts import NOTHING, Replays
 from support.session_parts import COMPLETE, Sessions, said
-from support.stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, samples
+from support.stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, rules_of, samples
 
 from judges.core.verdict import Score, Verdict
 from worker.base.accounting.accounting import read_account
 from worker.base.dead_letters.retry import grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore
-from worker.base.delivery.settings import FileSettings
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
 from worker.base.lookup.label_store import Label, OutboxMatcher, keep_trace, read_labels, write_labels
@@ -42,6 +41,7 @@ from worker.core.storage.client import StoreError, script_sources
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.files import FileExporter
+from worker.features.receivers.settings import FileSettings
 
 SAFETY = Rule(name="all", judges=("safety",))
 TRACES = 5
@@ -82,7 +82,7 @@ class Process:
         self.ledger = Ledger(ground.store, self.settings)
         self.leases = Leases(ground.store, tries_ttl_s=3600)
         made = (self.settings, ground.store, self.metrics)
-        sums = QualitySums(*made)
+        sums = QualitySums(*made, rules_of(self.settings))
         # What the monitor computes from its sums is computed again at any time.
         sums._tasks = ()
         self.exporters: list[ExportConsumer] = [PrometheusExporter(*made), sums, FileExporter(*made, "archive")]

@@ -9,12 +9,15 @@ from redis import Redis
 from redis_faults import filled, server_of
 
 from judges.core.verdict import Score, Verdict
+from judges.registry import configured
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import read_buckets, read_series
 from worker.base.monitor.sums import QualitySums
+from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.metrics import Metrics
@@ -78,7 +81,7 @@ def test_a_hindered_script_changes_nothing_and_loses_nothing(server: EmbeddedRed
         keys = Keys("hindered")
         store = Store(server.url.replace("redis://", "redis://worker:@"), keys)
         settings = Settings(prefix="hindered")
-        sums = QualitySums(settings, store, Metrics(settings))
+        sums = QualitySums(settings, store, Metrics(settings), Rules(settings, Graders(settings, configured({}))))
         sums.prepare()
         for number in range(2):
             client.xadd(keys.verdicts, {"v": 1, "j": msgspec.json.encode(VERDICT)}, id=f"{AT_S * 1000}-{number}")

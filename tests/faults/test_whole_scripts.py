@@ -31,7 +31,7 @@ from worker.core.ingest.plan import Planner
 from worker.core.queue import batch as batches
 from worker.core.queue.leases import LeasedPayload, Leases
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules, Sampler
 from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP, Keys
@@ -63,9 +63,10 @@ LARGEST = 2**63 - 1
 
 
 def _planner(store: Store) -> Planner:
-    sampler = Sampler(SETTINGS, Graders(SETTINGS, catalogue()))
-    parts = Parts(SETTINGS, None, Ledger(store, SETTINGS), sampler)
-    return Planner(SETTINGS, store.keys, sampler, built((feature.select for feature in installed()), parts))
+    rules = Rules(SETTINGS, Graders(SETTINGS, catalogue()))
+    parts = Parts(SETTINGS, None, Ledger(store, SETTINGS), rules)
+    selectors = built((feature.select for feature in installed()), parts)
+    return Planner(SETTINGS, store.keys, Sampler(rules, selectors), selectors)
 
 
 class Scene:
@@ -164,7 +165,7 @@ class Scene:
         trace_id = members[0].item.trace_id
         entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
         feedback = FeedbackOnTrace(trace_id, members, [Found(entry[0].decode(), 100)])
-        FeedbackSelector(SETTINGS, self.store, _planner(self.store)).select([feedback])
+        FeedbackSelector(SETTINGS, self.store, _planner(self.store).sampler.rules).select([feedback])
 
     def judge_session(self) -> None:
         """Choose the evaluation of the conversation of the third batch."""

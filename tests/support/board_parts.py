@@ -18,8 +18,9 @@ from redis import Redis
 from judges.core.verdict import Verdict
 from support.judged import judged
 from support.processes import wait_until
-from worker.core.config.settings import Board, Settings
+from worker.core.config.settings import Settings
 from worker.features.board.board_server import BoardServer
+from worker.features.board.settings import Board
 
 JUDGES = ("facts_grounding", "ragbench", "retrieval_relevance", "groundedness")
 DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
@@ -160,7 +161,7 @@ def summed(redis: Redis, redis_url: str, prefix: str) -> Iterator[None]:
 @contextmanager
 def serving(redis_url: str, prefix: str, environment: Mapping[str, str] | None = None, **board: Any) -> Iterator[str]:
     """Serve a board until the block ends; yield its address once its index is complete."""
-    settings = Settings(redis_url=redis_url, prefix=prefix, board=Board(**{"port": 0, **board}))
+    settings = Settings.from_keys(redis_url=redis_url, prefix=prefix, board=Board(**{"port": 0, **board}))
     with BoardServer(settings, environment or {}) as server:
         if not board:
             wait_until(lambda: httpx.get(f"{server.url}/health").text == "ready\n", what="the index")

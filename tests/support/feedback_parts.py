@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from judges.core.verdict import Origin
-from support.stage_parts import Chosen, Ground, Notes, planner_of, pressure_of, samples, settings_of
+from support.stage_parts import Chosen, Ground, Notes, pressure_of, rules_of, samples, settings_of
 from worker.base.accounting.accounting import Account, read_account
 from worker.core.config.settings import Rule
 from worker.core.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ class Passes:
             self.settings,
             ground.store,
             self.metrics,
-            planner=planner_of(self.settings, ground.store),
+            rules=rules_of(self.settings),
             notifier=notes,
             pressure=self.pressure,
         )

@@ -26,7 +26,7 @@ from worker.core.judging.consumer import JudgingConsumer, Shift, Sweeper
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
 
 YES = '{"rationale": "Let\'s think step by step. It is fine.", "result": "yes"}'
@@ -117,8 +117,7 @@ class Desk:
         seats = Graders(self.settings, judges)
         self.evaluations = BatchEvaluator(
             *(self.settings, judges, behind or self.models, self.ledger),
-            graders=seats,
-            sampler=Sampler(self.settings, seats),
+            rules=Rules(self.settings, seats),
         )
         limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
         limits = limits | {name: FakeLimits() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from judges.core.verdict import Score, Verdict
-from support.stage_parts import Ground
+from support.stage_parts import Ground, rules_of
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
 
@@ -75,7 +76,7 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
 def publish(ground: Ground, verdicts: Sequence[Verdict], **monitor: Any) -> None:
     """Write verdicts into the outbox at their times, and have the monitor add them."""
     settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, ground.store, Metrics(settings))
+    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     for number, one in enumerate(sorted(verdicts, key=lambda one: one.started_at)):
         entry_id = f"{round((one.started_at + one.duration_s) * 1000)}-{number}"

@@ -18,12 +18,12 @@ from judges.registry import configured
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Parts, built, installed
+from worker.core.features import Parts, Selector, built, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.queue.batch import Batch, decode
 from worker.core.queue.ledger import Ledger, field_of
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage import client as store_module
 from worker.core.storage.client import Entry, Store
 from worker.core.storage.keys import INGEST_GROUP, Keys
@@ -251,19 +251,25 @@ def pressure_of(settings: Settings) -> Backpressure:
 def settings_of(ground: Ground, **settings: Any) -> Settings:
     """Make settings on a ground; without rules every trace is judged for safety."""
     rules = (Rule(name="all", judges=("safety",)),)
-    return Settings(**{"redis_url": ground.url, "prefix": ground.prefix, "rules": rules, **settings})
+    return Settings.from_keys(**{"redis_url": ground.url, "prefix": ground.prefix, "rules": rules, **settings})
 
 
-def sampler_of(settings: Settings) -> Sampler:
+def rules_of(settings: Settings) -> Rules:
     """Compile the rules of settings, with the judges that they configure."""
-    return Sampler(settings, Graders(settings, configured(settings.judges)))
+    return Rules(settings, Graders(settings, configured(settings.judges)))
+
+
+def sampler_of(settings: Settings, *selectors: Selector) -> Sampler:
+    """Make a sampler by the rules of settings."""
+    return Sampler(rules_of(settings), selectors)
 
 
 def planner_of(settings: Settings, store: Store) -> Planner:
     """Make the planner of a worker with these settings, and with all features."""
-    sampler = sampler_of(settings)
-    parts = Parts(settings, None, Ledger(store, settings), sampler)
-    return Planner(settings, store.keys, sampler, built((feature.select for feature in installed()), parts))
+    rules = rules_of(settings)
+    parts = Parts(settings, None, Ledger(store, settings), rules)
+    selectors = built((feature.select for feature in installed()), parts)
+    return Planner(settings, store.keys, Sampler(rules, selectors), selectors)
 
 
 def encoded(payload: object) -> bytes:

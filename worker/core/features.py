@@ -8,7 +8,7 @@ What counts or finishes (threads, chores) is built whenever the feature is insta
 configuration may be under way. What is on the way of a trace is built only if the configuration uses it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -16,23 +16,24 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from judges.core.faults import Fault
     from judges.core.judge import Judge
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
     from worker.core.config.errors import Faults
-    from worker.core.config.graders import Graders
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+    from worker.core.config.tables import Table
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
-    from worker.core.ingest.plan import Plan, Planner
+    from worker.core.ingest.plan import Plan
     from worker.core.judging.consumer import JudgingConsumer
     from worker.core.queue.batch import Batch, Evaluation, Item
     from worker.core.queue.ledger import Ledger
     from worker.core.queue.notify import Notifier
     from worker.core.selection.batch_writer import BatchWriter
-    from worker.core.selection.sampling import Choice, Sampler
+    from worker.core.selection.sampling import Choice, CompiledRule, Rules
     from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
     from worker.core.storage.client import Store
     from worker.core.storage.keys import KeySpace
@@ -53,13 +54,13 @@ class Parts:
         settings: The configuration.
         metrics: None if nothing is counted, as in an offline evaluation.
         ledger: The ledger, and with it the server.
-        sampler: The rules, and through them judges and models.
+        rules: The rules, and through them judges and models.
     """
 
     settings: "Settings"
     metrics: "Metrics | None"
     ledger: "Ledger"
-    sampler: "Sampler"
+    rules: "Rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,8 @@ class ShardParts:
         settings: The configuration.
         metrics: The metrics of the process.
         judges: The judges by name.
-        graders: Which judge is asked of which model.
         store: The server.
-        sampler: The rules.
-        planner: Chooses evaluations for traces.
+        rules: The rules, and through them which judge is asked of which model.
         notifier: Notifies workers of batches.
         pressure: How much waits, and what is shed.
         judging: Judges the batches of this server.
@@ -82,10 +81,8 @@ class ShardParts:
     settings: "Settings"
     metrics: "Metrics"
     judges: "Mapping[str, Judge]"
-    graders: "Graders"
     store: "Store"
-    sampler: "Sampler"
-    planner: "Planner"
+    rules: "Rules"
     notifier: "Notifier"
     pressure: "Backpressure"
     judging: "JudgingConsumer"
@@ -94,16 +91,31 @@ class ShardParts:
 class Selector:
     """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
-    An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``gather``
-    and ``feedback`` must not raise for any trace.
+    An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
+    ``gather`` and ``feedback`` must not raise for any trace.
+
+    Attributes:
+        labels: The fields of a trace that ``adjust`` reads.
     """
 
-    def before_read(self) -> None:
-        """Prepare for a read; called in the ingest thread, may ask Redis.
+    labels: "Collection[str]" = ()
+
+    def before_read(self) -> bool | None:
+        """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes.
 
         Raises:
             StoreError: Redis does not answer.
         """
+
+    def adjust(
+        self, rules: "Sequence[CompiledRule]", trace: "Trace"
+    ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
+        """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
+
+        Called once for all traces that the same rules match and that have the same ``labels``. The call returns the
+        names of rules that choose the trace whatever their rates.
+        """
+        raise NotImplementedError
 
     def limits(self) -> "Mapping[str, object]":
         """Return what script `choose` needs to know, once."""
@@ -124,9 +136,15 @@ class Selector:
         """Write what is left; called when the ingest thread has ended."""
 
 
-def overridden(selectors: "Sequence[Selector]", name: str) -> "tuple[Callable[..., Any], ...]":
-    """Return the bound methods of those selectors that override a method."""
-    return tuple(getattr(one, name) for one in selectors if getattr(type(one), name) is not getattr(Selector, name))
+def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
+    """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
+
+    Without a selector for them, feedback is not kept and conversations have no limits.
+    """
+    limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
+    for selector in selectors:
+        limits |= selector.limits()
+    return next(iter(overridden(selectors, "gather")), None), limits
 
 
 class Assessor(Protocol):
@@ -149,7 +167,7 @@ class ModelWrapper(Protocol):
         """End before the connections of models are closed."""
 
 
-class Follower(Protocol):
+class Follower:
     """Adds batches in the step that writes a verdict."""
 
     async def refresh(self) -> None:
@@ -161,6 +179,14 @@ class Follower(Protocol):
         Called in the event loop for every final verdict, without I/O. An exception is `internal_error`: the verdict is
         not written, and the evaluation is judged and paid again.
         """
+        raise NotImplementedError
+
+
+def overridden(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
+    """Return the bound methods of those hooks that override a method of ``Selector`` or ``Follower``."""
+    bases = Selector, Follower
+    inherited = {getattr(base, name, None) for base in bases}
+    return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +195,13 @@ class Exporter:
 
     Attributes:
         role: The role of the worker that runs it.
-        make: Makes the thread that exports.
+        make: Makes the thread that exports from one server; None if a thread of the process does.
         checks: What `tracejudge doctor` checks.
         keeps: Which data of exported verdicts `tracejudge forget` cannot erase, for its output; None if there is none.
     """
 
     role: str
-    make: "Callable[[Settings, Store, Metrics], ExportConsumer]"
+    make: "Callable[[Settings, Store, Metrics], ExportConsumer] | None"
     checks: "Callable[[Settings], Sequence[Any]]" = lambda _: ()
     keeps: "Callable[[Settings], str | None]" = lambda _: None
 
@@ -194,9 +220,18 @@ class Feature:
 
     Attributes:
         name: The name of the folder.
+        needs: Features without which this one is left out.
         keys: Its keys in Redis.
         scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
+        tables: Its tables and keys of the configuration.
+        rule_keys: Keys of a rule that need it; without the feature a rule that sets one is refused.
+        aliases: Names that a rule may write as `model`, each with its models, of which the first one judges first.
+        faults: Checks its own settings, in every process; called with the settings.
+        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, the
+            configured judges by name, and the names of all judges.
+        verdict_tags: Tags of traces that verdicts carry.
+        receivers: Receivers of verdicts by name, whose addresses and certificates a worker uses.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
             settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
@@ -210,36 +245,62 @@ class Feature:
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
         after_verdict: Adds batches in the step that writes a verdict.
+        warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`. This and all
+            below are functions by their full names, which are imported when they are called.
+        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first server.
+        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each server.
+        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, server, name,
+            chooser, and the two times in seconds between which traces are judged again. What it returns is shown as
+            JSON, or by its ``table`` for a period and its ``notes``; None if no trace is left.
     """
 
     name: str
+    needs: tuple[str, ...] = ()
     keys: "type[KeySpace] | None" = None
     scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
+    tables: "Sequence[Table[Any]]" = ()
+    rule_keys: Sequence[str] = ()
+    aliases: "Callable[[Settings], Mapping[str, tuple[str, ...]]] | None" = None
+    faults: "Callable[[Settings], Iterable[Fault]] | None" = None
+    rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
+    verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None
+    receivers: "Callable[[Settings], Mapping[str, Any]] | None" = None
     complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
-    process_threads: "Callable[[Settings, Metrics, Sequence[Store]], Sequence[ServiceThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServiceThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
     select: Callable[[Parts], Selector | None] | None = None
     assess: Callable[[Parts], Assessor | None] | None = None
     wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
     after_verdict: Callable[[Parts], Follower | None] | None = None
+    warnings: str = ""
+    checks: str = ""
+    eraser: str = ""
+    estimate: str = ""
 
 
 @cache
 def installed() -> tuple[Feature, ...]:
-    """Import the features whose folders exist, in the order in which their hooks run.
+    """Import the features whose folders exist, and all that they need, in the order in which their hooks run.
 
     Raises:
         ImportError: A folder exists, and its module cannot be imported.
     """
     modules = import_module("worker.installed").MODULES
-    found = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
-    return tuple(import_module(name).FEATURE for name in found)
+    present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
+    features: list[Feature] = [import_module(name).FEATURE for name in present]
+    names = {feature.name for feature in features}
+    return tuple(feature for feature in features if names.issuperset(feature.needs))
+
+
+def is_installed(name: str) -> bool:
+    """Return whether a feature is installed, so that another one may import it."""
+    return any(feature.name == name for feature in installed())
 
 
 def imported(name: str) -> Any:

@@ -44,11 +44,6 @@ class _BoundedSettings(Settings, frozen=True):
     environment: tuple[str, ...]
 
 
-def settings_of(judge: Judge) -> Settings | None:
-    """Return the settings of a judge in Python; None for another judge."""
-    return judge.run.settings if isinstance(judge.run, _Runner) else None
-
-
 def observe(judge: Judge, observer: Observer) -> None:
     """Notify an observer of each trace of a judge in Python, in pools that are made later."""
     if isinstance(judge.run, _Runner):

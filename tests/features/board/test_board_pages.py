@@ -23,12 +23,13 @@ from tracejudge import Trace
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.label_store import keep_trace, labelled_trace, read_labels
 from worker.core.config.loading import load
-from worker.core.config.settings import Board, Settings, SettingsError
+from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.sampling import position
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.board.access import BOARD_PAGES, Access
 from worker.features.board.board_server import BoardServer
+from worker.features.board.settings import Board
 from worker.features.board.verdict_page import Part, Span, divide
 from worker.features.labels import answers
 from worker.features.labels.answers import Answer, Tally, majority, read_answers, tally
@@ -321,11 +322,11 @@ def test_only_those_who_may_see_the_board(redis_url: str, prefix: str) -> None:
         ({"token_env": "ABSENT"}, "ABSENT"),
     ):
         with pytest.raises(SettingsError, match=says):
-            Access(Settings(board=Board(**wrong)), {})
+            Access(Settings.from_keys(board=Board(**wrong)), {})
     with serving(redis_url, prefix) as url:
         port = int(url.rpartition(":")[2])
         with pytest.raises(SettingsError, match="set another"):
-            BoardServer(Settings(redis_url=redis_url, board=Board(port=port)), {})
+            BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=port)), {})
 
 
 def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str) -> None:
@@ -345,7 +346,7 @@ def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str
         with pytest.raises(
             SettingsError, match=r"board\.metrics_port: .* cannot be used .*set another board\.metrics_port"
         ):
-            BoardServer(Settings(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
+            BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
         found = scrape(port)
     refused = {page: found.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES}
     assert refused == {"overview": 1, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
@@ -367,7 +368,9 @@ def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_board_without_redis_says_so_and_comes_back(prefix: str) -> None:
-    with BoardServer(Settings(redis_url="redis://127.0.0.1:1/0", prefix=prefix, board=Board(port=0)), {}) as server:
+    with BoardServer(
+        Settings.from_keys(redis_url="redis://127.0.0.1:1/0", prefix=prefix, board=Board(port=0)), {}
+    ) as server:
         reply = httpx.get(f"{server.url}/labels")
         assert reply.status_code == 503
         assert "Redis does not answer" in reply.text

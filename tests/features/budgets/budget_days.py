@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from worker.core.config.settings import NANO, Budget
+from worker.core.config.settings import NANO
 from worker.features.budgets.control import (
     BINS,
     NOT_REDUCED,
@@ -19,6 +19,7 @@ from worker.features.budgets.control import (
     budget_factors,
     next_forecasts,
 )
+from worker.features.budgets.settings import Budget
 
 DAY_MINUTES = 1440
 DAY_S = 86_400.0

@@ -10,18 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 from support.judging_parts import MODEL, YES, Desks, assert_settled, choose, output
-from support.stage_parts import Ground, make_trace, sampler_of, settings_of
+from support.stage_parts import Ground, make_trace, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
 from worker.base.doctor.lint import setting_warnings
-from worker.core.config.settings import Budget, Monitor, Rule, Settings
+from worker.base.monitor.settings import Monitor
+from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import ScriptCall, Store
 from worker.features.budgets.control import NOT_REDUCED, read_demand
 from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.reservations import Budgets, demand_terms
+from worker.features.budgets.settings import Budget
 
 DAY_MS = 86_400_000
 WORKERS = 50
@@ -67,7 +69,7 @@ def of(ground: Ground, **settings: Any) -> tuple[Settings, Budgets]:
     known = settings_of(
         ground, **{"models": {"default": MODEL}, "budgets": {"all": Budget(tokens_per_day=10**9)}, **settings}
     )
-    return known, Budgets(known, ground.store, sampler_of(known))
+    return known, Budgets(known, ground.store, rules_of(known))
 
 
 def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:

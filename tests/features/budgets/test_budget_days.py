@@ -3,7 +3,7 @@
 import pytest
 
 from tests.features.budgets.budget_days import Day, Simulation, bias
-from worker.core.config.settings import NANO, Budget
+from worker.core.config.settings import NANO
 from worker.features.budgets.control import (
     BINS,
     MIN_FACTOR,
@@ -16,6 +16,7 @@ from worker.features.budgets.control import (
     power_of_two,
     smoothed,
 )
+from worker.features.budgets.settings import Budget
 
 USD = 200.0
 

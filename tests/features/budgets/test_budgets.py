@@ -1,22 +1,23 @@
 """Budgets in Redis and in the worker: reservations, refused calls, and rates that ingest reduces."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import structs
 from support.judging_parts import MODEL, YES, Desks, assert_settled, choose
-from support.stage_parts import Ground, make_trace, make_traces, sampler_of, settings_of
+from support.stage_parts import Ground, make_trace, make_traces, rules_of, sampler_of, settings_of
 
 from judges.core.model import ModelSettings, Price
 from judges.endpoints.client import LimitedModel
 from worker.base.accounting.accounting import read_account
-from worker.base.doctor.command import spending
 from worker.base.doctor.lint import setting_warnings
 from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load
-from worker.core.config.settings import NANO, Budget, Rule, SettingsError
+from worker.core.config.settings import NANO, Rule, Settings, SettingsError
 from worker.core.telemetry.metrics import Metrics
+from worker.features.budgets.checks import check_spending
 from worker.features.budgets.control import (
     MIN_FACTOR,
     NOT_REDUCED,
@@ -26,8 +27,9 @@ from worker.features.budgets.control import (
     segment_factors,
 )
 from worker.features.budgets.feature import BudgetKeys
-from worker.features.budgets.rates import RateFactors, Rates, read_segments
+from worker.features.budgets.rates import Rates, RateSelector, read_segments
 from worker.features.budgets.reservations import Budgets
+from worker.features.budgets.settings import Budget
 
 HOUR_MS = 3_600_000
 # Two texts of the script's answers; a request and its answer cost the same number of tokens.
@@ -64,6 +66,18 @@ class Purse:
                 unit = field.decode().split(":")[0]
                 found[unit] = found.get(unit, 0) + int(amount)
         return found
+
+
+class Ingest:
+    """A sampler with the selector that adjusts its rates, as one thread of ingest has them."""
+
+    def __init__(self, ground: Ground, settings: Settings, *, clock: Callable[[], float]) -> None:
+        self._rates = RateSelector(settings, ground.store, clock)
+        self.sampler = sampler_of(settings, self._rates)
+
+    def exchange_due(self) -> None:
+        if self._rates.before_read():
+            self.sampler.clear()
 
 
 def test_a_reservation_is_replaced_by_the_true_cost_once(ground: Ground) -> None:
@@ -184,11 +198,11 @@ def test_budgets_pay_for_their_rules_judges_and_models(ground: Ground) -> None:
     }
     models = {"default": MODEL, "other": ModelSettings(provider="lexical")}
     settings = settings_of(ground, rules=rules, budgets=names, models=models)
-    sampler = sampler_of(settings)
-    budgets = Budgets(settings, ground.store, sampler)
+    own = rules_of(settings)
+    budgets = Budgets(settings, ground.store, own)
 
     def paying(judge: str, model: str = "scripted") -> set[str]:
-        asking = sampler.asking(make_trace(1, context=["x"]), judge, model)
+        asking = own.asking(make_trace(1, context=["x"]), judge, model)
         return {name for name, one in names.items() if budgets.pays(name, one, asking, judge, model)}
 
     assert paying("safety") == {"all", "own", "rule"}
@@ -220,7 +234,9 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
         assert purse.reserve(number, 1000)
         assert purse.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
-    assert BudgetController(MonitorParts(settings, ground.store, metrics)).adjust().factors == {"cut": MIN_FACTOR}
+    assert BudgetController(MonitorParts(settings, ground.store, metrics, rules_of(settings))).adjust().factors == {
+        "cut": MIN_FACTOR
+    }
     own = metrics.of(BudgetMetrics)
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
@@ -228,33 +244,32 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(ground: Ground
     }
     assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
     assert own.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
-    ((result, what),) = [(one.result, one.what) for one in spending(settings, ground.store)]
+    ((result, what),) = [(one.result, one.what) for one in check_spending(settings, ground.store)]
     assert (result, "all has spent 300% of usd_per_day" in what) == ("warning", True)
     rich = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=1.0, tokens_per_hour=10**9))
-    assert [one.result for one in spending(rich, ground.store)] == ["ok"]
-    assert spending(rich, ground.store)[0].what == "no limit of a budget is reached"
+    assert [one.result for one in check_spending(rich, ground.store)] == ["ok"]
+    assert check_spending(rich, ground.store)[0].what == "no limit of a budget is reached"
     priced = structs.replace(MODEL, price=Price(1, 1), max_output_tokens=2_000)
     for usd, is_refused in ((0.001, True), (1.0, False)):
         asked = settings_of(ground, rules=rules, budgets=budgets_of(usd_per_day=usd), models={"default": priced})
         assert ("budget-not-kept" in {fault.code for fault in setting_warnings(asked)}) == is_refused, usd
     small = Purse(ground, 1)
     assert not small.reserve(9, 1000)
-    assert spending(rich, ground.store)[0].what.endswith("is reached; 1 call was refused so far")
+    assert check_spending(rich, ground.store)[0].what.endswith("is reached; 1 call was refused so far")
     rates = json.loads(ground.client.get(BudgetKeys(ground.keys.prefix).rates))
     assert rates == {"factors": {"cut": MIN_FACTOR}}
     assert 0 < ground.client.ttl(BudgetKeys(ground.keys.prefix).rates) <= 3600
-    sampler = sampler_of(settings)
     ground.client.set(BudgetKeys(ground.keys.prefix).rates, json.dumps({"factors": {"cut": 0.25}}))
     moments = iter((0.0, 1.0, 10.0))
-    factors = RateFactors(ground.store, sampler, clock=lambda: 100 + next(moments))
-    trace, failed = make_traces([1])[0], make_trace(1, error=True)
-    factors.exchange_due()
+    ingest = Ingest(ground, settings, clock=lambda: 100 + next(moments))
+    trace, failed, sampler = make_traces([1])[0], make_trace(1, error=True), ingest.sampler
+    ingest.exchange_due()
     probabilities = {
         choice.judge: choice.probability for one in range(200) for choice in sampler.sample(make_trace(one)).choices
     }
     assert probabilities == {"safety": 0.2, "relevance_to_query": 0.8}
     assert {choice.judge: choice.probability for choice in sampler.sample(failed).choices}["safety"] == 1.0
-    assert [rule.rate for rule in sampler.asking(trace, "safety", "lexical")] == [0.8]
+    assert [rule.rate for rule in sampler.rules.asking(trace, "safety", "lexical")] == [0.8]
 
 
 def test_settings_of_budgets_are_checked() -> None:
@@ -288,24 +303,24 @@ def test_settings_of_budgets_are_checked() -> None:
 def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_rate(ground: Ground) -> None:
     traffic = {"large": 900, "small": 90, "tiny": 10}
     settings = settings_of(ground, rules=(Rule("one", ("safety",), rate=0.1, stratify=("model",)),))
-    sampler, moments = sampler_of(settings), iter((100.0, 106.0, 112.0, 118.0))
-    factors = RateFactors(ground.store, sampler, clock=lambda: next(moments))
+    moments = iter((100.0, 106.0, 112.0, 118.0))
+    ingest = Ingest(ground, settings, clock=lambda: next(moments))
     traces = [make_trace(number, model=model) for model, many in traffic.items() for number in range(many)]
 
     def probabilities() -> dict[str | None, set[float]]:
         found: dict[str | None, set[float]] = {}
         for trace in traces:
-            for choice in sampler.sample(trace).choices:
+            for choice in ingest.sampler.sample(trace).choices:
                 found.setdefault(trace.model, set()).add(choice.probability)
         return found
 
-    factors.exchange_due()
+    ingest.exchange_due()
     assert probabilities()["large"] == {0.1}, "before anything is known"
-    factors.exchange_due()
+    ingest.exchange_due()
     counts = read_segments(ground.store, 112.0, 1)
     assert counts == {"one": traffic}
     Rates(segments={"one": segment_factors(0.1, counts["one"])}).write(ground.store)
-    factors.exchange_due()
+    ingest.exchange_due()
     rates = {model: found.pop() for model, found in probabilities().items()}
     assert rates["tiny"] == 1.0
     # 100 verdicts: 10 of the tiny one, and 45 of each of the others.
@@ -319,17 +334,16 @@ def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_ra
 def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_together(ground: Ground) -> None:
     settings = settings_of(ground, rules=(Rule("one", ("safety",), rate=0.0, first_per_hour=3),))
     now = [1_000_000.0]
-    workers = [sampler_of(settings) for _ in range(2)]
-    exchanges = [RateFactors(ground.store, sampler, clock=lambda: now[0]) for sampler in workers]
+    workers = [Ingest(ground, settings, clock=lambda: now[0]) for _ in range(2)]
 
     def exchange(seconds: float) -> None:
         now[0] += seconds
-        for each in exchanges:
+        for each in workers:
             each.exchange_due()
 
     def chosen(worker: int, release: str, many: int) -> int:
         traces = [make_trace(number, release=release, model="m") for number in range(many)]
-        found = [choice for trace in traces for choice in workers[worker].sample(trace).choices]
+        found = [choice for trace in traces for choice in workers[worker].sampler.sample(trace).choices]
         assert {choice.probability for choice in found} <= {1.0}
         return len(found)
 
@@ -348,9 +362,9 @@ def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_tog
     exchange(3600)
     assert chosen(0, "v1", 10) == 0, "known for a day"
     assert chosen(0, "v2", 10) == 3, "a new release"
-    late = sampler_of(settings)
-    RateFactors(ground.store, late, clock=lambda: now[0]).exchange_due()
-    assert not late.sample(make_trace(1, release="v1", model="m")).choices, "a worker that starts later"
+    late = Ingest(ground, settings, clock=lambda: now[0])
+    late.exchange_due()
+    assert not late.sampler.sample(make_trace(1, release="v1", model="m")).choices, "a worker that starts later"
     rule = {"name": "s", "judges": ["user_frustration"], "unit": "session", "first_per_hour": 3}
     with pytest.raises(SettingsError, match=r"first_per_hour: counts traces"):
         load({"TRACEJUDGE_RULES": json.dumps([rule])})

@@ -10,7 +10,10 @@ from judges.core.model import ModelSettings
 from tracejudge import Trace
 from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Sampler
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 from worker.features.budgets.control import segment_factors
+from worker.features.budgets.rates import Rates, RateSelector
 
 MODELS = {"large": (0.90, 0.95), "small": (0.09, 0.70), "tiny": (0.01, 0.40)}
 """The share of the traffic, and how many of its traces pass."""
@@ -37,8 +40,19 @@ def traffic(seed: int) -> list[tuple[Trace, bool]]:
     return made
 
 
+def settings_of(rule: Rule) -> Settings:
+    return Settings(rules=(rule,), models={"default": ModelSettings(provider="lexical")})
+
+
 def sampler(rule: Rule) -> Sampler:
-    return sampler_of(Settings(rules=(rule,), models={"default": ModelSettings(provider="lexical")}))
+    return sampler_of(settings_of(rule))
+
+
+def adjusted(rule: Rule, rates: Rates) -> tuple[Sampler, RateSelector]:
+    """Make a sampler by these rates, and the selector that has them; nothing is exchanged."""
+    selector = RateSelector(settings_of(rule), Store("redis://127.0.0.1:1/0", Keys("unused")))
+    selector.rates = rates
+    return sampler_of(settings_of(rule), selector), selector
 
 
 def within(estimated: float, true: float, variance: float, what: object) -> None:
@@ -66,15 +80,16 @@ def test_weighted_shares_are_unbiased_whatever_a_rule_asks_for() -> None:
         ),
     }
     for name, rule in rules.items():
-        under_test = sampler(rule)
-        under_test.set_factors({"one": 0.5}, {"one": segment_factors(rule.rate, counts)} if rule.stratify else {})
+        segments = {"one": segment_factors(rule.rate, counts)} if rule.stratify else {}
+        under_test, factors = adjusted(rule, Rates({"one": 0.5}, segments))
         total = passed = variance = 0.0
         by_session: dict[str, list[float]] = defaultdict(lambda: [0.0, 1.0])
         probabilities = set()
         for number, (trace, does_pass) in enumerate(traces):
             if number == TRACES // 2:
                 # A budget recovers. The rate of a trace is that of the moment when it is read.
-                under_test.set_factors({}, {"one": segment_factors(rule.rate, counts)} if rule.stratify else {})
+                factors.rates = Rates({}, segments)
+                under_test.clear()
             for choice in under_test.sample(trace).choices:
                 weight = 1 / choice.probability
                 probabilities.add(choice.probability)
@@ -95,9 +110,8 @@ def test_a_divided_rate_evens_out_the_precision_of_segments() -> None:
     lengths = {}
     for stratify in ((), ("model",)):
         rule = Rule("one", ("safety",), rate=0.03, stratify=stratify)
-        under_test = sampler(rule)
-        if stratify:
-            under_test.set_factors({}, {"one": segment_factors(rule.rate, counts)})
+        segments = {"one": segment_factors(rule.rate, counts)} if stratify else {}
+        under_test, _ = adjusted(rule, Rates({}, segments))
         chosen = Counter(trace.model or "" for trace, _ in traces if under_test.sample(trace).choices)
         # The length of an interval for the same share in each segment.
         lengths[bool(stratify)] = {model: 1 / math.sqrt(chosen[model]) for model in MODELS}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.judging_parts import MODEL, Desks
-from support.stage_parts import Ground, settings_of
+from support.stage_parts import Ground, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
@@ -20,9 +20,10 @@ from worker.base.accounting.accounting import read_account
 from worker.base.monitor.counts import field_of
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import MonitorParts
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import load
-from worker.core.config.settings import Monitor, Rule, Settings, SettingsError
+from worker.core.config.settings import Rule, Settings, SettingsError
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.heartbeat import Heartbeat
@@ -51,7 +52,8 @@ class Worker:
         self.metrics = Metrics(self.settings)
         self.canary = Canary.of(self.settings)
         self.seconds = 0.0
-        self.watch = CanaryWatch(MonitorParts(self.settings, ground.store, self.metrics), lambda: self.seconds)
+        parts = MonitorParts(self.settings, ground.store, self.metrics, rules_of(self.settings))
+        self.watch = CanaryWatch(parts, lambda: self.seconds)
 
     def turn(self) -> None:
         self.seconds += 60
@@ -148,7 +150,7 @@ def test_models_that_are_away_or_barred_get_no_canary(ground: Ground) -> None:
 def test_verdicts_are_counted_once_and_in_no_series_of_quality(ground: Ground, desk: Desks, clock: list[int]) -> None:
     judging = desk(heuristic, rules=RULES)
     worker = Worker(ground)
-    sums = QualitySums(worker.settings, ground.store, worker.metrics)
+    sums = QualitySums(worker.settings, ground.store, worker.metrics, rules_of(worker.settings))
     sums.prepare()
     for number in range(3):
         clock[0] = START_MS + number * HOUR_MS

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import structs
 from support.judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing
-from support.stage_parts import Ground, settings_of
+from support.stage_parts import Ground, rules_of, settings_of
 
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
@@ -25,12 +25,13 @@ from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.rule_checks import judge_names, rule_faults
-from worker.core.config.settings import NANO, Cascade, Rule, Settings
+from worker.core.config.settings import NANO, Rule, Settings
 from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.cascades.feature import CascadeKeys
+from worker.features.cascades.settings import Cascade
 from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,
@@ -112,14 +113,14 @@ def place_of(one: Verdict) -> int:
 def gauges(ground: Ground, settings: Settings) -> dict[tuple[str, ...], float]:
     """Count the outbox as the monitor does, and return the gauges of cascades by name and last label."""
     metrics = Metrics(settings)
-    sums = QualitySums(settings, ground.store, metrics)
+    sums = QualitySums(settings, ground.store, metrics, rules_of(settings))
     sums.prepare()
     entries = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
     known = [one for one in map(read_outbox_entry, entries) if one is not None]
     for _ in range(2):
         # What is delivered twice counts once.
         sums.deliver(known)
-    CascadeWatch(MonitorParts(settings, ground.store, metrics)).run_due()
+    CascadeWatch(MonitorParts(settings, ground.store, metrics, rules_of(settings))).run_due()
     return {
         (sample.name.removeprefix("tracejudge_"), sample.labels.get("state", sample.labels.get("method", ""))): (
             sample.value
@@ -198,7 +199,8 @@ def test_second_verdicts_raise_no_safety_incident(ground: Ground, desk: Desks, m
             worker.sweep()
         gauges(ground, worker.settings)
         metrics, counted = Metrics(worker.settings), Counter[str]()
-        watch = SafetyWatch(MonitorParts(worker.settings, ground.store, metrics), lambda: time.time() + 600)
+        parts = MonitorParts(worker.settings, ground.store, metrics, rules_of(worker.settings))
+        watch = SafetyWatch(parts, lambda: time.time() + 600)
 
         def count(*arguments: Any, found: Counter[str] = counted) -> None:
             found.update(dict(zip(("failures", "judgements"), arguments[3:], strict=True)))
@@ -303,9 +305,9 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
     for wanted, (fields, rules) in cases.items():
         cascade = msgspec.structs.replace(SETTINGS["cascades"]["both"], **fields)
         cascades = {"both": cascade, "other": Cascade("cheap", "default", rate=0.1)}
-        faults = faults_of(Settings(models=models, cascades=cascades, rules=rules))
+        faults = faults_of(Settings.from_keys(models=models, cascades=cascades, rules=rules))
         assert wanted in faults[0], wanted
-    assert faults_of(Settings(models=models, cascades=SETTINGS["cascades"], rules=(rule,))) == []
+    assert faults_of(Settings.from_keys(models=models, cascades=SETTINGS["cascades"], rules=(rule,))) == []
     # A judge with a model of its own needs no form for the second model.
     judges = {
         "kind": {
@@ -317,7 +319,7 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
     models["decider"] = msgspec.structs.replace(CHEAP, model="decider")
     then = {"both": Cascade("cheap", "decider", rate=0.1)}
     own = msgspec.structs.replace(rule, judges=("safety", "kind"))
-    assert faults_of(Settings(models=models, cascades=then, rules=(own,), judges=judges)) == []
+    assert faults_of(Settings.from_keys(models=models, cascades=then, rules=(own,), judges=judges)) == []
 
 
 def faults_of(settings: Settings) -> list[str]:
@@ -330,7 +332,7 @@ def test_a_cascade_with_a_budget_spends_it(ground: Ground) -> None:
     cascade = Cascade("cheap", "strong", usd_per_day=12.0)
     settings = settings_of(ground, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
     now = [1_764_000_000.0]
-    watch = CascadeWatch(MonitorParts(settings, ground.store, Metrics(settings)), lambda: now[0])
+    watch = CascadeWatch(MonitorParts(settings, ground.store, Metrics(settings), rules_of(settings)), lambda: now[0])
     spent, cost = [0.0, 0.0], 0.01
     for step in range(2 * 144):
         traffic = 250 * (1 - 0.6 * math.cos(2 * math.pi * step / 144))

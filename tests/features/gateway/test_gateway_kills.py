@@ -19,6 +19,7 @@ from worker.features.gateway.admission import Form
 from worker.features.gateway.gathering import Gatherer, Taken
 from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
 from worker.features.gateway.otlp import read_request
+from worker.features.gateway.settings import GATEWAY
 
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 TRACES = 10
@@ -202,7 +203,7 @@ def test_pieces_sent_alternately_to_two_gateways_are_one_trace_each(start: Start
 def test_two_processes_that_join_the_same_trace_keep_the_bytes_of_the_others(
     stored: Stored, pipeline: Pipeline
 ) -> None:
-    gatherer = Gatherer(pipeline.store, Settings().gateway)
+    gatherer = Gatherer(pipeline.store, GATEWAY.of(Settings()))
     chance = random.Random(3)
     _, requests = pieces(chance)
     others = pieces(chance)[1][0]

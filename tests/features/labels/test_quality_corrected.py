@@ -4,7 +4,7 @@ import time
 
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Ground, settings_of
+from support.stage_parts import Ground, rules_of, settings_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.forget.forget import ForgetTarget, Forgetting
@@ -20,9 +20,10 @@ from worker.base.lookup.label_store import (
 )
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.redaction import UserKeys, hashed_user
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import Metrics
 from worker.features.labels.correction import Correction, CorrectionWatch, corrections
 
@@ -54,13 +55,15 @@ class Worker:
     """The monitor of one worker, without its own clock."""
 
     def __init__(self, ground: Ground) -> None:
-        settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(segments=("model",)))
+        settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(segments=("model",)))
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics)
+        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
         self.now = time.time()
-        self.watch = CorrectionWatch(MonitorParts(settings, ground.store, self.metrics), lambda: self.now)
+        self.watch = CorrectionWatch(
+            MonitorParts(settings, ground.store, self.metrics, rules_of(settings)), lambda: self.now
+        )
         self.sums._tasks = (self.watch,)
 
     def turn(self) -> None:

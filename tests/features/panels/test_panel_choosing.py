@@ -21,7 +21,7 @@ from support.panel_parts import (
     verdicts,
 )
 from support.replay_parts import Replays
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, samples, settings_of
+from support.stage_parts import Chosen, Ground, make_trace, make_traces, rules_of, sampler_of, samples, settings_of
 
 from judges.models.scripted import Step
 from tracejudge import Feedback
@@ -71,8 +71,10 @@ def test_an_egress_that_leaves_one_model_out_bars_the_whole_panel(missing: str) 
     kept = Rule(name="kept", judges=("safety",), rate=0.0, egress=tuple(set(MODELS) - {missing}))
     under_test = sampler(TOGETHER, kept)
     assert under_test.sample(make_trace(1)).choices == ()
-    assert not under_test.allows(make_trace(1), PANEL)
-    assert sampler(TOGETHER, Rule(name="kept", judges=("safety",), egress=tuple(MODELS))).allows(make_trace(1), PANEL)
+    assert not under_test.rules.allows(make_trace(1), PANEL)
+    assert sampler(TOGETHER, Rule(name="kept", judges=("safety",), egress=tuple(MODELS))).rules.allows(
+        make_trace(1), PANEL
+    )
 
 
 def test_an_evaluation_names_its_members_and_those_know_that_they_are_kept(ground: Ground) -> None:
@@ -215,7 +217,7 @@ def given_up(ground: Ground, desk: Desks, count: int = 1) -> None:
 
 def reviving(ground: Ground, *healthy: str) -> AutoRetry:
     settings = settings_of(ground, **SETUP)
-    return AutoRetry(settings, ground.store, sampler=sampler_of(settings), healthy=lambda: healthy)
+    return AutoRetry(settings, ground.store, rules=rules_of(settings), healthy=lambda: healthy)
 
 
 def test_a_panel_is_not_taken_up_before_its_members(ground: Ground, desk: Desks) -> None:

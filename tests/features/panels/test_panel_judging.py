@@ -22,8 +22,8 @@ from worker.core.config.graders import Graders, queue_label
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import fresh_id, head
 from worker.core.queue.leases import Leases
-from worker.core.queue.ledger import Ledger, read_outbox_entry
-from worker.core.selection.sampling import Sampler
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import StoreError
 
 DISAGREEMENT = pytest.approx(2 / 3)
@@ -213,7 +213,7 @@ def test_while_redis_is_away_it_goes_on_waiting(ground: Ground, desk: Desks, mon
         raise StoreError("Redis does not answer (TimeoutError)")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Ledger, "assessments", away)
+        broken.setattr("worker.features.panels.panels.read_assessments", away)
         finish(ground, worker)
     assert ground.batches().keys() == {of[PANEL]}
     finish(ground, worker)
@@ -338,7 +338,7 @@ def test_grounded_and_relevant_is_combined_of_two_judges(ground: Ground, desk: D
 def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
     def choices(*rules: Rule, **judges: Any) -> set[str]:
         settings = Settings(models=MODELS, rules=rules, judges=judges)
-        sampler = Sampler(settings, Graders(settings, configured(judges)))
+        sampler = Sampler(Rules(settings, Graders(settings, configured(judges))))
         trace = make_trace(1, context=["It is warm."])
         return {one.model for one in sampler.sample(trace).choices if one.judge == "grounded_and_relevant"}
 
@@ -435,7 +435,7 @@ def test_an_answer_of_redis_that_is_missing_at_the_last_look_gives_nothing_up(
     worker = panel_desk(desk)
     in_order(ground, worker, "a", "b", "c")
     with monkeypatch.context() as broken:
-        broken.setattr(Ledger, "assessments", refuse)
+        broken.setattr("worker.features.panels.panels.read_assessments", refuse)
         in_order(ground, worker, PANEL)
     finish(ground, worker)
     assert_settled(ground, scored=4)

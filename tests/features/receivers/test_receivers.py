@@ -28,21 +28,23 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporter
-from worker.base.delivery.settings import KINDS, FileSettings
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, write_labels
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
 from worker.core.config.settings import Redact, Settings, SettingsError
-from worker.core.export.registry import enabled
+from worker.core.config.tables import installed_tables
+from worker.core.export.prometheus import enabled
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.files import FileExporter, locked, tidy
-from worker.features.receivers.kinds import RECEIVERS
+from worker.features.receivers.kinds import EXPORTERS
+from worker.features.receivers.settings import FileSettings
 from worker.features.receivers.webhook import WebhookExporter
 
 MIN_WAIT_S = 0.1
+KINDS = installed_tables()["receivers"].kinds
 MODELS = {"default": ModelSettings(provider="lexical"), "big": ModelSettings(model="big", base_url="http://localhost")}
 
 
@@ -497,7 +499,7 @@ def test_standard_output_has_a_line_for_each_verdict(
 
 
 def test_every_kind_has_a_file_and_doctor_checks_it(ground: Ground, tmp_path: Path) -> None:
-    assert {OtlpExporter.kind, *RECEIVERS} == KINDS.keys()
+    assert {OtlpExporter.kind, *EXPORTERS} == KINDS.keys()
     for kind in BACKENDS:
         with kind() as server:
             settings = settings_of(ground, models=MODELS, receivers={"mine": receiver(server.settings())})
@@ -533,7 +535,7 @@ def test_an_address_that_ends_in_its_path_is_not_doubled(ground: Ground) -> None
 
 def test_the_address_of_a_webhook_keeps_its_slash() -> None:
     mine = receiver({"kind": "webhook", "url": "http://host/hook/"})
-    settings = Settings(receivers={"mine": mine})
+    settings = Settings.from_keys(receivers={"mine": mine})
     assert WebhookExporter.destination_of(settings, "mine").url == "http://host/hook/"
 
 

@@ -12,12 +12,14 @@ from support.stage_parts import Ground
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, repeat_id
 from judges.endpoints.client import LimitedModel
+from worker.base.monitor.settings import Monitor
 from worker.core.config.rule_checks import judge_names, rule_faults
-from worker.core.config.settings import Budget, Monitor, Rule, Settings
+from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Session
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import StoreError
 from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.settings import Budget
 
 NO = YES.replace("yes", "no")
 SECOND = ModelSettings(provider="scripted", model="other", price=Price(input=1.0, output=2.0))

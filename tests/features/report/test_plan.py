@@ -15,12 +15,14 @@ from judges.core.prompt import Message
 from judges.core.verdict import Call
 from judges.registry import configured
 from judges.requests.request import BYTES_PER_TOKEN
+from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Cascade, Rule, Settings
-from worker.core.selection.sampling import Sampler
+from worker.core.config.settings import Rule, Settings
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
-from worker.features.budgets.reservations import most_tokens
+from worker.features.cascades.settings import Cascade
+from worker.features.report.plan import probabilities
 from worker.features.report.workload import (
     Estimate,
     Estimator,
@@ -35,9 +37,9 @@ def estimated(settings: Settings, store: Store, *, traces: float) -> Estimate:
     now_s = store.now_ms() / 1000
     history = read_history(settings, store, now_s - DAY_S, now_s + 1)
     graders = Graders(settings, configured(settings.judges))
-    sampler = Sampler(settings, graders)
+    rules = Rules(settings, graders)
     return Estimator(settings, history).estimate(
-        "test", graders, sampler, lambda entry: sampler.probabilities(entry.trace), period_s=DAY_S, traces=traces
+        "test", rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces
     )
 
 

@@ -18,10 +18,12 @@ from judges.core.model import ModelSettings
 from judges.registry import configured
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Cascade, Rule, Settings
-from worker.core.selection.sampling import Sampler
+from worker.core.config.settings import Rule, Settings
+from worker.core.selection.sampling import Rules
+from worker.features.cascades.settings import Cascade
 from worker.features.demo.command import rules
 from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
+from worker.features.report.plan import probabilities
 from worker.features.report.workload import Estimator, read_history
 
 SECONDS = 40
@@ -83,7 +85,7 @@ def compare(
         assert tracejudge.flush(60)
         first = traffic.published
         pipeline.settled(first)
-        settings = Settings(
+        settings = Settings.from_keys(
             models=msgspec.convert(models, dict[str, ModelSettings]),
             rules=judged,
             cascades=msgspec.convert(cascades, dict[str, Cascade]),
@@ -91,14 +93,12 @@ def compare(
         before = pipeline.outbox()
         plan_of = len(make_plan(load_samples(), SECONDS)) - first
         now_s = pipeline.store.now_ms() / 1000
-        graders = Graders(settings, configured(settings.judges))
-        sampler = Sampler(settings, graders)
+        rules = Rules(settings, Graders(settings, configured(settings.judges)))
         history = read_history(settings, pipeline.store, now_s - DAY_S, now_s + 1)
         found = Estimator(settings, history).estimate(
             "test",
-            graders,
-            sampler,
-            lambda entry: sampler.probabilities(entry.trace),
+            rules,
+            lambda entry: probabilities(rules, entry.trace),
             period_s=DAY_S,
             traces=plan_of,
         )

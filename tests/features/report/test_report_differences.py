@@ -3,9 +3,8 @@
 import pytest
 from statsmodels.stats.proportion import confint_proportions_2indep
 
-from judges.agreement.intervals import wilson
+from judges.agreement.intervals import difference, wilson
 from tests.base import coverage
-from worker.features.report.figures import difference
 
 
 def test_intervals_of_differences_cover() -> None:

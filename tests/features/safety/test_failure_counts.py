@@ -1,13 +1,14 @@
 """Failing verdicts of safety judges are counted for series that the monitor keeps."""
 
 import msgspec
-from support.stage_parts import Ground, make_verdict
+from support.stage_parts import Ground, make_verdict, rules_of
 
 from judges.core.verdict import Score
 from worker.base.monitor.counts import read_counts
 from worker.base.monitor.series import read_series
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Monitor, Settings
+from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
 
@@ -22,8 +23,8 @@ def test_failures_of_a_series_beyond_the_bound_are_not_counted(ground: Ground) -
         )
         written = {"v": 1, "j": msgspec.json.encode(verdict)}
         ground.client.xadd(ground.keys.verdicts, written, id=f"{DAY_MS + number}-0")
-    settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(max_series=3))
-    sums = QualitySums(settings, ground.store, Metrics(settings))
+    settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(max_series=3))
+    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     entries = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=100, block_ms=1)
     sums.deliver([entry for entry in map(read_outbox_entry, entries) if entry is not None])

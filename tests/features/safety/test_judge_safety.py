@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.judging_parts import MODEL, YES, Desk, Desks, choose, shown
 from support.stage_parts import Ground, make_traces
+from support.stage_parts import rules_of as compiled
 
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
@@ -22,13 +23,13 @@ from judges.registry import configured
 from worker.base.monitor.counts import counted_until, read_counts
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.gauges import MonitorParts
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
 from worker.core.config.rule_checks import judge_names, rule_faults
-from worker.core.config.settings import Monitor, Rule, Settings
+from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.selection.sampling import Sampler
 from worker.core.telemetry.metrics import Metrics
 from worker.features.repeats.choosing import Repeats
 from worker.features.repeats.flips import RepeatsWatch
@@ -48,7 +49,7 @@ def rules_of(second_model: str | None, repeat: float = 0.0) -> tuple[Rule, ...]:
 def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
     table = tomllib.loads(Path("deploy/prometheus/objectives.toml").read_text(encoding="utf-8"))
     assert {row["judge"] for row in table["objectives"] if row.get("safety")} == set(Monitor().safety)
-    settings = Settings(monitor=Monitor(safety=("safty",)))
+    settings = Settings.from_keys(monitor=Monitor(safety=("safty",)))
     (fault,) = rule_faults(settings, judge_names(settings))
     assert str(fault) == "monitor.safety: there is no judge 'safty'; did you mean safety?"
 
@@ -64,20 +65,21 @@ class Traffic:
         )
         self._ground = ground
         self._chance = random.Random(18)
-        self._repeats = Repeats(self.settings, Sampler(self.settings, Graders(self.settings, configured({}))))
+        self._repeats = Repeats(self.settings, compiled(self.settings))
         self._judged = an_hour // 12
         self._number = 0
         self._trace = make_traces([0])[0]
         self.metrics = Metrics(self.settings)
         self.watch = self.another_watch()
-        self.sums = QualitySums(self.settings, ground.store, Metrics(self.settings))
+        self.sums = QualitySums(self.settings, ground.store, Metrics(self.settings), compiled(self.settings))
         self.sums.prepare()
         self._late: list[tuple[float, Verdict]] = []
 
     def another_watch(self) -> SafetyWatch:
         """Make the watch of a worker that becomes the active monitor."""
         self.metrics = Metrics(self.settings)
-        return SafetyWatch(MonitorParts(self.settings, self._ground.store, self.metrics), lambda: self.now)
+        parts = MonitorParts(self.settings, self._ground.store, self.metrics, compiled(self.settings))
+        return SafetyWatch(parts, lambda: self.now)
 
     def five_minutes(self, unsafe: float, *, error: float = 0.01, correlation: float = 0.0) -> None:
         """Judge the traffic of five minutes, and let the monitor look a minute later."""
@@ -227,11 +229,11 @@ def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
 def monitored(ground: Ground, worker: Desk) -> Metrics:
     """Run a monitor that counts the outbox and computes its gauges ten minutes later."""
     metrics = Metrics(worker.settings)
-    sums = QualitySums(worker.settings, ground.store, metrics)
+    sums = QualitySums(worker.settings, ground.store, metrics, compiled(worker.settings))
     sums.prepare()
     read = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
     sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
-    parts = MonitorParts(worker.settings, ground.store, metrics)
+    parts = MonitorParts(worker.settings, ground.store, metrics, compiled(worker.settings))
     for watch in (SafetyWatch(parts, lambda: time.time() + 600), RepeatsWatch(parts)):
         watch.run_due()
     return metrics

@@ -16,7 +16,6 @@ from judges.core.judge import Judge, has_text
 from judges.core.prompt import neutralise, render
 from judges.custom import is_definition
 from judges.custom.template import metadata_of
-from judges.features.python import runner
 from judges.registry import catalogue, configured, distributed, origin_of, shown
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
@@ -112,8 +111,8 @@ def _template(name: str, settings: Settings) -> Mapping[str, object] | None:
 
 
 def _settings_of(judge: Judge) -> dict[str, object]:
-    in_force = runner.settings_of(judge) or judge.settings
-    return dict(msgspec.to_builtins(in_force))
+    # The code of a judge in Python knows the settings in force, which are no part of its version.
+    return dict(msgspec.to_builtins(getattr(judge.run, "settings", judge.settings)))
 
 
 class Sample(NamedTuple):

@@ -18,7 +18,7 @@ from rich.table import Table
 import tracejudge
 from judges.core.backoff import backoff_s
 from judges.core.combine import Combine
-from judges.core.judge import Judge
+from judges.core.judge import Judge, Metric
 from judges.core.prompt import neutralise
 from judges.custom.definition import nearest
 from judges.endpoints.availability import LimiterEvents
@@ -236,6 +236,28 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
         except error:
             time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.0))
     return action()
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
+    # Not a table of rich: it would wrap in a terminal, and a file has no width.
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        padded = [
+            cell + fill if place < left else fill + cell
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            for fill in [" " * (width - cell_len(cell))]
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def chosen_metric(judge: Judge, name: str | None) -> Metric:
+    """Choose the named metric, or else the first with a pass rule, or else the first."""
+    if name is not None and name not in judge.metric_names:
+        raise click.UsageError(f"{judge.name} has no metric {name!r}; its metrics are {', '.join(judge.metric_names)}")
+    if name is not None:
+        return judge.metrics[judge.metric_names.index(name)]
+    return next((metric for metric in judge.metrics if metric.pass_rule is not None), judge.metrics[0])
 
 
 def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:

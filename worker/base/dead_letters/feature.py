@@ -16,7 +16,7 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
     from worker.base.dead_letters.retry import AutoRetry
 
     healthy, probed = parts.judging.healthy_models, parts.judging.models_to_probe
-    return (AutoRetry(parts.settings, parts.store, sampler=parts.sampler, healthy=healthy, probed=probed),)
+    return (AutoRetry(parts.settings, parts.store, rules=parts.rules, healthy=healthy, probed=probed),)
 
 
 def _chores(settings: "Settings", metrics: "Metrics", store: "Store") -> Sequence[Callable[[], None]]:

@@ -14,12 +14,12 @@ import msgspec
 import redis
 import structlog
 
-from worker.base.dead_letters.store import DeadLetterStore, FoundDeadLetter, Retry
+from worker.base.dead_letters.store import DeadLetterStore, FoundDeadLetter, Retry, read_assessments
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import DeadLetter, Ledger
+from worker.core.queue.ledger import DeadLetter
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import CHUNK_BYTES, Store, redis_now_ms
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
 from worker.core.telemetry.service import ServiceThread
@@ -149,7 +149,7 @@ class AutoRetry(ServiceThread):
         settings: Settings,
         store: Store,
         *,
-        sampler: Sampler,
+        rules: Rules,
         healthy: Callable[[], Collection[str]],
         probed: Callable[[], Collection[str]] = tuple,
         every_s: float = _EVERY_S,
@@ -166,8 +166,7 @@ class AutoRetry(ServiceThread):
         self._settings = settings
         self._store = store
         self._keys = store.keys
-        self._sampler = sampler
-        self._ledger = Ledger(store, settings)
+        self._rules = rules
         self._healthy = healthy
         self._probed = probed
         self._every_s = every_s
@@ -216,7 +215,7 @@ class AutoRetry(ServiceThread):
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
         """Retry up to ``count`` due letters; return their evaluation ids."""
         # Most of a panel's letters may wait for a member: those that need not are found behind them.
-        due = set(self._due(judge_model, MAX_PACE if judge_model in self._sampler.graders.panels else count))
+        due = set(self._due(judge_model, MAX_PACE if judge_model in self._rules.graders.panels else count))
         able: list[str] = []
         begun: list[str] = []
         found = (one for one in self._letters.read(sorted(due)) if self._is_able(one.letter))
@@ -228,7 +227,7 @@ class AutoRetry(ServiceThread):
             # Evaluations that would only wait for the verdicts that they combine are left out.
             evaluations = [one.letter.evaluation for one in group]
             periods = {member.id: evaluation.period for evaluation in evaluations for member in evaluation.members}
-            ended = self._ledger.assessments(periods).keys()
+            ended = read_assessments(self._store, periods).keys()
             complete = [one for one in group if all(each.id in ended for each in one.letter.evaluation.members)]
             able += [one.letter.evaluation.id for one in complete]
             if chosen := complete[: count - len(begun)]:
@@ -241,10 +240,10 @@ class AutoRetry(ServiceThread):
 
     def _is_able(self, letter: DeadLetter) -> bool:
         """Return whether a worker like this one can judge it: else it would only be parked and given up again."""
-        graders = self._sampler.graders
+        graders = self._rules.graders
         judge = graders.judge(letter.evaluation.judge, letter.judge_model)
         return (
-            self._sampler.allows(letter.item.trace, letter.judge_model)
+            self._rules.allows(letter.item.trace, letter.judge_model)
             and graders.find(letter.model, letter.judge_model) is not None
             and judge is not None
             and judge.version == letter.evaluation.version

@@ -5,7 +5,7 @@ not answer.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -13,11 +13,12 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 import redis
 
+from judges.core.verdict import Assessment
 from tracejudge import Trace
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import KNOWN_VERSIONS
-from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter, evaluation_states
 from worker.core.storage.client import CHUNK_BYTES, Store, next_count, redis_now_ms
 
 _FIRST_CHUNK_COUNT: Final = 16
@@ -28,6 +29,29 @@ _T = TypeVar("_T", StoredDeadLetter, DeadLetter)
 _D = TypeVar("_D", StoredDeadLetter, Trace)
 _decode_letter = msgspec.json.Decoder(StoredDeadLetter).decode
 _decode_trace = msgspec.json.Decoder(Trace).decode
+_decode_scores = msgspec.json.Decoder(Assessment).decode
+# A code of scripts/ledger.lua.
+_ABSTAINED: Final = b"2"
+# Final, since its scores will never exist, and neither the trace nor the endpoint is the cause.
+_NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before anybody wanted its scores kept")
+
+
+def read_assessments(store: Store, periods: Mapping[str, str]) -> dict[str, Assessment]:
+    """Read the kept scores of evaluations, given as periods by id.
+
+    Evaluations that have not ended are left out, and those whose scores only newer workers read. An evaluation that
+    ended without its scores being kept, or was removed from the dead letters, is unscored here.
+    """
+    kept: dict[str, Assessment] = {}
+    for name, state in evaluation_states(store, periods).items():
+        if not state.ended:
+            continue
+        if not state.scores:
+            kept[name] = Assessment("abstained") if state.outcome == _ABSTAINED else _NOT_KEPT
+            continue
+        with suppress(msgspec.DecodeError):
+            kept[name] = _decode_scores(state.scores)
+    return kept
 
 
 class Retry(NamedTuple):

@@ -29,7 +29,7 @@ from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Reply, Request
-from worker.base.delivery.settings import HttpReceiver, base_url
+from worker.base.delivery.settings import HttpReceiver, all_receivers, base_url
 from worker.base.doctor.finding import Check, Finding, broken, cause_of, ok, warning
 from worker.core.config.graders import providers
 from worker.core.config.judge_files import exported_name
@@ -208,7 +208,7 @@ class ReceiverExporter(ExportConsumer):
         super().__init__(settings, store, metrics)
         self.name_in_settings = name
         self._settings = settings
-        self._options = settings.all_receivers[name]
+        self._options = all_receivers(settings)[name]
         self._redaction = Redaction.of(settings.redact)
         self._providers = providers(settings)
         self._parked_keys = DeliveryKeys(store.keys.prefix).receiver_parked(name)
@@ -541,7 +541,7 @@ class HttpExporter(ReceiverExporter):
         Raises:
             SettingsError: A credential is absent.
         """
-        options = settings.all_receivers[name]
+        options = all_receivers(settings)[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
         secrets = options.secrets(f"receivers.{name}.").items()
         headers = {header: value for header, secret in secrets if (value := secret.read(os.environ)) is not None}
@@ -598,7 +598,7 @@ class HttpExporter(ReceiverExporter):
     @classmethod
     def keeps(cls, settings: Settings, name: str) -> str:
         """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
-        options = settings.all_receivers[name]
+        options = all_receivers(settings)[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
         return f"{address(cls.url_of(options))} keeps {cls.keeps_there}"
 
@@ -737,6 +737,6 @@ def receivers_of(settings: Settings, kinds: Mapping[str, type[ReceiverExporter]]
             partial(exporter.checks, name=name),
             partial(exporter.keeps, name=name),
         )
-        for name, options in settings.all_receivers.items()
+        for name, options in all_receivers(settings).items()
         if (exporter := kinds.get(options.kind)) is not None
     }

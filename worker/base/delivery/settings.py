@@ -1,20 +1,22 @@
-"""Settings of receivers, `[receivers.NAME]`: one class per kind; each key is checked for its kind."""
+"""Settings of receivers, `[receivers.NAME]`: what all kinds have, and OpenTelemetry; features add further kinds."""
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from functools import cache
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from judges.core.faults import Fault, fault_of
-from judges.models.credentials import is_endpoint
+from judges.models.credentials import ProxyRefusedError, is_endpoint, proxy_for
 from tracejudge.redis_url import has_misplaced_login
-from worker.core.config.serving import Secret
+from worker.core.config.checks import table_name_faults
+from worker.core.config.serving import QUOTING, Secret
+from worker.core.config.settings import Settings
+from worker.core.config.tables import Table, installed_tables
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-HttpUrl = Annotated[str, Meta(extra={"schemes": ("http", "https")})]
-QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
 _Timeout = Annotated[float, Meta(gt=0, le=600)]
 
 
@@ -47,7 +49,9 @@ class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     file: str | None = None
 
 
-class ReceiverSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class ReceiverSettings(
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, tag_field="kind"
+):
     """What every receiver has.
 
     Attributes:
@@ -76,7 +80,7 @@ class ReceiverSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return str(self.__struct_config__.tag)
 
 
-class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class HttpReceiver(ReceiverSettings, frozen=True, kw_only=True):
     """What every receiver that is reached by HTTP has.
 
     Attributes:
@@ -93,7 +97,7 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
     needs_url: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ()
     """Ends of addresses that belong to the API of the kind, and that requests add."""
-    url: HttpUrl | None = None
+    url: str | None = None
     api_key_env: str | None = None
     api_key_file: str | None = None
     headers: Mapping[str, HeaderSource] = {}
@@ -125,15 +129,13 @@ class HttpReceiver(ReceiverSettings, frozen=True, forbid_unknown_fields=True, om
 
     def _path_faults(self, key: str, url: str) -> Iterator[Fault]:
         path = urlsplit(base_url(url, self.paths)).path if self.paths else ""
-        for other, kind in _APIS.items():
+        for other, kind in _apis().items():
             if kind != self.kind and path.endswith(other):
                 fix = f"set the kind {kind}, or leave the path out" if kind else "leave the path out"
                 yield Fault(key, f"ends in {other}, the path of another API", fix, "conflict")
 
 
-class OtlpSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="otlp"
-):
+class OtlpSettings(HttpReceiver, frozen=True, tag="otlp"):
     """An OTLP/HTTP receiver; `url` is without `/v1/traces`.
 
     Without `url` the variables of OpenTelemetry say where it is: `OTEL_EXPORTER_OTLP_ENDPOINT`, `_HEADERS`, `_TIMEOUT`,
@@ -155,122 +157,59 @@ class OtlpSettings(
     paths = ("/v1/traces", "/v1/logs", "/v1/metrics")
 
 
-class PhoenixSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="phoenix"
-):
-    """Arize Phoenix: annotations of spans, traces, sessions and documents."""
-
-    paths = tuple(f"/v1/{unit}_annotations" for unit in ("span", "trace", "session", "document"))
+def kinds_of(*kinds: type[ReceiverSettings]) -> dict[str, type[ReceiverSettings]]:
+    """Return kinds of receivers by their names."""
+    return {str(kind.__struct_config__.tag): kind for kind in kinds}
 
 
-class LangfuseSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="langfuse"
-):
-    """Langfuse: scores. `api_key_env` names the secret key.
-
-    Attributes:
-        public_key_env: Name of the variable that holds the public key.
-    """
-
-    paths = ("/api/public/ingestion", "/api/public")
-    public_key_env: str | None = None
-
-
-class MlflowSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="mlflow"
-):
-    """MLflow: assessments of traces.
-
-    Attributes:
-        experiment: Id of the experiment that holds the traces.
-    """
-
-    paths = ("/api/3.0/mlflow/traces", "/api/3.0/mlflow")
-    experiment: str | None = None
-
-
-class OpikSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="opik"
-):
-    """Opik: feedback scores of traces that `tags.opik_trace_id` names.
-
-    Attributes:
-        workspace: The workspace, of Opik's cloud.
-        project: The project of the traces.
-    """
-
-    tag = "opik_trace_id"
-    paths = ("/v1/private/traces/feedback-scores", "/v1/private/traces", "/v1/private")
-    workspace: str | None = None
-    project: str | None = None
-
-
-class LangsmithSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="langsmith"
-):
-    """LangSmith: feedback on runs that `tags.langsmith_run_id` names."""
-
-    tag = "langsmith_run_id"
-    paths = ("/feedback",)
-
-
-class WebhookSettings(
-    HttpReceiver, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="webhook"
-):
-    """Any server: signed JSON.
-
-    Attributes:
-        secret_env: Name of the variable that holds the key of the signature; unsigned without.
-        secret_file: A file that holds it instead.
-    """
-
-    secret_env: str | None = None
-    secret_file: str | None = None
-
-
-class FileSettings(
-    ReceiverSettings,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    kw_only=True,
-    tag_field="kind",
-    tag="file",
-):
-    """An archive: JSON lines by day.
-
-    Attributes:
-        path: The folder.
-        compress: Compress the files of past days.
-        keep_days: Days after which a file is deleted; never unless given.
-    """
-
-    path: str
-    compress: bool = True
-    keep_days: Annotated[int, Meta(ge=1)] | None = None
-
-
-class StdoutSettings(
-    ReceiverSettings, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="stdout"
-):
-    """JSON lines on standard output."""
-
-
-Receiver = (
-    OtlpSettings
-    | PhoenixSettings
-    | LangfuseSettings
-    | MlflowSettings
-    | OpikSettings
-    | LangsmithSettings
-    | WebhookSettings
-    | FileSettings
-    | StdoutSettings
+OTLP_ENDPOINT: Final[Table[str | None]] = Table(
+    "otlp_endpoint",
+    str | None,
+    None,
+    "An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.",
+    is_secret=True,
 )
-KINDS: Final[Mapping[str, type[ReceiverSettings]]] = {
-    str(kind.__struct_config__.tag): kind for kind in get_args(Receiver)
-}
-_APIS: Final[Mapping[str, str]] = {
-    path: name for name, kind in KINDS.items() if issubclass(kind, HttpReceiver) for path in kind.paths
-} | {"/otel": "otlp", **dict.fromkeys(("/api/2.0/mlflow", "/chat/completions", "/responses", "/v1/messages"), "")}
-"""Ends of addresses by the kind of receiver that they belong to; empty for no receiver."""
+RECEIVERS: Final[Table[Mapping[str, ReceiverSettings]]] = Table(
+    "receivers",
+    ReceiverSettings,
+    {},
+    "Where verdicts are sent, as `[receivers.NAME]`.",
+    is_named=True,
+    kinds=kinds_of(OtlpSettings),
+)
+
+
+@cache
+def _apis() -> Mapping[str, str]:
+    """Return ends of addresses with the kind of receiver that they belong to; empty for no receiver."""
+    kinds = installed_tables()[RECEIVERS.key].kinds.items()
+    others = ("/api/2.0/mlflow", "/chat/completions", "/responses", "/v1/messages")
+    paths = {path: name for name, kind in kinds if issubclass(kind, HttpReceiver) for path in kind.paths}
+    return {**paths, "/otel": "otlp", **dict.fromkeys(others, "")}
+
+
+def all_receivers(settings: Settings) -> dict[str, ReceiverSettings]:
+    """Return the receivers by name, with that of `otlp_endpoint` as `otel`."""
+    endpoint = OTLP_ENDPOINT.of(settings)
+    return {**({} if endpoint is None else {"otel": OtlpSettings(url=endpoint)}), **RECEIVERS.of(settings)}
+
+
+def receiver_faults(settings: Settings) -> Iterator[Fault]:
+    """Check names, addresses and credentials of receivers, and `otlp_endpoint`, which is the address of one."""
+    receivers, endpoint = RECEIVERS.of(settings), OTLP_ENDPOINT.of(settings)
+    for name in receivers:
+        if name == "otel":
+            fix = "choose another name"
+            yield Fault(f"receivers.{name}", "otel is the receiver of otlp_endpoint", fix, "conflict")
+        yield from table_name_faults(f"receivers.{name}", name)
+    tables = {f"receivers.{name}.": options for name, options in receivers.items()}
+    if endpoint is not None:
+        tables = {"": OtlpSettings(url=endpoint), **tables}
+    for key, options in tables.items():
+        faults = [*options.faults(key)]
+        try:
+            if not faults:
+                proxy_for(getattr(options, "url", None) or "http://localhost", settings.proxy)
+        except ProxyRefusedError as error:
+            faults.append(fault_of(f"{key}url", str(error)))
+        yield from (structs.replace(fault, key=fault.key if key else "otlp_endpoint") for fault in faults)

@@ -28,6 +28,7 @@ from worker.base.accounting.accounting import read_account, summed
 from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
+from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.base.doctor.judge_models import same_family
@@ -46,15 +47,14 @@ from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.base.scans import groups_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
+from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
-from worker.features.budgets.control import read_states
 
-_NEARLY: Final = 0.99
 _SHARED_BROKER: Final = warning(
     "broker place",
     "the first shard is the broker of all: while it is away nothing is judged",
@@ -177,27 +177,9 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
-        *([Check("spending", partial(spending, settings, store))] if settings.budgets else []),
+        *(check for feature in installed() if feature.checks for check in imported(feature.checks)(settings, store)),
         Check("model families", partial(same_family, settings, store)),
     ]
-
-
-def spending(settings: Settings, store: Store) -> Sequence[Finding]:
-    """Check that no limit of a budget is reached."""
-    findings, refused = [], 0
-    for name, state in read_states(store, settings.budgets)[0].items():
-        refused += state.refused
-        for limit, spent, most in state.by_limit(settings.budgets[name]):
-            # What is settled stops short of the limit by up to the largest reservation.
-            if spent >= _NEARLY * most:
-                so_far = f"and has refused {amount(state.refused, 'call')} so far"
-                what = f"{name} has spent {spent / most:.0%} of {limit}, {so_far}"
-                findings.append(
-                    warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
-                )
-    # A call is refused below a limit where what is left is less than its reservation.
-    so_far = f"; {amount(refused, 'call')} {'was' if refused == 1 else 'were'} refused so far" if refused else ""
-    return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]
 
 
 def accounting(store: Store) -> Sequence[Finding]:
@@ -286,7 +268,7 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         fix = f"add the receiver again, or remove the group: XGROUP DESTROY {store.keys.verdicts} {unread[0]}"
         what = f"no receiver of this configuration reads {', '.join(unread)}"
         findings.append(warning("removed receivers", what, fix))
-    for name in settings.all_receivers:
+    for name in all_receivers(settings):
         due = DeliveryKeys(store.keys.prefix).receiver_parked(name)[1]
         if parked := store.call(lambda client: client.zcard(due)):  # noqa: B023 - called at once
             fix = "send the spans of the services there, with the same ids; after about 2.6 hours verdicts are dropped"

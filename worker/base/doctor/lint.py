@@ -14,10 +14,8 @@ import click
 from msgspec import Struct
 
 from judges.core.faults import Fault, SettingsError, one_line
-from judges.core.model import ChatRequest
 from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
-from judges.registry import configured
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
 from worker.core.config.errors import Faults, collected
 from worker.core.config.loading import build
@@ -29,9 +27,8 @@ from worker.core.config.reading import (
     unknown_variables,
 )
 from worker.core.config.rule_checks import models_of_judge
-from worker.core.config.settings import NANO, Rule, Settings
-from worker.features.budgets.reservations import most_tokens
-from worker.features.canary.canary_file import Canary
+from worker.core.config.settings import Rule, Settings
+from worker.core.features import imported, installed
 
 Severity = Literal["error", "warning"]
 Step = str | int
@@ -226,9 +223,9 @@ def setting_warnings(settings: Settings) -> Iterator[Fault]:
     yield from _rules(settings)
     yield from _tables(settings)
     yield from _models(settings)
-    yield from _budgets(settings)
-    yield from _calibrations(settings)
-    yield from _canary(settings)
+    for feature in installed():
+        if feature.warnings:
+            yield from imported(feature.warnings)(settings)
 
 
 def _rules(settings: Settings) -> Iterator[Fault]:
@@ -244,12 +241,14 @@ def _rules(settings: Settings) -> Iterator[Fault]:
 def _tables(settings: Settings) -> Iterator[Fault]:
     """Find models, cascades and judges that nothing names."""
     named = {name for rule in settings.rules for name in rule.models}
-    used = {name for rule in settings.rules for name in (*settings.models_of(rule), rule.second_model)}
-    used |= {cascade.then for name, cascade in settings.cascades.items() if name in named}
+    aliases = settings.aliases
+    used = {model for name in named for model in aliases.get(name, (name,))}
+    used |= {rule.second_model for rule in settings.rules if rule.second_model is not None}
     used |= {str(table["model"]) for table in settings.judges.values() if "model" in table}
     judges = {judge for rule in settings.rules for judge in rule.judges}
-    for key, known in (("models", used), ("cascades", named), ("judges", judges)):
-        for name in getattr(settings, key):
+    rows = (("models", settings.models, used), ("cascades", aliases, named), ("judges", settings.judges, judges))
+    for key, tables, known in rows:
+        for name in tables:
             if name not in known:
                 yield Fault(f"{key}.{name}", "no rule uses it", "name it in a rule, or take it out", "unused")
 
@@ -264,50 +263,6 @@ def _models(settings: Settings) -> Iterator[Fault]:
         if "end" in known:
             what = f"{model.model} of [models.{name}] leaves its maker's API on {known['end']}"
             yield Fault(f"models.{name}", what, f"choose {known.get('instead', 'another model')}", "ending-model")
-
-
-def _budgets(settings: Settings) -> Iterator[Fault]:
-    """Check that budgets in USD know what their models cost, and that rates can be reduced."""
-    for name, budget in settings.budgets.items():
-        paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
-        unpriced = [one for one in paid if settings.models[one].price is None]
-        if budget.in_usd and unpriced:
-            what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
-            fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
-            yield Fault("budgets", what, fix, "budget-not-kept")
-        for one in paid:
-            model = settings.models[one]
-            tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
-            usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
-            bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
-            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
-                what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
-                fix = f"raise the limit, or set a lower max_output_tokens of {one}"
-                yield Fault("budgets", what, fix, "budget-not-kept")
-    if settings.budgets and not settings.monitor.enabled:
-        what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
-        yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
-
-
-def _calibrations(settings: Settings) -> Iterator[Fault]:
-    judges = configured(settings.judges) if settings.calibrations else {}
-    models = {model.judge_model: model for model in settings.models.values() if model.decides}
-    for one in settings.calibrations:
-        present = judges[one.judge].for_model(models[one.model]).version
-        if (fitted := one.judge_version or present) != present:
-            what = f"{one.judge} by {one.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
-            fix = f"`tracejudge calibrate --judge {one.judge} --model {one.model}` fits it anew"
-            yield Fault("calibrations", what, fix, "stale-calibration")
-
-
-def _canary(settings: Settings) -> Iterator[Fault]:
-    if settings.canary_file is not None and settings.monitor.enabled and settings.monitor.canary_every_s:
-        canary, judges = Canary.of(settings), configured(settings.judges)
-        named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
-        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
-        if absent:
-            fix = f"add labels for these judges to {settings.canary_file}"
-            yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
 
 
 def _winners(settings: Settings, number: int) -> list[str]:

@@ -20,7 +20,7 @@ from worker.base.forget.forget import ForgetTarget, Forgotten, forget_everywhere
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
 from worker.core.config.redaction import UserKeys
 from worker.core.config.settings import Settings
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import enabled
 from worker.core.storage.client import Store, StoreError
 
 _MEANINGS: Final = {

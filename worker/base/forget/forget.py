@@ -25,7 +25,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import methodcaller
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -35,7 +34,7 @@ from tracejudge.content.convert import convert_field
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
-from worker.base.delivery.settings import FileSettings
+from worker.base.delivery.settings import all_receivers
 from worker.base.forget.feature import ForgetKeys
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import scan as scan_labels
@@ -44,15 +43,12 @@ from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.base.scans import groups_of, scan_stream
 from worker.core.config.redaction import hashed_user
 from worker.core.config.settings import Settings
+from worker.core.features import imported, installed
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
 from worker.core.selection.lenient import Lenient, NoTraceError
 from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
-from worker.features.gateway.feature import GatewayKeys
-from worker.features.receivers.files import erase_lines
-from worker.features.sessions.conversations import StoredSession, decode_session
-from worker.features.sessions.feature import SessionKeys
 
 _CHUNK_COUNT: Final = 500
 # Copies of labelled traces may be megabytes each.
@@ -251,8 +247,28 @@ def forget_everywhere(
     return Forgotten(**{**counts, "unsettled": any(one.unsettled for one in found)})
 
 
+class Eraser:
+    """What a feature keeps of traces. A subclass overrides what it needs; all methods may raise ``StoreError``."""
+
+    def __init__(self, run: "Forgetting") -> None:
+        self.run = run
+
+    def owners(self) -> Iterable[Owner]:
+        """Return the owners of all that is kept, from which the traces of a person or session are learnt."""
+        return ()
+
+    def erase(self) -> None:
+        """Erase traces that wait for evaluations to be chosen.
+
+        Called before batches are searched: a worker that has read a trace chooses nothing of it once it is erased.
+        """
+
+    def erase_last(self) -> None:
+        """Erase copies of verdicts outside Redis; an ``OSError`` ends the run, which can be begun again."""
+
+
 class Forgetting:
-    """One run for one target in one Redis."""
+    """One run for one target in one Redis; its attributes are for erasers too, which add to ``found``."""
 
     def __init__(
         self,
@@ -269,14 +285,15 @@ class Forgetting:
             progress: Called with what is being scanned (`traces`, `batches`, …), and how much of it was scanned so far.
         """
         self.found = Forgotten()
-        self._store = store
+        self.store = store
         self._keys = store.keys
         self._label_keys = LookupKeys(store.keys.prefix)
-        self._settings = settings
+        self.settings = settings
         self._ledger = Ledger(store, settings)
-        self._target = target
-        self._dry_run = dry_run
-        self._progress = progress
+        self.target = target
+        self.dry_run = dry_run
+        self.progress = progress
+        self._erasers = [imported(feature.eraser)(self) for feature in installed() if feature.eraser]
         self._unreadable: set[str] = set()
         self._unreadable_letters = 0
 
@@ -295,54 +312,54 @@ class Forgetting:
         self._erase_entries()
         self.erase_pending_feedback()
         # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
-        self._erase_gathered()
+        for eraser in self._erasers:
+            eraser.erase()
         clean = 0
         for _ in range(_MAX_ROUNDS):
             # Work moves between batches and dead letters. Of two rounds that find nothing, the second has seen where
             # batches went during the first.
             clean = 0 if self._erase_letters() + self._erase_from_batches() else clean + 1
-            if self._dry_run or clean > 1:
+            if self.dry_run or clean > 1:
                 break
         else:
             self.found.unsettled = True
         self._erase_verdicts()
         self._erase_parked()
         # After the verdicts, which the monitor searches for examples, and copies to their labels.
-        examples = [one for one in scan_examples(self._store) if self._target.owns(Owner(one.trace_id))]
+        examples = [one for one in scan_examples(self.store) if self.target.owns(Owner(one.trace_id))]
         self.found.examples = len(examples)
-        if not self._dry_run:
-            remove_examples(self._store, examples)
-        while self._erase_labels() and not self._dry_run:
+        if not self.dry_run:
+            remove_examples(self.store, examples)
+        while self._erase_labels() and not self.dry_run:
             pass
         self._erase_answers_and_copies()
-        # The last, since a file that cannot be read ends the run.
-        self._erase_archived()
-        if not self._dry_run and self._store is self._store.first:
-            self._store.call(methodcaller("delete", ForgetKeys(self._keys.prefix).forgetting(self._target.name)))
+        for eraser in self._erasers:
+            eraser.erase_last()
+        if not self.dry_run and self.store is self.store.first:
+            self.store.call(methodcaller("delete", ForgetKeys(self._keys.prefix).forgetting(self.target.name)))
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
     def learn(self) -> None:
         """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
-        if not self._target.is_person and self._target.session_id is None:
+        if not self.target.is_person and self.target.session_id is None:
             return
-        key, first = ForgetKeys(self._keys.prefix).forgetting(self._target.name), self._store.first
-        self._target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
-        for _, stored in self._conversations():
-            traces = (one.gathered.trace for one in stored.traces)
-            self._target.learn(Owner(trace.trace_id, trace.user_id, trace.session_id) for trace in traces)
+        key, first = ForgetKeys(self._keys.prefix).forgetting(self.target.name), self.store.first
+        self.target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
+        for eraser in self._erasers:
+            self.target.learn(eraser.owners())
         for batch_id in self._batch_ids():
             batch = self._read_batch(batch_id)
-            self._target.learn(item.owner for item in (batch.items if batch else ()))
-        self._target.learn(owner for _, owner in self._letters())
-        self._target.learn(_owner(raw) for _, raw in scan_labels(self._store))
-        self._target.learn(_owner(raw) for _, raw in self._copies())
+            self.target.learn(item.owner for item in (batch.items if batch else ()))
+        self.target.learn(owner for _, owner in self._letters())
+        self.target.learn(owner_of(raw) for _, raw in scan_labels(self.store))
+        self.target.learn(owner_of(raw) for _, raw in self._copies())
         for name, place in ((self._keys.verdicts, "verdicts"), (self._keys.traces, "traces")):
             for entries in self._scan(name, place):
-                self._target.learn(entry.owner for entry in entries)
-        if not self._dry_run and self._target.trace_ids:
+                self.target.learn(entry.owner for entry in entries)
+        if not self.dry_run and self.target.trace_ids:
             # What names the person goes first: another run after a crash would not know which labels are theirs.
-            found = msgspec.json.encode(sorted(self._target.trace_ids))
+            found = msgspec.json.encode(sorted(self.target.trace_ids))
             first.call(methodcaller("set", key, found, ex=_REMEMBERED_S))
 
     def _erase_entries(self) -> None:
@@ -351,80 +368,49 @@ class Forgetting:
             owned = self._owned(entries)
             self.found.traces += sum(entry.kind == "t" for entry in owned)
             self.found.feedback += sum(entry.kind == "f" for entry in owned)
-            if owned and not self._dry_run:
-                self._store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
+            if owned and not self.dry_run:
+                self.store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
 
     def erase_pending_feedback(self) -> None:
         """Erase feedback that waits for its trace."""
         names = (self._keys.feedback, self._keys.account_now(), self._keys.account_all)
-        members = self._store.call(lambda client: client.zrange(self._keys.feedback, 0, -1))
-        owned = [raw for raw in members if self._target.owns(_owner(raw))]
+        members = self.store.call(lambda client: client.zrange(self._keys.feedback, 0, -1))
+        owned = [raw for raw in members if self.target.owns(owner_of(raw))]
         self.found.feedback += len(owned)
-        for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
-            self._store.run("forget_feedback", names, owned[first : first + _CHUNK_COUNT])
-
-    def _erase_gathered(self) -> None:
-        keys, gateway = self._keys, GatewayKeys(self._keys.prefix)
-        key_of = SessionKeys(keys.prefix).session
-        for session, stored in self._conversations():
-            owned = [
-                one
-                for one in stored.traces
-                if self._target.owns(
-                    Owner(one.gathered.trace.trace_id, one.gathered.trace.user_id, one.gathered.trace.session_id)
-                )
-            ]
-            self.found.gathered += len(owned)
-            if owned and not self._dry_run:
-                names = (key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
-                flat = [part for one in owned for part in (one.number, one.publication)]
-                self._store.run("forget_session", names, (session, *flat))
-
-        for trace_id in self._target.trace_ids:
-            number, size = self._store.call(methodcaller("hmget", gateway.gathered(trace_id), "count", "bytes"))
-            self.found.gathered += number is not None
-            if number is not None and not self._dry_run:
-                # Before the gateway has joined them, spans name no person: only their trace is known.
-                self._store.run("gather_done", (gateway.gather, gateway.gather_due), (trace_id, number, size))
-
-    def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
-        members = self._store.call(lambda client: client.zrange(self._keys.sessions_due, 0, -1))
-        for seen, raw in enumerate(members, 1):
-            found = self._store.call(methodcaller("hgetall", SessionKeys(self._keys.prefix).session(raw.decode())))
-            yield raw.decode(), decode_session(found)
-            self._progress("conversations", seen)
+        for first in range(0, 0 if self.dry_run else len(owned), _CHUNK_COUNT):
+            self.store.run("forget_feedback", names, owned[first : first + _CHUNK_COUNT])
 
     def _erase_letters(self) -> int:
-        ids = [evaluation_id for evaluation_id, owner in self._letters() if self._target.owns(owner)]
+        ids = [evaluation_id for evaluation_id, owner in self._letters() if self.target.owns(owner)]
         erased = len(ids)
-        if not self._dry_run:
+        if not self.dry_run:
             chunks = (ids[first : first + _CHUNK_COUNT] for first in range(0, len(ids), _CHUNK_COUNT))
             erased = sum(sum(self._ledger.remove(chunk)) for chunk in chunks)
         self.found.dead_letters += erased
         return erased
 
     def _letters(self) -> Iterable[tuple[str, Owner]]:
-        letters = DeadLetterStore(self._store)
+        letters = DeadLetterStore(self.store)
         for seen, found in enumerate(letters.find(VerdictFilter()), 1):
             owner = found.letter.owner
             session = found.letter.evaluation.session
             joined = frozenset[object](session.trace_ids if session else ())
             yield found.letter.evaluation.id, Owner(owner.trace_id, owner.user_id, None, joined)
-            self._progress("dead letters", seen)
+            self.progress("dead letters", seen)
         self._unreadable_letters = letters.unreadable
 
     def _erase_from_batches(self) -> int:
         erased = 0
         for seen, batch_id in enumerate(self._batch_ids(), 1):
             erased += self._erase_from(batch_id)
-            self._progress("batches", seen)
+            self.progress("batches", seen)
         return erased
 
     def _erase_from(self, batch_id: str) -> int:
         """Remove the target's evaluations from a batch; return how many there were, ended or not."""
         for _ in range(_MAX_REREADS):
             batch = self._read_batch(batch_id)
-            items = [item for item in batch.items if self._target.owns(item.owner)] if batch else []
+            items = [item for item in batch.items if self.target.owns(item.owner)] if batch else []
             owned = {name: period for item in items for name, period in item.evaluations.items()}
             if batch is None or not owned:
                 return 0
@@ -437,22 +423,22 @@ class Forgetting:
 
     def _rewrite(self, scanned: _ScannedBatch, owned: Mapping[str, str]) -> tuple[int, int]:
         """Replace a batch; return evaluations that had not ended (-1: it has changed), and letters among them."""
-        if self._dry_run:
-            states = evaluation_states(self._store, owned)
+        if self.dry_run:
+            states = evaluation_states(self.store, owned)
             return sum(not state.ended and not state.dead for state in states.values()), 0
         keys, batch = self._keys, scanned.batch
         names = (
             *(keys.leases, keys.holders, keys.waiting, keys.ready(batch.judge_model), keys.batch(batch.id)),
             *(keys.tries(batch.id), keys.account_now(), keys.account_all, *keys.dead_letters, keys.evaluations),
         )
-        left = [item.raw for item in scanned.items if not self._target.owns(item.owner)]
+        left = [item.raw for item in scanned.items if not self.target.owns(item.owner)]
         payload = b""
         if left:
             payload = msgspec.json.encode(msgspec.structs.replace(batch, items=left))
         read = hashlib.sha1(scanned.payload, usedforsecurity=False).hexdigest()
         flat = [part for name, period in owned.items() for part in (name, field_of(name), period)]
-        arguments = (batch.id, batch.judge_model, read, payload, self._settings.ledger_ttl_s, *flat)
-        unfinished, letters = self._store.run("forget_batch", names, arguments)
+        arguments = (batch.id, batch.judge_model, read, payload, self.settings.ledger_ttl_s, *flat)
+        unfinished, letters = self.store.run("forget_batch", names, arguments)
         return unfinished, letters
 
     def _erase_verdicts(self) -> None:
@@ -460,80 +446,70 @@ class Forgetting:
         for entries in self._scan(self._keys.verdicts, "verdicts"):
             owned = self._owned(entries)
             self.found.verdicts += len(owned)
-            if owned and not self._dry_run:
-                self._store.run("forget_verdicts", names, [entry.name for entry in owned])
+            if owned and not self.dry_run:
+                self.store.run("forget_verdicts", names, [entry.name for entry in owned])
 
     def _erase_parked(self) -> None:
         """Remove verdicts that wait until a receiver knows their traces; also of one that settings name no more."""
-        groups = groups_of(self._store, self._keys.verdicts)
+        groups = groups_of(self.store, self._keys.verdicts)
         former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
-        for name in former | self._settings.all_receivers.keys():
+        for name in former | all_receivers(self.settings).keys():
             parked, due = DeliveryKeys(self._keys.prefix).receiver_parked(name)
-            found = self._store.call(methodcaller("hgetall", parked)).items()
-            owned = [field for field, raw in found if self._target.owns(_owner(raw.partition(b" ")[2]))]
+            found = self.store.call(methodcaller("hgetall", parked)).items()
+            owned = [field for field, raw in found if self.target.owns(owner_of(raw.partition(b" ")[2]))]
             self.found.verdicts += len(owned)
-            if owned and not self._dry_run:
-                self._store.call(methodcaller("hdel", parked, *owned))
-                self._store.call(methodcaller("zrem", due, *owned))
-
-    def _erase_archived(self) -> None:
-        """Remove lines from the archives on this machine, once for all shards."""
-        if self._store is not self._store.first:
-            return
-        for options in self._settings.receivers.values():
-            if isinstance(options, FileSettings):
-                self.found.archived += erase_lines(
-                    Path(options.path), lambda line: self._target.owns(_owner(line)), dry_run=self._dry_run
-                )
+            if owned and not self.dry_run:
+                self.store.call(methodcaller("hdel", parked, *owned))
+                self.store.call(methodcaller("zrem", due, *owned))
 
     def _erase_labels(self) -> int:
         """Remove labels and the verdicts kept with them; return how many fields there were."""
-        owned = sorted({name for name, raw in scan_labels(self._store) if self._target.owns(_owner(raw))})
+        owned = sorted({name for name, raw in scan_labels(self.store) if self.target.owns(owner_of(raw))})
         self.found.labels += sum(":" not in name for name in owned)
-        if not self._dry_run:
+        if not self.dry_run:
             for first in range(0, len(owned), _CHUNK_COUNT):
                 names = owned[first : first + _CHUNK_COUNT]
-                self._store.call(methodcaller("hdel", self._label_keys.labels, *names))
+                self.store.call(methodcaller("hdel", self._label_keys.labels, *names))
         return len(owned)
 
     def _erase_answers_and_copies(self) -> None:
-        stored = scan_labels(self._store, self._label_keys.answers)
-        answers = [name for name, raw in stored if self._target.owns(_owner(raw))]
+        stored = scan_labels(self.store, self._label_keys.answers)
+        answers = [name for name, raw in stored if self.target.owns(owner_of(raw))]
         self.found.labels += len(answers)
-        for first in range(0, 0 if self._dry_run else len(answers), _CHUNK_COUNT):
+        for first in range(0, 0 if self.dry_run else len(answers), _CHUNK_COUNT):
             some = answers[first : first + _CHUNK_COUNT]
-            self._store.call(methodcaller("hdel", self._label_keys.answers, *some))
+            self.store.call(methodcaller("hdel", self._label_keys.answers, *some))
         keys = (self._label_keys.labelled, self._label_keys.labelled_bytes)
-        owned = [name for name, raw in self._copies() if self._target.owns(_owner(raw))]
+        owned = [name for name, raw in self._copies() if self.target.owns(owner_of(raw))]
         self.found.labels += len(owned)
-        for first in range(0, 0 if self._dry_run else len(owned), _CHUNK_COUNT):
-            self._store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
+        for first in range(0, 0 if self.dry_run else len(owned), _CHUNK_COUNT):
+            self.store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
 
     def _copies(self) -> Iterator[tuple[str, bytes]]:
-        return scan_labels(self._store, self._label_keys.labelled, _FEW_COUNT)
+        return scan_labels(self.store, self._label_keys.labelled, _FEW_COUNT)
 
     def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
-        return [entry for entry in entries if self._target.owns(entry.owner)]
+        return [entry for entry in entries if self.target.owns(entry.owner)]
 
     def _scan(self, stream: str, place: str) -> Iterator[list[_ScannedEntry]]:
         """Read a stream in chunks, from its oldest entry to the one that is the newest now."""
         seen = 0
-        for entries in scan_stream(self._store, stream, most=_CHUNK_COUNT):
+        for entries in scan_stream(self.store, stream, most=_CHUNK_COUNT):
             scanned = []
             for entry_id, fields in entries:
                 kinds = ((kind, fields[kind]) for kind in _PAYLOADS if fields and kind in fields)
                 kind, payload = next(kinds, (b"", b""))
-                scanned.append(_ScannedEntry(entry_id.decode(), kind.decode(), _owner(payload, kind)))
+                scanned.append(_ScannedEntry(entry_id.decode(), kind.decode(), owner_of(payload, kind)))
             yield scanned
             seen += len(entries)
-            self._progress(place, seen)
+            self.progress(place, seen)
 
     def _batch_ids(self) -> list[str]:
-        return [raw.decode() for raw in self._store.call(lambda client: client.zrange(self._keys.leases, 0, -1))]
+        return [raw.decode() for raw in self.store.call(lambda client: client.zrange(self._keys.leases, 0, -1))]
 
     def _read_batch(self, batch_id: str) -> _ScannedBatch | None:
         """Read a batch; None if it was finished meanwhile, or cannot be read here, which is counted."""
-        payload: bytes | None = self._store.call(lambda client: client.get(self._keys.batch(batch_id)))
+        payload: bytes | None = self.store.call(lambda client: client.get(self._keys.batch(batch_id)))
         if payload is None:
             return None
         with suppress(msgspec.DecodeError, RecursionError):
@@ -547,7 +523,8 @@ class Forgetting:
         return None
 
 
-def _owner(payload: bytes, kind: bytes = b"") -> Owner:
+def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
+    """Return the owner that a payload of a kind (`t`, `f`, or any other) names; one without ids if it names nobody."""
     if kind in {b"t", b"f"}:
         return _owner_by_any_name(payload)
     try:

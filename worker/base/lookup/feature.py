@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from worker.core.config.settings import MIB, Size
+from worker.core.config.tables import Table
 from worker.core.features import Feature
 from worker.core.storage.keys import Key, KeySpace
 
@@ -17,4 +19,15 @@ class LookupKeys(KeySpace):
     labelled_bytes = Key("labels:bytes", "String, the bytes of all copies of labelled traces. No TTL.")
 
 
-FEATURE: Final = Feature(name="lookup", keys=LookupKeys, scripts=__package__)
+KEEP_LABELLED: Final = Table(
+    "keep_labelled",
+    bool,
+    default=True,
+    text="Keep a redacted copy of each trace that gets a label, for as long as the label.",
+)
+MAX_LABELLED_BYTES: Final = Table(
+    "max_labelled_bytes", Size, 256 * MIB, "Maximum of these copies; further labels are stored without one."
+)
+FEATURE: Final = Feature(
+    name="lookup", tables=(KEEP_LABELLED, MAX_LABELLED_BYTES), keys=LookupKeys, scripts=__package__
+)

@@ -15,6 +15,7 @@ from judges.core.verdict import Verdict
 from tracejudge import Trace
 from tracejudge.ids import MAX_ID_CHARS
 from worker.base.dead_letters.store import AllDeadLetters
+from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import Label, keep_trace, labelled_trace, read_labels
 from worker.base.lookup.verdict_filter import VerdictFilter, judged_traces
 from worker.base.scans import scan_shards
@@ -265,7 +266,7 @@ def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) ->
 
     Copies that exist stay as they are. Nothing is kept, and 0 returned, where `keep_labelled` is off.
     """
-    if not settings.keep_labelled or not trace_ids:
+    if not KEEP_LABELLED.of(settings) or not trace_ids:
         return 0
     redaction = Redaction.of(settings.redact)
     missing = [trace_id for trace_id in trace_ids if labelled_trace(store, trace_id) is None]
@@ -273,7 +274,7 @@ def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) ->
     kept = 0
     for published in found.values():
         trace = published[0].trace if redaction is None else redaction.trace(published[0].trace)
-        kept += keep_trace(store, trace, settings.max_labelled_bytes)
+        kept += keep_trace(store, trace, MAX_LABELLED_BYTES.of(settings))
     return len(missing) - kept
 
 

@@ -32,7 +32,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
-from worker.core.selection.sampling import Sampler, position
+from worker.core.selection.sampling import Rules, Sampler, position
 
 _STYLES: Final = {
     "passed": "green",
@@ -138,7 +138,7 @@ def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTr
 
 def _sampling(settings: Settings, graders: Graders, published: Sequence[FoundTrace]) -> Iterator[str]:
     """Say which rules match a trace, and what they choose."""
-    sampler = Sampler(settings, graders)
+    sampler = Sampler(Rules(settings, graders))
     rates = {rule.name: rule.rate for rule in settings.rules}
     for one in published[:1]:
         at = position(one.trace.trace_id, settings.sampling_key)

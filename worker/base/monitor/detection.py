@@ -57,8 +57,8 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums, design_effect, merged
-from worker.core.config.settings import Monitor
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")

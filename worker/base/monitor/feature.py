@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.base.monitor.settings import MONITOR, monitor_faults
 from worker.core.features import Exporter, Feature
 from worker.core.storage.keys import Key, KeySpace
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+    from worker.core.selection.sampling import Rules
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
@@ -52,25 +54,30 @@ def _complete(settings: "Settings", given: "Given", _: frozenset[str]) -> "Fault
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
-    if not settings.monitor.enabled:
+    if not MONITOR.of(settings).enabled:
         return {}
     from worker.base.monitor.sums import QualitySums
 
-    return {QualitySums.exporter: Exporter(QualitySums.role, QualitySums)}
+    return {QualitySums.exporter: Exporter(QualitySums.role, None)}
 
 
-def _process_threads(settings: "Settings", metrics: "Metrics", stores: "Sequence[Store]") -> "Sequence[ServiceThread]":
+def _process_threads(
+    settings: "Settings", metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
+) -> "Sequence[ServiceThread]":
     """Make a thread a server: the sums are on the first one, whichever this worker serves."""
     from worker.base.monitor.sums import QualitySums, ShardSums
 
-    if not settings.monitor.enabled or QualitySums.role not in settings.roles:
+    if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:
         return ()
-    sums = QualitySums(settings, stores[0], metrics)
+    sums = QualitySums(settings, stores[0], metrics, rules)
     return sums, *(ShardSums(store, sums) for store in stores[1:])
 
 
 FEATURE: Final = Feature(
     name="monitor",
+    tables=(MONITOR,),
+    verdict_tags=lambda settings: MONITOR.of(settings).tags,
+    rule_faults=monitor_faults,
     metrics="worker.base.monitor.gauges.QualityMetrics",
     keys=MonitorKeys,
     scripts=__package__,

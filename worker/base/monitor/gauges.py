@@ -10,6 +10,7 @@ from prometheus_client import Gauge
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment
 from worker.core.config.settings import Settings
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 
@@ -78,12 +79,14 @@ class MonitorParts(NamedTuple):
         settings: The configuration.
         store: The first server, which has the sums.
         metrics: The metrics of the process.
+        rules: The rules, and through them judges and models.
         is_listed: Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.
     """
 
     settings: Settings
     store: Store
     metrics: Metrics
+    rules: Rules
     is_listed: Callable[[str], bool] = bool
 
 

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, structs
 from judges.core.faults import fault_of
 from judges.custom.definition import read_toml
 from judges.registry import catalogue
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.errors import Faults, caught, conversion_fault, first_raised
 from worker.core.config.reading import Given
 from worker.core.config.settings import Settings
@@ -85,11 +86,10 @@ def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
 
 def with_objectives(settings: Settings, given: Given) -> Faults[Settings]:
     """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
-    named, place, path = settings.monitor.objectives, given.origin.get("monitor", ""), given.path
+    named, place, path = MONITOR.of(settings).objectives, given.origin.get("monitor", ""), given.path
     file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
     if named is None and (path is None or not file.exists()):
         return settings
     rows = yield from read_rows(file, f"{place}: monitor.objectives" if named else str(file))
-    safety = tuple(dict.fromkeys((*settings.monitor.safety, *(row.judge for row in rows if row.safety))))
-    monitor = structs.replace(settings.monitor, objectives=str(file), safety=safety)
-    return structs.replace(settings, monitor=monitor)
+    safety = tuple(dict.fromkeys((*MONITOR.of(settings).safety, *(row.judge for row in rows if row.safety))))
+    return MONITOR.replace(settings, structs.replace(MONITOR.of(settings), objectives=str(file), safety=safety))

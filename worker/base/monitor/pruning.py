@@ -14,7 +14,7 @@ from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, place, read_series
-from worker.core.config.settings import Monitor
+from worker.base.monitor.settings import Monitor
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")

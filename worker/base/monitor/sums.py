@@ -41,12 +41,14 @@ from worker.base.monitor.series import (
     read_series,
     series_of,
 )
+from worker.base.monitor.settings import MONITOR, tag_of
 from worker.base.monitor.watch import QualityWatch
 from worker.base.scans import entry_position
-from worker.core.config.settings import Settings, tag_of
+from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import imported, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 from worker.core.telemetry.metrics import Metrics
@@ -157,19 +159,19 @@ class QualitySums(ExportConsumer):
     # longer.
     gather_s = 3.0
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics, rules: Rules) -> None:
         super().__init__(settings, store, metrics)
-        self._segments = settings.monitor.segments
+        self._segments = MONITOR.of(settings).segments
         # One script of so many judgements occupies Redis for some 15 ms.
         self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
-        self._max_series = settings.monitor.max_series
-        self._max_values = settings.monitor.max_segment_values
-        parts = MonitorParts(settings, store, metrics, self._is_listed)
+        self._max_series = MONITOR.of(settings).max_series
+        self._max_values = MONITOR.of(settings).max_segment_values
+        parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
         watches: list[Watch] = [imported(feature.watch)(parts) for feature in installed() if feature.watch]
         self._tasks: tuple[Watch, ...] = (
-            QualityWatch(store, settings.monitor, metrics),
+            QualityWatch(store, MONITOR.of(settings), metrics),
             *watches,
-            SeriesPruning(store, settings.monitor, self.relist),
+            SeriesPruning(store, MONITOR.of(settings), self.relist),
         )
         self._counting = [watch for watch in watches if watch.detail or watch.origin or watch.judges]
         self._holder = secrets.token_hex(8)
@@ -179,7 +181,7 @@ class QualitySums(ExportConsumer):
         self._known: set[str] = set()
         # New series of the entries that are being added.
         self._added: dict[str, Series] = {}
-        self._tags = settings.monitor.tags
+        self._tags = MONITOR.of(settings).tags
         self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()

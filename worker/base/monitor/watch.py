@@ -20,9 +20,9 @@ from worker.base.monitor.series import (
     read_series,
     utc_minute,
 )
+from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums, merged, pass_share
 from worker.base.monitor.silence import Silence
-from worker.core.config.settings import Monitor
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from worker.base.delivery.settings import OTLP_ENDPOINT, RECEIVERS, all_receivers, receiver_faults
 from worker.core.features import Exporter, Feature
 
 if TYPE_CHECKING:
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
-    if not settings.all_receivers:
+    if not all_receivers(settings):
         return {}
     from worker.base.delivery.receiver_delivery import receivers_of
     from worker.base.otlp.receiver import OtlpExporter
@@ -19,5 +20,11 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
 
 
 FEATURE: Final = Feature(
-    name="otlp", metrics="worker.base.delivery.receiver_delivery.DeliveryMetrics", exporters=_exporters
+    name="otlp",
+    tables=(OTLP_ENDPOINT, RECEIVERS),
+    faults=receiver_faults,
+    verdict_tags=lambda settings: [receiver.tag for receiver in RECEIVERS.of(settings).values() if receiver.tag],
+    receivers=all_receivers,
+    metrics="worker.base.delivery.receiver_delivery.DeliveryMetrics",
+    exporters=_exporters,
 )

@@ -37,7 +37,7 @@ from worker.base.delivery.receiver_delivery import (
     Item,
     finding_of,
 )
-from worker.base.delivery.settings import OtlpSettings, base_url
+from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok
 from worker.base.otlp.encoding import (
     SCHEMA_URL,
@@ -131,7 +131,7 @@ class OtlpExporter(HttpExporter):
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
-        options = settings.all_receivers[name]
+        options = all_receivers(settings)[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
         self._encoder = VerdictEncoder(
             providers(settings),
@@ -202,7 +202,7 @@ class OtlpExporter(HttpExporter):
     @classmethod
     def keeps(cls, settings: Settings, name: str) -> str:
         """Name the receiver, also where a variable of OpenTelemetry holds its address."""
-        options = settings.all_receivers[name]
+        options = all_receivers(settings)[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
         where = options.url or _variables().get("ENDPOINT")
         return f"{address(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"

@@ -4,13 +4,12 @@ import datetime as dt
 import os
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from judges.custom.definition import nearest
-from judges.registry import configured
 from worker.base.commands.options import (
     JSON,
     NOTES,
@@ -44,14 +43,10 @@ from worker.base.replay.replay import (
     rule_naming,
     versions_of,
 )
-from worker.core.config.graders import Graders
 from worker.core.config.loading import load
 from worker.core.config.settings import MIB, Settings
-from worker.core.selection.sampling import Choice, Sampling
-from worker.core.selection.stream_entry import TraceEntry
+from worker.core.features import imported, installed
 from worker.core.storage.client import Store, StoreError
-from worker.features.report.plan import work_table
-from worker.features.report.workload import Estimate, Estimator, NoTrafficError, read_history
 
 _TRIES: Final = 6
 _WAIT_S: Final = 0.5
@@ -145,7 +140,7 @@ def command(
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
             of = f" of {question.service}" if question.service else ""
-            own = Graders(settings, configured(settings.judges)).own
+            own = first.chooser.graders.own
             by = ", ".join(dict.fromkeys(f"[models.{own.get(judge, question.model)}]" for judge in free))
             note(f"no rule names {', '.join(free)}: {by} judges {share}{of}")
         expected = _expected(settings, store, first, begin, end) if question.dry_run and open_now else None
@@ -213,33 +208,17 @@ def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
     return replays
 
 
-def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end: str) -> Estimate | None:
-    """Estimate the work of the rest of a replay; None where no trace is left."""
-    begin_s, end_s = (milliseconds(one) / 1000 for one in (begin, end))
-    try:
-        history = read_history(settings, store, begin_s, end_s + 0.001)
-    except NoTrafficError:
-        return None
-
-    def choose(entry: TraceEntry) -> Sampling:
-        selected = replay.chooser.choose(entry)
-        # What is drawn is certain: a replay draws the same traces again.
-        drawn = [Choice(one.evaluation.judge, one.grader.name, 1.0) for one in selected.evaluations]
-        of_session = [one._replace(probability=1.0) for one in selected.of_session]
-        return Sampling(tuple(drawn), (), tuple(of_session))
-
-    chooser = replay.chooser
-    return Estimator(settings, history).estimate(
-        f"replay {replay.cursor.name}", chooser.graders, chooser.sampler, choose, period_s=history.span_s
-    )
+def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end: str) -> Any:
+    """Estimate the work of the rest of a replay; None where no trace is left, or no feature estimates."""
+    span_s = milliseconds(begin) / 1000, milliseconds(end) / 1000 + 0.001
+    arguments = settings, store, replay.cursor.name, replay.chooser, span_s
+    return next((imported(feature.estimate)(*arguments) for feature in installed() if feature.estimate), None)
 
 
 class _Run:
     """Runs the replay of one shard after the other with a progress bar, and prints its result."""
 
-    def __init__(
-        self, settings: Settings, replays: Sequence[_Replay], expected: Estimate | None, *, as_json: bool
-    ) -> None:
+    def __init__(self, settings: Settings, replays: Sequence[_Replay], expected: Any, *, as_json: bool) -> None:
         self._expected = expected
         self._replays = replays
         self._runs = [
@@ -314,7 +293,7 @@ class _Run:
             table.add_row("", "", f"the caps removed {counts.cut_off_ms / 1000:,.1f} s of the stream meanwhile")
         OUT.print(table)
         if self._expected is not None:
-            print_table(OUT, work_table(self._expected, "in all"))
+            print_table(OUT, self._expected.table("in all"))
             for text in self._expected.notes:
                 note(text)
 

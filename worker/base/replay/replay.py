@@ -24,10 +24,10 @@ from judges.registry import configured
 from worker.base.replay.feature import ReplayKeys
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, built, installed, overridden
+from worker.core.features import Parts, built, gathering, installed
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Sampler, position
+from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
@@ -347,7 +347,8 @@ class Chooser:
         self.graders = Graders(settings, {**configured(settings.judges), **wanted})
         self._units = {name: judge.unit for name, judge in wanted.items()}
         self._free = [name for name in wanted if rule_naming(settings, name) is None]
-        self.sampler = Sampler(settings, self.graders)
+        self.rules = Rules(settings, self.graders)
+        self._sampler = Sampler(self.rules)
         self._factory = EvaluationFactory(self.graders)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
 
@@ -358,7 +359,7 @@ class Chooser:
             return _Selected(entry, (), ())
         trace, choices = entry.trace, list[Choice]()
         if len(self._free) < len(self._units):
-            sampled = self.sampler.sample(trace)
+            sampled = self._sampler.sample(trace)
             choices += [one for one in (*sampled.choices, *sampled.of_session) if one.judge in self._units]
         sampling_key, rate = self._settings.sampling_key, self._question.rate
         # Only a trace with a session id belongs to a conversation.
@@ -368,7 +369,7 @@ class Chooser:
         choices += [
             Choice(judge, grader.name, rate)
             for judge, grader in graders
-            if self._units[judge] in chosen and self.sampler.allows(trace, grader.judge_model)
+            if self._units[judge] in chosen and self.rules.allows(trace, grader.judge_model)
         ]
         of_session = tuple(one for one in choices if self._units[one.judge] == "session")
         of_trace = [one for one in choices if self._units[one.judge] == "trace"]
@@ -395,10 +396,8 @@ class ReplayRun:
         self._chooser = chooser
         self._cursor = cursor
         self._wait = wait
-        parts = Parts(settings, None, Ledger(store, settings), chooser.sampler)
-        selectors = built((feature.select for feature in installed()), parts)
-        self._gather = next(iter(overridden(selectors, "gather")), None)
-        self._limits = {name: limit for selector in selectors for name, limit in selector.limits().items()}
+        parts = Parts(settings, None, Ledger(store, settings), chooser.rules)
+        self._gather, self._limits = gathering(built((feature.select for feature in installed()), parts))
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
@@ -486,7 +485,6 @@ class ReplayRun:
                 }
                 for one in chosen
             ],
-            "sessions": {},
             **self._limits,
         }
         flat = iter(self._store.run("replay", *writer.finish(plan)))

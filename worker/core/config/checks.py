@@ -3,7 +3,6 @@
 ``rule_checks`` has those of judges, models and rules, which a process that judges nothing does without.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -11,17 +10,18 @@ from typing import Final, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES
-from msgspec import structs
+from msgspec import Struct
 
 from judges.core.faults import Fault, fault_of
-from judges.models.credentials import NO_PROXY, ProxyRefusedError, is_endpoint, pem_fault, proxy_for
+from judges.models.credentials import NO_PROXY, is_endpoint, pem_fault
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
-from worker.base.delivery.settings import QUOTING, OtlpSettings
+from worker.core.config.errors import unknown
 from worker.core.config.redaction import pattern_fault
-from worker.core.config.serving import Secret, Tls
-from worker.core.config.settings import MAX_KEY_BYTES, Board, Gateway, Role, Settings
+from worker.core.config.serving import QUOTING, Secret, Tls
+from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
+from worker.core.features import installed
 from worker.core.storage.client import each
 
 # Keys in Redis, or labels, hold the name.
@@ -37,9 +37,9 @@ def setting_faults(settings: Settings) -> Iterator[Fault]:
     yield from _broker_and_proxy(settings)
     yield from _metrics_page(settings)
     yield from _hash_keys(settings)
-    yield from _receivers(settings)
-    yield from _gateway(settings.gateway)
-    yield from _board(settings.board)
+    for feature in installed():
+        if feature.faults is not None:
+            yield from feature.faults(settings)
     if not settings.roles:
         yield Fault("roles", "is empty", f"name at least one of {', '.join(get_args(Role))}", "missing-key")
     if len(set(settings.series_labels)) < len(settings.series_labels):
@@ -56,6 +56,17 @@ def table_name_faults(key: str, name: str) -> Iterator[Fault]:
     """Check a name that is part of keys in Redis, or of labels."""
     if _TABLE_NAME.fullmatch(name) is None:
         yield Fault(key, "the name may hold letters, digits, _ and -, at most 64", "rename the table")
+
+
+def absent_model(settings: Settings, name: str, key: str, owner: str = "") -> Iterator[Fault]:
+    """Check the name of a model; ``owner`` begins the text of the fault."""
+    if name == "default" and name not in settings.models:
+        # The rule may not write the name at all.
+        other = next(iter(settings.models))
+        fix = f'rename [models.{other}], or write model = "{other}" in the rule'
+        yield Fault(key, f"{owner}there is no [models.default]", fix, "unknown-name")
+    elif name not in settings.models:
+        yield unknown(key, f"{owner}there is no [models.{name}]", name, settings.models)
 
 
 def _servers(settings: Settings) -> Iterator[Fault]:
@@ -118,17 +129,22 @@ def with_files(
                 files.append((key, f"{mask_url(url)}: {name}: ", file))
         needs_authorities |= parts.scheme.startswith(("rediss", "amqps")) and "ca_certs" not in parts.query
     if endpoints is not None:
-        receivers = settings.all_receivers
-        tables = {"": settings, **{f"receivers.{name}.": options for name, options in receivers.items()}}
+        tables = {"": settings, **_receivers(settings)}
         for table, name in product(tables, _PEM_FILES):
             files.append((f"{table}{name}", "", getattr(tables[table], name, None)))
-        called = (*endpoints, *(getattr(options, "url", None) or "" for options in receivers.values()))
+        called = (*endpoints, *(getattr(options, "url", None) or "" for options in tables.values()))
         needs_authorities |= any(url.lower().startswith("https:") for url in called)
     for key, where, path in files:
         if (wrong := pem_fault(path, is_key="key" in f"{key}{where}")) is not None:
             yield fault_of(key, f"{where}{wrong}", "unreadable-file")
     if needs_authorities and (wrong := pem_fault(environment.get("SSL_CERT_FILE"))) is not None:
         yield fault_of("", wrong, "unreadable-file", "SSL_CERT_FILE")
+
+
+def _receivers(settings: Settings) -> dict[str, Struct]:
+    """Return the tables of receivers by their place."""
+    parts = (feature.receivers(settings) for feature in installed() if feature.receivers is not None)
+    return {f"receivers.{name}.": options for receivers in parts for name, options in receivers.items()}
 
 
 def _metrics_page(settings: Settings) -> Iterator[Fault]:
@@ -162,51 +178,3 @@ def _hash_keys(settings: Settings) -> Iterator[Fault]:
     if settings.user_key is not None and settings.user_key_file is not None:
         what = "goes in place of user_key, not beside it"
         yield Fault("user_key_file", what, "take one of them out", "conflict")
-
-
-def _receivers(settings: Settings) -> Iterator[Fault]:
-    """Check names, addresses and credentials of receivers, and `otlp_endpoint`, which is the address of one."""
-    for name in settings.receivers:
-        if name == "otel":
-            fix = "choose another name"
-            yield Fault(f"receivers.{name}", "otel is the receiver of otlp_endpoint", fix, "conflict")
-        yield from table_name_faults(f"receivers.{name}", name)
-    tables = {f"receivers.{name}.": options for name, options in settings.receivers.items()}
-    if settings.otlp_endpoint is not None:
-        tables = {"": OtlpSettings(url=settings.otlp_endpoint), **tables}
-    for key, options in tables.items():
-        faults = [*options.faults(key)]
-        try:
-            if not faults:
-                proxy_for(getattr(options, "url", None) or "http://localhost", settings.proxy)
-        except ProxyRefusedError as error:
-            faults.append(fault_of(f"{key}url", str(error)))
-        yield from (structs.replace(fault, key=fault.key if key else "otlp_endpoint") for fault in faults)
-
-
-def _board(board: Board) -> Iterator[Fault]:
-    yield from Tls.of(board, "board.tls_").faults()
-    yield from Secret.of(board, "board.token_").faults()
-    for name, template in board.links.items():
-        try:
-            template.format(trace_id="", span_id="", session_id="", service="")
-        except (LookupError, ValueError, AttributeError):
-            what = "may hold {trace_id}, {span_id}, {session_id} and {service} only"
-            yield Fault(f"board.links.{name}", what, "write other braces twice")
-    for address in board.proxies:
-        try:
-            ipaddress.ip_network(address)
-        except ValueError:
-            yield Fault("board.proxies", f"{address!r} is no address and no network such as 10.0.0.0/8")
-
-
-def _gateway(gateway: Gateway) -> Iterator[Fault]:
-    for name, token in gateway.tokens.items():
-        yield from Secret.of(token, f"gateway.tokens.{name}.token_").faults(is_needed=True)
-    yield from Tls.of(gateway, "gateway.tls_").faults()
-    if gateway.gather_max_s < gateway.gather_s:
-        yield Fault("gateway.gather_max_s", "must be at least gather_s", code="conflict")
-    for origin in gateway.cors_origins:
-        if re.fullmatch(r"https?://[^/\s*@?#]+", origin) is None:
-            what = "each must be an origin without a path, as https://app.example.com"
-            yield Fault("gateway.cors_origins", what)

@@ -6,8 +6,9 @@ judge model ``code``, whatever model their rules name.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final, NamedTuple, get_args
 
 from judges.core.combine import JOINT, PARTS, Combine
@@ -88,6 +89,8 @@ class Graders:
         own: The name of the model of each judge that names one.
         panels: The panels by judge model.
         combined: Judges with judge models whose verdicts a panel combines.
+        judge: Returns a judge, by name, as a judge model is asked, with its own version; None if the judge is unknown
+            or cannot be asked. A judge model that no settings have is taken for one that writes text.
     """
 
     def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
@@ -95,7 +98,7 @@ class Graders:
         self.own = {name: judge.model for name, judge in judges.items() if judge.model is not None}
         self._settings = settings
         self._judges = judges
-        self._forms: dict[tuple[str, str], Judge | None] = {}
+        self.judge: Callable[[str, str], Judge | None] = cache(self._form)
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
         alone = self.code.union(self.own)
         asking = (rule for rule in settings.rules if not alone.issuperset(rule.judges))
@@ -152,16 +155,6 @@ class Graders:
         """Return the grader of a judge for a named model, where no rule applies."""
         return CODE if judge in self.code else self._models[self.own.get(judge, model)]
 
-    def judge(self, name: str, judge_model: str) -> Judge | None:
-        """Return a judge as a judge model is asked, with its own version; None where it is unknown or cannot be asked.
-
-        A judge model that no settings have is taken for one that writes text.
-        """
-        key = name, judge_model
-        if key not in self._forms:
-            self._forms[key] = self._form(self._judges.get(name, JOINT if name == JOINT.name else None), judge_model)
-        return self._forms[key]
-
     def version(self, judge: str, judge_model: str) -> str:
         """Return the version of a judge for a judge model.
 
@@ -178,7 +171,8 @@ class Graders:
         names = ("", *(grader.judge_model for grader in self._named.values()))
         return frozenset(found.version for name in names if (found := self.judge(judge, name)) is not None)
 
-    def _form(self, judge: Judge | None, judge_model: str) -> Judge | None:
+    def _form(self, name: str, judge_model: str) -> Judge | None:
+        judge = self._judges.get(name, JOINT if name == JOINT.name else None)
         if judge is None:
             return None
         if (together := self.panels.get(judge_model)) is not None:

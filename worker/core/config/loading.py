@@ -16,7 +16,7 @@ from judges.registry import CatalogueError
 from worker.core.config import judge_files
 from worker.core.config.checks import setting_faults, with_files
 from worker.core.config.errors import Faults, first_raised
-from worker.core.config.reading import TABLES, Given, convert, read
+from worker.core.config.reading import Given, convert, named_keys, read
 from worker.core.config.rule_checks import endpoints_of, judge_names, rule_faults
 from worker.core.config.settings import Settings
 from worker.core.features import installed
@@ -67,7 +67,7 @@ def build(
 
 def _follows(fault: Fault, wrong: AbstractSet[str]) -> bool:
     """Return whether a fault only follows from a wrong value, in place of which the default was checked."""
-    return fault.key in wrong or (fault.code == "unknown-name" and not wrong.isdisjoint(TABLES))
+    return fault.key in wrong or (fault.code == "unknown-name" and not wrong.isdisjoint(named_keys()))
 
 
 def _without_followers(faults: Faults[Settings], wrong: AbstractSet[str]) -> Faults[Settings]:

@@ -6,6 +6,7 @@ Each wrong value is a fault that names the file or variable, the key, and how to
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, get_type_hints
 
@@ -19,7 +20,6 @@ from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
-from worker.base.delivery.settings import KINDS
 from worker.core.config.checks import setting_faults, with_files
 from worker.core.config.errors import (
     Faults,
@@ -30,30 +30,26 @@ from worker.core.config.errors import (
     unknown,
 )
 from worker.core.config.settings import (
-    Budget,
-    Cascade,
     JudgeCalibration,
     Rule,
     Seconds,
     Settings,
     Size,
 )
+from worker.core.config.tables import installed_tables
 
 T = TypeVar("T")
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
 _LISTS: Final = ("series_labels", "roles", "user_keys_former", "served_shards")
-TABLES: Final = ("models", "judges", "rules", "cascades", "budgets", "calibrations", "receivers")
+_NAMED: Final = ("models", "judges", "rules", "calibrations")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
-# Tables of judges are converted later, by the judges that they configure.
-_CONVERTED: Final = {"models": ModelSettings, "budgets": Budget, "cascades": Cascade}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fromkeys(
     ("0", "false", "no", "off"), False
 )
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
-_TYPES: Final[Mapping[str, Any]] = get_type_hints(Settings, include_extras=True)
 # Celery reads these before its configuration.
 _OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER|CONFIG_MODULE)")
 # Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
@@ -114,7 +110,7 @@ def read(
     path = config_path(environment, config)
     raw = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")
-    for key in Settings.__struct_fields__:
+    for key in key_types():
         variable = f"{_PREFIX}{key.upper()}"
         if environment.get(variable) and not _is_link(variable, environment):
             try:
@@ -182,7 +178,7 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
 
     A link of Kubernetes counts where it has the name of a setting.
     """
-    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in Settings.__struct_fields__)}
+    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
     known |= named_variables(settings)
     found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     # Without what they all begin with, which makes any two alike.
@@ -237,7 +233,7 @@ def _from_variable(key: str, text: str) -> object:
     if key == "redact" and text.strip().lower() in _SWITCHES:
         # The SDK reads the same variable as a switch for the built-in set; both may run in one environment.
         return {"builtin": _SWITCHES[text.strip().lower()]}
-    if key in TABLES or key in {"redact", "gateway", "monitor", "board"}:
+    if key in named_keys() or _is_struct(key_types()[key]):
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -248,44 +244,59 @@ def _from_variable(key: str, text: str) -> object:
 def convert(given: Given) -> Faults[tuple[Settings, set[str]]]:
     """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
     raw, wrong, values = dict(given.values), set[str](), dict[str, Any]()
+    types, named = key_types(), named_keys()
     yield from _choose_servers(raw, given.origin)
     for key, value in raw.items():
         for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
         is_tables = isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
-        if key not in _TYPES:
-            yield unknown(key, "unknown key", key, _TYPES, "unknown-key")
-        elif not (is_rows if for_rows else is_tables or key not in TABLES):
+        if key not in types:
+            yield unknown(key, "unknown key", key, types, "unknown-key")
+        elif not (is_rows if for_rows else is_tables or key not in named):
             wrong.add(key)
             yield Fault(key, f"must be tables, each {f'under [[{key}]]' if for_rows else f'as [{key}.NAME]'}")
         elif for_rows is not None:
             values[key] = ()
             for number, row in enumerate(value):
                 values[key] += ((yield from _converted(f"{key}[{number}]", row, for_rows, wrong)),)
-        elif key in TABLES:
+        elif key in named:
             tables = {}
             for name, table in value.items():
                 tables[name] = yield from _table(key, name, table, wrong)
             values[key] = {name: table for name, table in tables.items() if table is not UNSET}
-        elif (converted := (yield from _converted(key, value, _TYPES[key], wrong))) is not UNSET:
+        elif (converted := (yield from _converted(key, value, types[key], wrong))) is not UNSET:
             values[key] = converted
     # An empty table of models or rules counts as absent: the defaults apply.
-    return Settings(**{key: value for key, value in values.items() if key not in TABLES or value}), wrong
+    return Settings.from_keys(**{key: value for key, value in values.items() if key not in named or value}), wrong
+
+
+def named_keys() -> frozenset[str]:
+    """Return the keys whose values are tables by name, or rows."""
+    return frozenset((*_NAMED, *(table.key for table in installed_tables().values() if table.is_named)))
+
+
+@cache
+def key_types() -> Mapping[str, Any]:
+    """Return all keys of the configuration with their types: those of the core, then those of features."""
+    hints = get_type_hints(Settings, include_extras=True)
+    del hints["tables"]
+    return hints | {table.key: table.type for table in installed_tables().values()}
 
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:
     """Convert `[key.name]`; tables of judges are converted later, by the judges that they configure."""
-    kind: Any = _CONVERTED.get(key)
-    if key == "receivers":
+    tables = installed_tables()
+    kind: Any = tables[key].type if key in tables else ModelSettings if key == "models" else None
+    if key in tables and (kinds := tables[key].kinds):
         chosen = table.get("kind")
-        kind = KINDS.get(chosen) if isinstance(chosen, str) else None
+        kind = kinds.get(chosen) if isinstance(chosen, str) else None
         if kind is None:
-            key = f"receivers.{name}.kind"
+            key = f"{key}.{name}.kind"
             wrong.add(key)
             if isinstance(chosen, str):
-                yield unknown(key, "unknown kind", chosen, KINDS, "unknown-key")
+                yield unknown(key, "unknown kind", chosen, kinds, "unknown-key")
             else:
                 what = "unknown kind" if "kind" in table else "is missing"
-                yield Fault(key, what, f"set one of {', '.join(KINDS)}", "missing-key")
+                yield Fault(key, what, f"set one of {', '.join(kinds)}", "missing-key")
             return UNSET
     return table if kind is None else (yield from _converted(f"{key}.{name}", table, kind, wrong))
 

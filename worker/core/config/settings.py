@@ -6,7 +6,7 @@ line, and repeats no value that could be a secret.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,7 +16,8 @@ from judges.core.decision import Calibration
 from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 - exported here
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
-from worker.base.delivery.settings import HttpUrl, OtlpSettings, Receiver
+from worker.core.config.tables import installed_tables
+from worker.core.features import installed
 from worker.core.storage.client import address
 
 Always = Literal["error", "negative_feedback", "slow"]
@@ -26,10 +27,9 @@ Has = Literal[
 SeriesLabel = Literal["name", "model", "release"]
 MAX_VALUE_CHARS: Final = 100
 """Of a value of a segment."""
-Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 Role = Literal["ingest", "judge", "export", "monitor"]
 _OF_ONE_PROCESS: Final = ("roles", "served_shards", "metrics_host", "metrics_port", "log_level", "log_verdicts")
-_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy", "otlp_endpoint")
+_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -128,71 +128,6 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         return (self.model,) if isinstance(self.model, str) else self.model
 
 
-class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One `[cascades.NAME]`: two models that judge one after the other.
-
-    The first judges every sampled trace, the second some of them, with a known probability. The cascade's series
-    estimates the share that the second model would find if it judged all of them. One of `rate`, `usd_per_day` and
-    `uncertain` is set.
-
-    Attributes:
-        first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
-        then: Name of the `[models.NAME]` that judges some of them a second time.
-        rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
-            the second judging; it is never less probable than a quarter of the rate.
-        usd_per_day: What second judgings may cost in a day, in place of `rate`: the rate follows each minute from the
-            first verdicts of the last hour and the mean cost of a second one.
-        uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
-            as `[0.2, 0.8]`, in place of `rate`; less precise for the same cost.
-        audit: With `uncertain`, the share of all other traces that is judged a second time.
-    """
-
-    first: str
-    then: str
-    rate: Annotated[float, Meta(gt=0, le=1)] | None = None
-    usd_per_day: Amount | None = None
-    uncertain: tuple[Share, Share] | None = None
-    audit: Annotated[float, Meta(gt=0, le=1)] = 0.02
-
-
-class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One `[budgets.NAME]`: how much judge calls may cost by the hour and by the day (UTC).
-
-    The rates of rules are reduced so that a budget lasts until its end; calls beyond it are refused, and their
-    evaluations are unscored, `over_budget`. At least one of the four limits is set.
-
-    Attributes:
-        usd_per_day: Maximum cost of a day in USD; models without a `price` cost nothing.
-        usd_per_hour: Maximum cost of an hour in USD.
-        tokens_per_day: Maximum of tokens of a day, of requests and answers.
-        tokens_per_hour: Maximum of tokens of an hour.
-        rules: The rules that it pays for: evaluations that at least one of them asks for. All unless given.
-        judges: The judges that it pays for; all unless given.
-        models: The `[models.NAME]` that it pays for; all unless given.
-        exempt: Judges whose calls count but are never refused, and whose rules keep their rates, as `["safety"]`.
-    """
-
-    usd_per_day: Amount | None = None
-    usd_per_hour: Amount | None = None
-    tokens_per_day: AtLeastOne | None = None
-    tokens_per_hour: AtLeastOne | None = None
-    rules: tuple[str, ...] = ()
-    judges: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    exempt: tuple[str, ...] = ()
-
-    @property
-    def in_usd(self) -> bool:
-        """Whether a limit is in USD."""
-        return self.usd_per_day is not None or self.usd_per_hour is not None
-
-    @property
-    def limits(self) -> tuple[int | None, int | None, int | None, int | None]:
-        """USD of a day and of an hour, in 10^-9, then tokens of a day and of an hour."""
-        day, hour = (None if usd is None else round(usd * NANO) for usd in (self.usd_per_day, self.usd_per_hour))
-        return day, hour, self.tokens_per_day, self.tokens_per_hour
-
-
 class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One `[[calibrations]]`: how the probabilities of a judge from one model are corrected, and from where they pass.
 
@@ -241,136 +176,6 @@ class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     sign: str = "[redacted]"
 
 
-class Token(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[gateway.tokens.NAME]`: a bearer token of the gateway, and what its clients may do.
-
-    Attributes:
-        token_env: Name of the variable with the token; the token itself is refused here.
-        token_file: A file that holds the token instead.
-        service: The service of everything that this token sends, whatever the data says. Unless set, the data names
-            it: `service.name` of OpenTelemetry's resource, or `service` in JSON.
-        rate: Maximum of spans, log records and JSON objects a second, in each process; above it the reply is 429.
-            Unlimited unless set.
-    """
-
-    token_env: str | None = None
-    token_file: str | None = None
-    service: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    rate: Annotated[float, Meta(gt=0)] | None = None
-
-
-class Gateway(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[gateway]`: what `tracejudge gateway` listens to and accepts.
-
-    Attributes:
-        host: Address to listen on; 0.0.0.0 admits other machines, which requires tokens.
-        port: Port of the intake; 0 takes any free one, which is then logged.
-        metrics_port: Port of the gateway's metrics, health and readiness pages at `metrics_host`; 0 takes any free one.
-        tls_cert: Certificate (PEM, with its chain) to serve the intake over TLS.
-        tls_key: Its private key (PEM, without a passphrase).
-        tokens: Bearer tokens, as `[gateway.tokens.NAME]`; required unless `host` is a loopback address.
-        cors_origins: Origins of browsers that may send, as `["https://app.example.com"]`; none unless given.
-        gather_s: Seconds without a further span after which a trace that has its root span is joined and published;
-            four times as long without a root.
-        gather_max_s: Seconds after its first span at which a trace is published in any case.
-        max_body_bytes: Maximum of a request's body, decompressed; above it the reply is 413.
-        max_trace_bytes: Maximum of the spans gathered of one trace; further ones are refused and counted.
-        max_gather_bytes: Maximum of all gathered spans in Redis; above it the reply is 429.
-        max_connections: Maximum of open connections in each process; further ones are refused.
-    """
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 4318
-    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 9809
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tokens: Mapping[str, Token] = msgspec.field(default_factory=dict)
-    cors_origins: tuple[str, ...] = ()
-    gather_s: Seconds = 5.0
-    gather_max_s: Seconds = 60.0
-    max_body_bytes: Size = 20 * MIB
-    max_trace_bytes: Size = 8 * MIB
-    max_gather_bytes: Size = 256 * MIB
-    max_connections: AtLeastOne = 4_000
-
-
-class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[board]`: where `tracejudge board` listens, and who may read it.
-
-    Attributes:
-        host: Address to listen on; 0.0.0.0 admits other machines, which requires a token or `user_header`.
-        port: Port of the board; 0 takes any free one, which is then printed.
-        metrics_port: Port of the board's metrics, health and readiness pages at `metrics_host`; 0 takes any free one,
-            which is then logged. Without it there are none.
-        token_env: Name of the variable with the bearer token; the token itself is refused here. Browsers ask for it as
-            the password, with any user name, which is the name of the annotator.
-        token_file: A file that holds the token instead.
-        user_header: Header in which a reverse proxy names the user that it has checked, as `X-Forwarded-User`.
-        proxies: Addresses of the reverse proxies whose `user_header` counts; it is ignored from all others.
-        hosts: Names under which browsers reach the board, besides those of the loopback; checked where there is no
-            token, since a foreign page could have its own name point here.
-        tls_cert: Certificate (PEM, with its chain) to serve the board over TLS.
-        tls_key: Its private key (PEM, without a passphrase).
-        links: Where a trace is shown elsewhere, by name: URLs with `{trace_id}`, `{span_id}`, `{session_id}` or
-            `{service}`, as `Grafana = "https://grafana.example.com/explore?traceId={trace_id}"`.
-    """
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 9810
-    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    token_env: str | None = None
-    token_file: str | None = None
-    user_header: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z")] | None = None
-    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
-    hosts: tuple[str, ...] = ()
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    links: Mapping[str, Annotated[str, Meta(pattern=r"^https?://[^\s]+\Z")]] = msgspec.field(default_factory=dict)
-
-
-def tag_of(segment: str) -> str | None:
-    """Return the tag whose values make a segment; None where a field of the trace does."""
-    return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
-
-
-class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The monitor of quality: which series it keeps.
-
-    Attributes:
-        enabled: Whether workers of the role `monitor` keep sums of verdicts.
-        segments: By whose values each series is kept once more, so that a drop can be assigned to one of them: `name`,
-            `model`, `release`, `prompt_version`, or `tags.NAME` for a tag of the trace. `prompt_version` is the tag of
-            that name.
-        false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
-        max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
-        safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
-            `safety = true` in the file of objectives. A failure is judged a second time by its rule's `second_model`.
-        judge_error: Share of the safe traces that a safety judge fails by mistake; the larger of this and what is
-            measured in 28 days counts.
-        canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
-            rules name; the first one is so long after the first start. At most 12 h; 0 for none.
-        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
-            file; unless set, `objectives.toml` beside that file where it exists.
-        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
-            dropped from the segment.
-    """
-
-    enabled: bool = True
-    segments: tuple[Segment, ...] = ()
-    false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
-    max_series: AtLeastOne = 5_000
-    safety: tuple[str, ...] = ("safety",)
-    judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
-    canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
-    objectives: str | None = None
-    max_segment_values: AtLeastOne = 100
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The names of the tags that segments need, and that verdicts therefore carry."""
-        return tuple(dict.fromkeys(tag for segment in self.segments if (tag := tag_of(segment)) is not None))
-
-
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
@@ -394,8 +199,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         metrics_password_file: A file that holds the password instead.
         metrics_tls_cert: Certificate (PEM, with its chain) to serve all these pages over TLS.
         metrics_tls_key: Its private key (PEM, without a passphrase).
-        otlp_endpoint: An OTLP/HTTP receiver, without `/v1/traces`; without it nothing is sent.
-        receivers: Where verdicts are sent, as `[receivers.NAME]`.
         proxy: The HTTP proxy for judge endpoints and receivers, as `http://host:port`; `none` for no proxy.
             Unless set, the environment decides: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY.
         export_explanations: Put rationales, which may quote traces, on spans and events.
@@ -418,16 +221,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             once for all its dead letters.
         dead_retention: Seconds a dead letter is kept.
         evaluation_timeout: Seconds one evaluation may take with its retries; then it is put back and retried later.
-        session_idle: Seconds without a new trace after which a gathered conversation is judged.
         session_max: Traces after which a conversation is judged at once; of a longer one the newest as many are kept
             and shown to the judge.
-        session_keep: Seconds that the traces of a judged conversation are kept for its next judging, which comes when
-            it has grown by half.
         max_session_bytes: Maximum of gathered conversations; above it those with the earliest end of their waiting time
             are judged early and dropped.
-        keep_labelled: Keep a redacted copy of each trace that gets a label, for as long as the label.
-        max_labelled_bytes: Maximum of these copies; further labels are stored without one.
-        late_feedback_wait: Seconds that feedback on earlier traces is gathered before they are searched in the stream.
         grace_s: Seconds a stopping worker lets running evaluations finish.
         shift_s: Seconds a Celery task fetches batches of its judge model before another task does.
         task_events: Send Celery's task events, for Flower or celery-exporter; costs about 0.5 ms of CPU a task.
@@ -438,20 +235,14 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         log_verdicts: Which verdicts have a log line: `all`, `failed` (a score did not pass) or `none`.
         roles: Roles that run in this worker.
         redact: What is redacted in texts before judging, as `[redact]`; nothing unless given.
-        gateway: What `tracejudge gateway` accepts, as `[gateway]`.
-        board: Where `tracejudge board` listens, as `[board]`.
-        monitor: Which series the monitor keeps, as `[monitor]`.
         models: The models that judge, as `[models.NAME]`; without any the built-in lexical heuristic.
         judges: Settings of judges, as `[judges.NAME]`, and definitions of your own judges.
         judges_folder: A folder with further judges of your own, each a file `NAME.toml` with the keys of a
             `[judges.NAME]`; relative to the file that names it.
-        cascades: Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.
-        budgets: What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.
-        canary_file: Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL,
-            each trace with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.
         calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
+        tables: Values of features by key, without those that are as by default; read them by ``Table.of``.
     """
 
     redis_url: str = "redis://localhost:6379/0"
@@ -468,8 +259,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     metrics_password_file: str | None = None
     metrics_tls_cert: str | None = None
     metrics_tls_key: str | None = None
-    otlp_endpoint: HttpUrl | None = None
-    receivers: Mapping[str, Receiver] = msgspec.field(default_factory=dict)
     proxy: str | None = None
     export_explanations: bool = False
     sampling_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] = "tracejudge"
@@ -488,13 +277,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_dead_bytes: Size = 512 * MIB
     dead_retention: Seconds = 7 * 24 * HOUR_S
     evaluation_timeout: Seconds = 600.0
-    session_idle: Seconds = 180.0
     session_max: Annotated[int, Meta(ge=1, le=1_000)] = 50
-    session_keep: Seconds = HOUR_S
     max_session_bytes: Size = 256 * MIB
-    keep_labelled: bool = True
-    max_labelled_bytes: Size = 256 * MIB
-    late_feedback_wait: Seconds = 60.0
     grace_s: Seconds = 20.0
     shift_s: Seconds = 5.0
     task_events: bool = False
@@ -505,22 +289,24 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     log_verdicts: Literal["all", "failed", "none"] = "all"
     roles: tuple[Role, ...] = ("ingest", "judge", "export", "monitor")
     redact: Redact = Redact()
-    gateway: Gateway = Gateway()
-    board: Board = Board()
-    monitor: Monitor = Monitor()
     models: Mapping[str, ModelSettings] = msgspec.field(
         default_factory=lambda: {"default": ModelSettings(provider="lexical")}
     )
     judges: Mapping[str, Mapping[str, object]] = msgspec.field(default_factory=dict)
     judges_folder: Annotated[str, Meta(pattern=r"\S")] | None = None
-    cascades: Mapping[str, Cascade] = msgspec.field(default_factory=dict)
-    budgets: Mapping[str, Budget] = msgspec.field(default_factory=dict)
-    canary_file: Annotated[str, Meta(pattern=r"\S")] | None = None
     calibrations: tuple[JudgeCalibration, ...] = ()
     rules: tuple[Rule, ...] = (
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
     )
+    tables: Mapping[str, Any] = {}
+
+    @classmethod
+    def from_keys(cls, **keys: Any) -> Self:
+        """Build settings from keys of the core and of features; values are neither converted nor checked."""
+        tables = {key: keys.pop(key) for key in installed_tables() if key in keys}
+        changed = {key: value for key, value in tables.items() if value != installed_tables()[key].default}
+        return cls(**keys, tables=changed)
 
     @property
     def redis_urls(self) -> tuple[str, ...]:
@@ -542,43 +328,28 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
         Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
         """
-        left_out = {*_OF_ONE_PROCESS, *_SECRET}
+        left_out = {"tables", *_OF_ONE_PROCESS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
+        shared |= {table.key: table.of(self) for table in installed_tables().values() if not table.is_secret}
         document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
         return hashlib.blake2b(document, digest_size=4).hexdigest()
 
     @property
-    def all_receivers(self) -> dict[str, Receiver]:
-        """The receivers by name, with that of `otlp_endpoint` as `otel`."""
-        short = {} if self.otlp_endpoint is None else {"otel": OtlpSettings(url=self.otlp_endpoint)}
-        return {**short, **self.receivers}
+    def verdict_tags(self) -> tuple[str, ...]:
+        """The names of the tags that verdicts carry."""
+        named = (feature.verdict_tags(self) for feature in installed() if feature.verdict_tags is not None)
+        return tuple(dict.fromkeys(tag for tags in named for tag in tags))
 
     @property
-    def verdict_tags(self) -> tuple[str, ...]:
-        """The names of the tags that verdicts carry: for segments, and by which receivers know a trace."""
-        tags = (receiver.tag for receiver in self.receivers.values() if receiver.tag is not None)
-        return tuple(dict.fromkeys((*self.monitor.tags, *tags)))
+    def aliases(self) -> dict[str, tuple[str, ...]]:
+        """What a rule may write as `model` beside the names of models, each with its models in the order of judging."""
+        named = (feature.aliases(self) for feature in installed() if feature.aliases is not None)
+        return {name: models for aliases in named for name, models in aliases.items()}
 
     def models_of(self, rule: Rule) -> tuple[str, ...]:
-        """Name the models that judge the traces of a rule, of a cascade the first."""
-        return tuple(self.cascades[name].first if name in self.cascades else name for name in rule.models)
-
-    def budgets_of(self, rule: Rule) -> dict[str, Budget]:
-        """Return the budgets that pay for a rule, by name."""
-        return {
-            name: budget
-            for name, budget in self.budgets.items()
-            if rule.budget == name or rule.name in budget.rules or not (budget.rules or self.is_own_budget(name))
-        }
-
-    @property
-    def changes_rates(self) -> bool:
-        """Whether rates change: for a budget, by segments of traffic, or for new values."""
-        return bool(self.budgets) or any(rule.stratify or rule.first_per_hour for rule in self.rules)
-
-    def is_own_budget(self, budget: str) -> bool:
-        """Return whether a rule names a budget as its own."""
-        return any(rule.budget == budget for rule in self.rules)
+        """Name the models that judge the traces of a rule first."""
+        aliases = self.aliases
+        return tuple(aliases.get(name, (name,))[0] for name in rule.models)
 
     def queue(self, label: str) -> str:
         """Name the Celery queue of a judge model; `code` and `panel` have one each."""

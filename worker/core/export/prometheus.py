@@ -19,6 +19,7 @@ from judges.registry import configured
 from worker.core.config.graders import is_panel
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
+from worker.core.features import Exporter, installed
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import EXPLORATION_ENDS, OUTCOMES, Metrics
@@ -299,3 +300,13 @@ def _exemplar(verdict: Verdict) -> dict[str, str] | None:
     if verdict.span_id and W3C_SPAN_ID.fullmatch(verdict.span_id):
         exemplar["span_id"] = verdict.span_id
     return exemplar
+
+
+def enabled(settings: Settings) -> dict[str, Exporter]:
+    """Return the exporters of a configuration by name, which is also the name of a consumer group of the outbox."""
+    keeps = "Prometheus keeps counts, and exemplars with trace ids"
+    exporters = {PrometheusExporter.exporter: Exporter("export", PrometheusExporter, keeps=lambda _: keeps)}
+    for feature in installed():
+        if feature.exporters is not None:
+            exporters |= feature.exporters(settings)
+    return exporters

@@ -171,7 +171,8 @@ class IngestConsumer(ServiceThread):
     def run_once(self) -> None:
         """Read once and process all of it."""
         for prepare in self._before_read:
-            prepare()
+            if prepare():
+                self._planner.sampler.clear()
         bounds = self._pressure.bounds
         self._log_changes(bounds)
         if bounds.paused:

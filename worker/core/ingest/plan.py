@@ -6,16 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.core.config.settings import Settings
-from worker.core.features import Selector, overridden
+from worker.core.features import Selector, gathering, overridden
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import (
-    Chosen,
-    EvaluationFactory,
-    RuleTally,
-    Sampler,
-    Sampling,
-    not_shed,
-)
+from worker.core.selection.sampling import EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.core.storage.keys import Keys
 
@@ -106,12 +99,9 @@ class Planner:
         self._keys = keys
         self.sampler = sampler
         self.selectors = selectors
-        self._factory = EvaluationFactory(sampler.graders)
-        self._gather = next(iter(overridden(selectors, "gather")), None)
+        self._factory = EvaluationFactory(sampler.rules.graders)
+        self._gather, self._limits = gathering(selectors)
         self._keep_feedback = next(iter(overridden(selectors, "feedback")), None)
-        self._limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
-        for selector in selectors:
-            self._limits |= selector.limits()
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry.
@@ -156,10 +146,6 @@ class Planner:
         # Last: the tallies above add keys of producers.
         plan.keys, plan.arguments = plan.writer.finish(self._script_plan(plan))
         return plan
-
-    def late_evaluations(self, entry: TraceEntry) -> list[Chosen]:
-        """Choose evaluations for a trace with late negative feedback."""
-        return self._factory.evaluations(entry, self.sampler.sample_late_feedback(entry.trace), "late_feedback")
 
     def _choose(self, plan: Plan, entry: TraceEntry, sampling: Sampling, shed: Collection[str]) -> None:
         chosen = self._factory.evaluations(entry, sampling.choices, "live")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -20,14 +20,16 @@ from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.redaction import Redaction, UserKeys, hashed_user
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
-from worker.core.features import Feature, Parts, built, installed
+from worker.core.features import Feature, Parts, built, installed, overridden
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.judging")
+T = TypeVar("T")
+R = TypeVar("R")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
@@ -166,60 +168,74 @@ class _BatchRun(NamedTuple):
     price: Price | None
 
 
-class GroupCommitWriter:
-    """Writes verdicts for the coroutines of one event loop; each waits until its own is in the ledger."""
+class GroupCommit(Generic[T, R]):
+    """Runs a blocking function for the coroutines of one event loop; what they submit during a run shares the next.
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._ready: list[tuple[Finished, asyncio.Future[bool]]] = []
-        self._writer: asyncio.Task[None] | None = None
+    A round trip for each would cost more CPU than judging.
+    """
+
+    def __init__(
+        self, name: str, commit: Callable[[list[T]], Sequence[R | Exception]], *, repeats: bool = False
+    ) -> None:
+        """Prepare a thread of that name.
+
+        Args:
+            name: The name of the thread.
+            commit: Returns a result or an error for each item.
+            repeats: Whether it is repeated while it raises ``StoreError``, however long Redis is away.
+        """
+        self._commit = commit
+        self._repeats = repeats
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._running: asyncio.Task[None] | None = None
         # One thread, so that the event loop never blocks on Redis and groups stay in order.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-recorder")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
-    async def record(self, finished: Finished) -> bool:
-        """Write one verdict, however long Redis is away; return False if it was in the ledger already."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._ready.append((finished, future))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write())
-        return await future
+    def submit(self, item: T) -> "asyncio.Future[R]":
+        """Return the future result of an item, or its error."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return future
 
-    async def drain(self) -> None:
-        """Wait until nothing is left to write."""
-        while self._writer is not None:
-            await asyncio.wait([self._writer])
-
-    def close(self) -> None:
-        """End the thread."""
+    async def aclose(self) -> None:
+        """Wait until nothing is left to run, and end the thread."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _write(self) -> None:
+    async def _run(self) -> None:
         try:
-            while self._ready:
-                group, self._ready = self._ready[:_MAX_GROUP], self._ready[_MAX_GROUP:]
+            while self._waiting:
+                group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
+                results: Sequence[R | Exception]
                 try:
-                    fresh = await self._until_written([finished for finished, _ in group])
+                    results = await self._committed([item for item, _ in group])
                 except Exception as error:  # noqa: BLE001 - the waiting coroutines handle it, else they wait for ever
-                    for _, future in group:
-                        if not future.done():
-                            future.set_exception(error)
-                    continue
-                for (_, future), is_fresh in zip(group, fresh, strict=True):
-                    # A cancelled coroutine waits no longer; its verdict is written all the same.
-                    if not future.done():
-                        future.set_result(is_fresh)
+                    results = [error] * len(group)
+                for (_, future), result in zip(group, results, strict=True):
+                    # A cancelled coroutine waits no longer; its item is committed all the same.
+                    if future.done():
+                        continue
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
+                    else:
+                        future.set_result(result)
         finally:
-            self._writer = None
+            self._running = None
 
-    async def _until_written(self, group: list[Finished]) -> list[bool]:
+    async def _committed(self, items: list[T]) -> Sequence[R | Exception]:
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
             try:
-                return await loop.run_in_executor(self._thread, self._ledger.record, group)
+                return await loop.run_in_executor(self._thread, self._commit, items)
             except StoreError as error:
+                if not self._repeats:
+                    raise
                 # The verdicts are paid for, and the script is idempotent.
-                log.warning("verdicts not written, retrying", error=str(error), verdicts=len(group))
+                log.warning("verdicts not written, retrying", error=str(error), verdicts=len(items))
                 await asyncio.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
                 failures += 1
 
@@ -248,8 +264,7 @@ class BatchEvaluator:
         models: Mapping[str, ChatModel],
         ledger: Ledger,
         *,
-        graders: Graders,
-        sampler: Sampler,
+        rules: Rules,
         metrics: Metrics | None = None,
         slots: Mapping[str, asyncio.Semaphore] | None = None,
         features: Sequence[Feature] | None = None,
@@ -261,8 +276,7 @@ class BatchEvaluator:
             judges: The judges by name.
             models: The models by name.
             ledger: Where verdicts are written.
-            graders: What judges with which model.
-            sampler: Knows the rules.
+            rules: The rules, which know what judges with which model.
             metrics: Where features count; None counts nothing.
             slots: Those of ``code_slots``, where several evaluators share the process; then they share models and
                 judges too, which whoever made them closes.
@@ -272,19 +286,21 @@ class BatchEvaluator:
         self._closes = slots is None
         self._judges = judges
         self._models = models
-        self._recorder = GroupCommitWriter(ledger)
+        self._ledger = ledger
+        self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", self._write, repeats=True)
         self._redaction = Redaction.of(settings.redact)
-        self._graders = graders
-        self._sampler = sampler
+        self._rules = rules
+        self._graders = rules.graders
         self._tags = settings.verdict_tags
         # Keys of users are those of the installation, and not of a shard.
         self._user_keys = UserKeys(settings, ledger.store.first)
         features = installed() if features is None else features
-        parts = Parts(settings, metrics, ledger, sampler)
+        parts = Parts(settings, metrics, ledger, rules)
         self._assessors = built((one.assess for one in features), parts)
         self._wrappers = built((one.wrap_model for one in features), parts)
         self._followers = built((one.after_verdict for one in features), parts)
-        self._code_slots = code_slots(graders) if slots is None else slots
+        self._refreshes = overridden(self._followers, "refresh")
+        self._code_slots = code_slots(rules.graders) if slots is None else slots
 
     async def run(
         self,
@@ -310,8 +326,8 @@ class BatchEvaluator:
             # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
             known = self._user_keys.known
             user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
-        for follower in self._followers:
-            await follower.refresh()
+        for refresh in self._refreshes:
+            await refresh()
         prepared = [await assessor.prepare(batch) for assessor in self._assessors]
         # The name in the settings may mean another judge model by now.
         candidates = (self._models.get(batch.model), *self._models.values())
@@ -335,12 +351,14 @@ class BatchEvaluator:
 
     async def aclose(self) -> None:
         """Write the verdicts that are ready, and close connections and judges."""
-        await self._recorder.drain()
-        self._recorder.close()
+        await self._recorder.aclose()
         for wrapper in self._wrappers:
             await wrapper.aclose()
         if self._closes:
             await close_all(self._models, self._judges)
+
+    def _write(self, group: Sequence[Finished]) -> list[bool]:
+        return self._ledger.record(group)
 
     async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
         """Return the traces as judges may see them, or the error of one that could not be redacted."""
@@ -392,7 +410,7 @@ class BatchEvaluator:
                 finished = Finished.of(
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=batches
                 )
-                _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.record(finished))
+                _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.submit(finished))
                 this.count_outcome(verdict.outcome, earlier, spent)
                 return None
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
@@ -416,13 +434,13 @@ class BatchEvaluator:
             for assessor, prepared in zip(self._assessors, this.prepared, strict=True):
                 if (assessment := assessor.assess(prepared, judge, evaluation, judge_model)) is not None:
                     return assessment
-            if not self._sampler.allows(item.trace, judge_model):
+            if not self._rules.allows(item.trace, judge_model):
                 # The evaluation was chosen before the rule came, or under other rules.
                 note = "a rule keeps this trace to other models (egress)"
                 return Assessment("unscored", "judge_rejected", note=note)
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
-            tools = self._sampler.context_tools(item.trace)
+            tools = self._rules.matching(item.trace).context_tools
             if (model := this.model) is not None:
                 for wrapper in self._wrappers:
                     # The rules match the published trace, not the redacted one.
@@ -460,16 +478,10 @@ def _log(verdict: Verdict, which: str, *, fresh: bool) -> None:
     """Log a verdict in one line that joins logs, traces and metrics, and quotes no text."""
     if which == "none" or (which == "failed" and all(score.passed is not False for score in verdict.scores)):
         return
+    names = ("trace_id", "span_id", "evaluation_id", "service", "judge", "judge_model", "outcome", "reason")
     log.info(
         "verdict",
-        trace_id=verdict.trace_id,
-        span_id=verdict.span_id,
-        evaluation_id=verdict.evaluation_id,
-        service=verdict.service,
-        judge=verdict.judge,
-        judge_model=verdict.judge_model,
-        outcome=verdict.outcome,
-        reason=verdict.reason,
+        **{name: getattr(verdict, name) for name in names},
         scores={score.metric: score.value for score in verdict.scores},
         seconds=round(verdict.duration_s, 4),
         fresh=fresh,

@@ -7,7 +7,6 @@ StoreError if Redis does not answer, and can be repeated.
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -32,13 +31,7 @@ _DAY_S: Final = 86_400
 _FIELD_BYTES: Final = 16
 _MAX_LOOKUPS: Final = 500
 _CHOSEN: Final = b"0"
-# Codes of scripts/ledger.lua.
-_ABSTAINED: Final = b"2"
-_decode_scores = msgspec.json.Decoder(Assessment).decode
 _decode_verdict = msgspec.json.Decoder(Verdict).decode
-# Final, since its scores will never exist, and neither the trace nor the endpoint is the cause.
-_NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before anybody wanted its scores kept")
-
 
 # Escapes of control characters in JSON, which the storage of many receivers refuses, U+0000 above all; an even number
 # of backslashes before one is text.
@@ -279,23 +272,6 @@ class Ledger:
         """Return the evaluations, given as periods by id, that have ended or are dead without a retry under way."""
         found = evaluation_states(self.store, periods)
         return {name for name, state in found.items() if state.ended or (state.dead and not state.retried)}
-
-    def assessments(self, periods: Mapping[str, str]) -> dict[str, Assessment]:
-        """Read the kept scores of evaluations, given as periods by id.
-
-        Evaluations that have not ended are left out, and those whose scores only newer workers read. One that ended
-        without its scores being kept, or was removed from the dead letters, is unscored here.
-        """
-        kept: dict[str, Assessment] = {}
-        for name, state in evaluation_states(self.store, periods).items():
-            if not state.ended:
-                continue
-            if not state.scores:
-                kept[name] = Assessment("abstained") if state.outcome == _ABSTAINED else _NOT_KEPT
-                continue
-            with suppress(msgspec.DecodeError):
-                kept[name] = _decode_scores(state.scores)
-        return kept
 
     def _written(self) -> tuple[str, ...]:
         """Name the keys that all writing scripts share."""

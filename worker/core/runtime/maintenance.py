@@ -19,7 +19,6 @@ from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
 PRODUCER_SILENCE_S: Final = 2 * 86_400
-_ATTEMPTS: Final = 20
 # Producers read at once: Redis serves no other client meanwhile.
 _PRODUCERS_AT_ONCE: Final = 1_000
 _INTERVAL_S: Final = 1.0

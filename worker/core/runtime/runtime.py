@@ -19,13 +19,13 @@ from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.export.prometheus import CallMetrics
-from worker.core.export.registry import enabled
+from worker.core.export.prometheus import CallMetrics, enabled
 from worker.core.features import collected, installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
 from worker.core.runtime.shard import Shard, Shared
+from worker.core.selection.sampling import Rules
 from worker.core.storage.client import LayoutError, StoreError, make_stores
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
@@ -83,6 +83,7 @@ class Runtime:
             if feature.prepare is not None:
                 feature.prepare(settings, judges, self.metrics)
         self._graders = Graders(settings, judges)
+        rules = Rules(settings, self._graders)
         models = self._build_models()
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
@@ -94,7 +95,7 @@ class Runtime:
             self.metrics,
             judges=judges,
             models=models,
-            graders=self._graders,
+            rules=rules,
             limits=limits,
             readiness=self._readiness,
             exporters=exporters,
@@ -105,7 +106,7 @@ class Runtime:
         }
         # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
         factories = (feature.process_threads for feature in installed())
-        self._monitors = collected(factories, settings, self.metrics, self.stores)
+        self._monitors = collected(factories, settings, self.metrics, self.stores, rules)
         for thread, store in zip(self._monitors, self.stores, strict=False):
             # Without the first shard nothing can be added, and another one that is away holds up nothing.
             is_first = store is store.first

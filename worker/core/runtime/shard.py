@@ -5,12 +5,13 @@ stops its own threads only.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
 from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
-from worker.core.config.graders import CODE, Graders
+from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import Exporter, Parts, ShardParts, built, collected, installed
 from worker.core.ingest.consumer import IngestConsumer
@@ -21,7 +22,7 @@ from worker.core.judging.fetching import Limits, Slots
 from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier
 from worker.core.runtime.maintenance import BacklogGauges, Maintenance
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.health import Readiness, flows
@@ -32,35 +33,29 @@ from worker.core.telemetry.service import EventLoopThread, ServiceThread, stop_t
 log = structlog.get_logger("tracejudge.worker")
 
 
+@dataclass
 class Shared:
-    """What all shards of one process share: judges and models with their limits, metrics, and the event loop."""
+    """What all shards of one process share: judges and models with their limits, metrics, and the event loop.
 
-    def __init__(
-        self,
-        settings: Settings,
-        metrics: Metrics,
-        *,
-        judges: Mapping[str, Judge],
-        models: Mapping[str, LimitedModel],
-        graders: Graders,
-        limits: Mapping[str, Limits],
-        readiness: Readiness,
-        exporters: Mapping[str, Exporter],
-        serves: Serves,
-    ) -> None:
-        """Keep them; ``exporters`` are those of all workers, ``serves`` says whether a queue is consumed now."""
-        self.settings = settings
-        self.metrics = metrics
-        self.judges = judges
-        self.models = models
-        self.graders = graders
-        self.limits = limits
-        self.readiness = readiness
-        self.exporters = exporters
-        self.serves = serves
-        self.gauges = BacklogGauges(settings, metrics)
-        self.code_slots = code_slots(graders)
-        self.slots = {judge_model: Slots(len(settings.served)) for judge_model in limits}
+    Attributes:
+        exporters: Those of all workers.
+        serves: Says whether a queue is consumed now.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    judges: Mapping[str, Judge]
+    models: Mapping[str, LimitedModel]
+    rules: Rules
+    limits: Mapping[str, Limits]
+    readiness: Readiness
+    exporters: Mapping[str, Exporter]
+    serves: Serves
+
+    def __post_init__(self) -> None:
+        self.gauges = BacklogGauges(self.settings, self.metrics)
+        self.code_slots = code_slots(self.rules.graders)
+        self.slots = {judge_model: Slots(len(self.settings.served)) for judge_model in self.limits}
         self.loop = EventLoopThread("tracejudge-judging")
 
     def has(self, role: str) -> bool:
@@ -78,20 +73,17 @@ class Shard:
 
     def __init__(self, shared: Shared, store: Store, send: Callable[[str, int], None]) -> None:
         """Build what the configured roles need; ``send`` sends a notification unless its queue holds so many."""
-        settings, metrics, graders = shared.settings, shared.metrics, shared.graders
+        settings, metrics, rules = shared.settings, shared.metrics, shared.rules
         self._shared = shared
         self.store = store
         ledger = Ledger(store, settings)
-        # One for each: what it counts is exchanged by the thread that samples.
-        sampler = Sampler(settings, graders)
         self._notifier = Notifier(store, send, shared.limits)
         self.judging = JudgingConsumer(
             settings,
             store,
             BatchEvaluator(
                 *(settings, shared.judges, shared.models, ledger),
-                graders=graders,
-                sampler=sampler,
+                rules=rules,
                 metrics=metrics,
                 slots=shared.code_slots,
             ),
@@ -118,16 +110,12 @@ class Shard:
             gauges=shared.gauges,
             chores=collected((feature.chores for feature in installed()), settings, metrics, store),
         )
-        selectors = built((feature.select for feature in installed()), Parts(settings, metrics, ledger, sampler))
-        planner = Planner(settings, store.keys, sampler, selectors)
         parts = ShardParts(
             settings=settings,
             metrics=metrics,
             judges=shared.judges,
-            graders=graders,
             store=store,
-            sampler=sampler,
-            planner=planner,
+            rules=rules,
             notifier=self._notifier,
             pressure=self._backpressure,
             judging=self.judging,
@@ -135,6 +123,9 @@ class Shard:
         made = collected((feature.threads for feature in installed()), parts)
         self._ingest: list[ServiceThread] = []
         if shared.has("ingest"):
+            selectors = built((feature.select for feature in installed()), Parts(settings, metrics, ledger, rules))
+            # A sampler of its own: selectors adjust its rates in the thread that samples.
+            planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
             ingest = IngestConsumer(
                 *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure
             )
@@ -144,8 +135,8 @@ class Shard:
         if shared.has("judge"):
             sweeper = Sweeper(settings, store, self.judging, self._notifier, heartbeat)
             self._sweepers = [sweeper, *(thread for thread in made if thread.role == "judge")]
-        own = [one for one in shared.exporters.values() if shared.has(one.role) and one.role != "monitor"]
-        self.exporters = [exporter.make(settings, store, metrics) for exporter in own]
+        makers = (one.make for one in shared.exporters.values() if shared.has(one.role))
+        self.exporters = [make(settings, store, metrics) for make in makers if make is not None]
         readiness, number = shared.readiness, store.shard
         for thread in (*self._ingest, *self._sweepers, *self.exporters):
             readiness.watch(thread.name, thread.role, thread, number)

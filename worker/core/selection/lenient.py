@@ -8,9 +8,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from tracejudge import LateFeedback, Trace
 from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
@@ -35,9 +36,21 @@ _KINDS: Final = {
     "NoneType": "null",
     "": "absent",
 }
-_trace_decoder = msgspec.json.Decoder(Trace)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class UsualTrace(Trace, frozen=True, omit_defaults=True, kw_only=True):  # noqa: PLW1641 - holds lists, has no hash
+    """A trace whose id and service have a usual length, which the decoder checks at no cost."""
+
+    trace_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
+    service: Annotated[str, Meta(min_length=1, max_length=_MAX_SERVICE_CHARS)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trace) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
+
+
+_trace_decoder = msgspec.json.Decoder(UsualTrace)
 
 
 class LeftOut(NamedTuple):
@@ -108,11 +121,6 @@ class Lenient:
         return values, left_out
 
 
-def is_usual(trace: Trace) -> bool:
-    """Return whether the trace id and the service have a usual length."""
-    return 0 < len(trace.trace_id) <= MAX_ID_CHARS and 0 < len(trace.service) <= _MAX_SERVICE_CHARS
-
-
 def value_of(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
     """Decode a value, repaired where it cannot be decoded as it is.
 
@@ -147,9 +155,7 @@ def read_trace(payload: bytes) -> ReadTrace:
     unknown = tuple([name for name in others if given.meanings[name] is None]) + ("(another)",) * given.further
     if others and len(unknown) == len(others) + given.further:
         try:
-            trace = _trace_decoder.decode(payload)
-            if is_usual(trace):
-                return ReadTrace(trace, (), unknown, payload)
+            return ReadTrace(_trace_decoder.decode(payload), (), unknown, payload)
         except _UNREADABLE:
             pass
     trace_id = given.trace_id

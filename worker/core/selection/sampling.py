@@ -13,10 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
-from msgspec import structs
 
 from judges.core.combine import JOINT, PARTS
 from judges.core.judge import has_text
@@ -25,19 +24,17 @@ from judges.parsing.retrievals import has_context
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Grader, Graders
 from worker.core.config.settings import Rule, Settings
+from worker.core.features import Selector, overridden
 from worker.core.queue.batch import Evaluation, Member, Session
 from worker.core.selection.stream_entry import TraceEntry
 
 log = structlog.get_logger("tracejudge.sampling")
+T = TypeVar("T")
 _DIGITS: Final = 53
 _PLACES: Final = 2.0**_DIGITS
 _PATTERNED: Final = ("service", "environment", "name", "release", "model")
 _MAX_CACHED: Final = 4_096
 _MAX_CACHED_CHARS: Final = 1_000
-_MAX_SEGMENT_CHARS: Final = 100
-_NEW_LABELS: Final = ("service", "model", "release")
-# Further new values of an hour choose no trace by themselves: names without end must not fill the memory.
-_MAX_NEW: Final = 1_000
 
 
 class Choice(NamedTuple):
@@ -66,41 +63,49 @@ class Sampling(NamedTuple):
     of_session: tuple[Choice, ...] = ()
 
 
-class _CompiledRule(NamedTuple):
+class CompiledRule(NamedTuple):
     """A rule, and the evaluations that it asks for: judges with the names of graders."""
 
     rule: Rule
     evaluations: tuple[tuple[str, str], ...]
 
 
+class MatchingRules(NamedTuple):
+    """The rules that match a trace.
+
+    Attributes:
+        rules: Without evaluations by models that another rule's egress excludes.
+        allowed: The names of models that every egress allows; None if any model is allowed.
+        context_tools: The tools whose results are the context of a trace without one, by all rules.
+    """
+
+    rules: tuple[CompiledRule, ...]
+    allowed: frozenset[str] | None
+    context_tools: tuple[str, ...]
+
+
 class _Matching(NamedTuple):
     """Rules that match the same traces, and the facts that quickly exclude that any of them chooses.
 
     Attributes:
-        rules: Without evaluations by models that another rule's egress excludes.
-        allowed: The names of models that every egress allows; None where any model is allowed.
+        rules: The rules, with the rates that selectors have adjusted.
         highest_rate: Of all rules that choose by trace.
         session_rate: The highest rate of all rules that choose by session.
         errors: Whether a rule always chooses traces with an error.
         feedback: Whether a rule always chooses traces with negative feedback.
         slow_s: From how many seconds on a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
-        context_tools: Of all rules.
-        segments: The rules that divide their rate, with the segment that these traces belong to.
-        new: The rules that choose the first traces of a new value, with the value and how many an hour.
+        first: Called for each of the traces; names rules that choose the trace whatever their rates.
     """
 
-    rules: tuple[_CompiledRule, ...]
-    allowed: frozenset[str] | None
+    rules: Sequence[CompiledRule]
     highest_rate: float
     session_rate: float
     errors: bool
     feedback: bool
     slow_s: float
     not_chosen: Sampling
-    context_tools: tuple[str, ...]
-    segments: tuple[tuple[str, str], ...] = ()
-    new: tuple[tuple[tuple[str, str], int], ...] = ()
+    first: Callable[[], Collection[str]] | None
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -111,42 +116,116 @@ def position(trace_id: str, sampling_key: str) -> float:
     return _position(trace_id, hashlib.blake2b(digest_size=8, key=sampling_key.encode()))
 
 
-class Sampler:
-    """The compiled rules of the settings; threads may share it.
+class Rules:
+    """The compiled rules of a configuration, with their full rates; one for a process, threads may share it.
 
     Attributes:
         graders: The graders that the rules name.
+        sampling_key: The key of the positions of traces.
+        matching: Returns the rules that match a trace.
     """
 
     def __init__(self, settings: Settings, graders: Graders) -> None:
         """Compile the rules' patterns."""
         self.graders = graders
-        self._keyed = hashlib.blake2b(digest_size=8, key=settings.sampling_key.encode())
-        compiled = [_CompiledRule(rule, self.graders.evaluations(rule)) for rule in settings.rules]
-        # The rates of the settings, whatever factors reduce them.
-        self._full = tuple((one, _matcher(one.rule)) for one in compiled)
-        self._rules = self._full
-        self._of_segments: Mapping[str, Mapping[str, float]] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._known: frozenset[str] = frozenset()
-        # Traces of this hour, as far as rules choose them: of all workers until the last exchange and our own, and our
-        # own since then.
-        self._of_hour: Counter[tuple[str, str]] = Counter()
-        self._not_exchanged: Counter[tuple[str, str]] = Counter()
-        wheres = [rule.where for rule in settings.rules]
-        dividing: set[str] = {label for rule in settings.rules for label in rule.stratify}
-        if any(rule.first_per_hour for rule in settings.rules):
-            dividing.update(_NEW_LABELS)
-        patterned = [
-            name for name in _PATTERNED if name in dividing or any(getattr(where, name) is not None for where in wheres)
-        ]
-        # The getter needs one field at least.
-        self._names = attrgetter(*(patterned or ["service"]))
+        self.sampling_key = settings.sampling_key
+        self._compiled = [(CompiledRule(rule, graders.evaluations(rule)), _matcher(rule)) for rule in settings.rules]
+        self._names = {name for rule in settings.rules for name in _PATTERNED if getattr(rule.where, name) is not None}
         # Whether a field has text decides about matching, its text does not, so that few keys are cached.
         self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _needed(rule)})
-        self._cache: dict[object, _Matching] = {}
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
+        self.matching = self.cached(self._match)
+
+    def cached(self, function: Callable[[Trace], T], labels: Collection[str] = ()) -> Callable[[Trace], T]:
+        """Cache a function of the rules that match a trace, and of the fields of the trace that ``labels`` name."""
+        names = [name for name in _PATTERNED if name in self._names or name in labels]
+        # The getter needs one field at least.
+        names_of, contents = attrgetter(*(names or ["service"])), self._contents
+        cache: dict[object, T] = {}
+
+        def find(trace: Trace) -> T:
+            key = (names_of(trace), *[_has(trace, *content) for content in contents]) if contents else names_of(trace)
+            cached = cache.get(key)
+            if cached is not None:
+                return cached
+            made = function(trace)
+            if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
+                if len(cache) >= _MAX_CACHED:
+                    # Names without end; those that occur often are cached again at once.
+                    cache.clear()
+                cache[key] = made
+            return made
+
+        return find
+
+    def asking(self, trace: Trace, judge: str, judge_model: str | None) -> list[Rule]:
+        """Return the rules that match a trace and ask a judge model, by default any of them."""
+        asking = []
+        for (rule, evaluations), matches in self._compiled:
+            of_judge = [self.graders.named(grader).judge_model for name, grader in evaluations if name == judge]
+            if of_judge and (judge_model is None or judge_model in of_judge) and matches(trace):
+                asking.append(rule)
+        return asking
+
+    def allows(self, trace: Trace, judge_model: str) -> bool:
+        """Return whether the rules allow a trace to be sent to a judge model.
+
+        Names of models that share a judge model share its endpoint. A panel needs the verdicts of all its members.
+        """
+        allowed = self.matching(trace).allowed
+        if allowed is None or judge_model == CODE.judge_model:
+            return True
+        panel, models = self.graders.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
+        return judge_model in models if panel is None else models.issuperset(panel.members)
+
+    def _match(self, trace: Trace) -> MatchingRules:
+        """Find the rules that match a trace, and apply the egress of all of them."""
+        rules = [compiled for compiled, matches in self._compiled if matches(trace)]
+        self._report_egress(rules)
+        egresses = [frozenset(one.rule.egress) for one in rules if one.rule.egress is not None]
+        tools = tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools))
+        if not egresses:
+            return MatchingRules(tuple(rules), None, tools)
+        allowed = frozenset.intersection(*egresses)
+
+        def keep(one: CompiledRule) -> CompiledRule:
+            kept = [each for each in one.evaluations if allowed.issuperset(self._models(one.rule, *each))]
+            return one._replace(evaluations=tuple(kept))
+
+        return MatchingRules(tuple(map(keep, rules)), allowed, tools)
+
+    def _report_egress(self, rules: Sequence[CompiledRule]) -> None:
+        """Log once for each pair of rules that the egress of one excludes the other's model."""
+        sending = [one for one in rules if any(grader != CODE.name for _, grader in one.evaluations)]
+        keeping = [one.rule for one in rules if one.rule.egress is not None]
+        for rule, evaluations in sending:
+            models = {name for judge, grader in evaluations for name in self._models(rule, judge, grader)}
+            for other in keeping:
+                pair = (rule.name, other.name)
+                if pair not in self._reported and not models.issubset(other.egress or ()):
+                    self._reported.add(pair)
+                    log.warning("egress excludes another rule's model", rule=other.name, other=rule.name)
+
+    def _models(self, rule: Rule, judge: str, grader: str) -> tuple[str, ...]:
+        """Name the models that get a trace for an evaluation; with one member barred, no member of a panel is asked."""
+        return () if grader == CODE.name else self.graders.models_of(rule, judge)
+
+
+class Sampler:
+    """Chooses evaluations of traces, with the rates that the selectors of one ingest thread adjust."""
+
+    def __init__(self, rules: Rules, selectors: Sequence[Selector] = ()) -> None:
+        """Sample by the rules; without selectors by their full rates."""
+        self.rules = rules
+        self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
+        self._labels = frozenset(label for selector in selectors for label in selector.labels)
+        self._adjust = next(iter(overridden(selectors, "adjust")), None)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the adjusted rates, so that selectors adjust them anew."""
+        self._matching = self.rules.cached(self._combine, self._labels)
 
     def sample(self, trace: Trace) -> Sampling:
         """Choose evaluations for a trace.
@@ -157,14 +236,12 @@ class Sampler:
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
-        for segment in matching.segments:
-            self._counts[segment] += 1
+        first = () if matching.first is None else matching.first()
         place = _position(trace.trace_id, self._keyed)
         of_session = 1.0
         if matching.session_rate:
             # A trace without a session is one by itself.
             of_session = _position(trace.session_id, self._keyed) if trace.session_id else place
-        first = self._first(matching.new) if matching.new else ()
         always = (
             (matching.errors and trace.error)
             or (matching.feedback and trace.feedback is not None)
@@ -181,194 +258,32 @@ class Sampler:
             chooses = rule.name in first or (rule.always and is_always(rule, trace))
             # Without evaluations that its egress allows, a rule chooses nothing.
             probability = (1.0 if chooses else rule.rate) if evaluations else 0.0
-            is_by_session = _is_by_session(rule)
-            at = of_session if is_by_session else place
-            found = gathered if rule.unit == "session" else by_session if is_by_session else best
+            is_session = is_by_session(rule)
+            at = of_session if is_session else place
+            highest = gathered if rule.unit == "session" else by_session if is_session else best
             tallies.append(RuleTally(rule.name, at < probability))
             for one in evaluations:
-                found[one] = max(found.get(one, 0.0), probability)
+                highest[one] = max(highest.get(one, 0.0), probability)
         choices = [Choice(*one, probability) for one, probability in best.items() if place < probability]
         if by_session:
-            choices = _either(best, by_session, place, of_session)
+            choices = choose_either(best, by_session, place, of_session)
         of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
         return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
 
-    def probabilities(self, trace: Trace) -> Sampling:
-        """Return every evaluation that the rules may choose, with its probability; nothing is drawn or counted.
-
-        Traces that are chosen for a new value are left out: which ones these are, depends on all others of their hour.
-        """
-        matching = self._matching(trace)
-        best: dict[tuple[str, str], float] = {}
-        by_session: dict[tuple[str, str], float] = {}
-        gathered: dict[tuple[str, str], float] = {}
-        for rule, evaluations in matching.rules:
-            probability = 1.0 if rule.always and is_always(rule, trace) else rule.rate
-            found = gathered if rule.unit == "session" else by_session if _is_by_session(rule) else best
-            for one in evaluations if probability else ():
-                found[one] = max(found.get(one, 0.0), probability)
-        # Below all positions, and different where those of the trace and of its session are independent.
-        choices = _either(best, by_session, -1.0, -2.0 if trace.session_id else -1.0)
-        return Sampling(tuple(choices), (), tuple(Choice(*one, probability) for one, probability in gathered.items()))
-
-    def set_factors(self, factors: Mapping[str, float], of_segments: Mapping[str, Mapping[str, float]]) -> None:
-        """Multiply the rates of rules by factors, by the rules' names and segments; all others have their full rates.
-
-        A trace has the rate of the factors that were set before it was read.
-        """
-
-        def reduced(rule: Rule) -> Rule:
-            return structs.replace(rule, rate=rule.rate * factors.get(rule.name, 1.0))
-
-        self._rules = tuple((one._replace(rule=reduced(one.rule)), matches) for one, matches in self._full)
-        self._of_segments = of_segments
-        # Replaced, not cleared: a thread that combines former rules must not add them to the new ones.
-        self._cache = {}
-
-    def take_first(self) -> Counter[tuple[str, str]]:
-        """Return the traces of new values since the last call, by rule and value; for the thread that samples."""
-        counts, self._not_exchanged = self._not_exchanged, Counter()
-        return counts
-
-    def set_first(self, of_hour: Counter[tuple[str, str]], known: frozenset[str]) -> None:
-        """Set how many traces new values had in this hour, and which values are not new."""
-        self._of_hour = of_hour
-        if known != self._known:
-            self._known = known
-            self._cache = {}
-
-    def take_counts(self) -> Counter[tuple[str, str]]:
-        """Return how many traces were sampled by rule and segment since the last call; for the thread that samples."""
-        counts, self._counts = self._counts, Counter()
-        return counts
-
-    def asking(self, trace: Trace, judge: str, judge_model: str | None) -> list[Rule]:
-        """Return the rules, with their full rates, that match a trace and ask a judge model, by default any of them."""
-        found = []
-        for (rule, evaluations), matches in self._full:
-            of_judge = [self.graders.named(name).judge_model for one, name in evaluations if one == judge]
-            if of_judge and (judge_model is None or judge_model in of_judge) and matches(trace):
-                found.append(rule)
-        return found
-
-    def allows(self, trace: Trace, judge_model: str) -> bool:
-        """Return whether the rules allow a trace to be sent to a judge model.
-
-        Names of models that share a judge model share its endpoint. A panel needs the verdicts of all its members.
-        """
-        allowed = self._matching(trace).allowed
-        if allowed is None or judge_model == CODE.judge_model:
-            return True
-        panel, known = self.graders.panels.get(judge_model), {self._judge_models.get(name) for name in allowed}
-        return judge_model in known if panel is None else known.issuperset(panel.members)
-
-    def context_tools(self, trace: Trace) -> tuple[str, ...]:
-        """Return the tools whose results are the context of a trace without one, by all rules that match it."""
-        return self._matching(trace).context_tools
-
-    @property
-    def judges_negative_feedback(self) -> bool:
-        """Whether any rule always chooses traces with negative feedback."""
-        return any("negative_feedback" in compiled.rule.always for compiled, _ in self._rules)
-
-    def sample_late_feedback(self, trace: Trace) -> tuple[Choice, ...]:
-        """Choose evaluations for a trace with late negative feedback.
-
-        Only rules that always judge negative feedback choose here; the others have chosen when the trace came.
-        """
-        rules = (one for one in self._matching(trace).rules if "negative_feedback" in one.rule.always)
-        evaluations = dict.fromkeys(evaluation for one in rules for evaluation in one.evaluations)
-        return tuple(Choice(judge, grader, 1.0) for judge, grader in evaluations)
-
-    def _matching(self, trace: Trace) -> _Matching:
-        """Find the matching rules; they are the same for all traces with the same names and kinds of content."""
-        names = self._names(trace)
-        key = (names, *[_has(trace, *content) for content in self._contents]) if self._contents else names
-        cache = self._cache
-        cached = cache.get(key)
-        if cached is not None:
-            return cached
-        rules = [compiled for compiled, matches in self._rules if matches(trace)]
-        segments = {}
-        for rule in (one.rule for one in rules if one.rule.stratify):
-            # The values of the rule's labels, which may be long, in one text; Redis and JSON take no lone surrogates.
-            text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
-            segments[rule.name] = text.encode("utf-8", "replace").decode()
-        for place, one in enumerate(rules):
-            # A segment that is not known yet has the mean rate.
-            factor = self._of_segments.get(one.rule.name, {}).get(segments.get(one.rule.name, ""), 1.0)
-            if factor != 1.0:
-                rules[place] = one._replace(rule=structs.replace(one.rule, rate=min(1.0, one.rule.rate * factor)))
-        # The values that may be new: the service, and the model and release within it.
-        names = (trace.service, *(f"{trace.service}\n{part}={getattr(trace, part)}" for part in ("model", "release")))
-        values = [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
-        new = tuple(
-            ((one.rule.name, value), one.rule.first_per_hour)
-            for one in rules
-            if one.rule.first_per_hour
-            for value in values
-            if value not in self._known
-        )
-        matching = self._combine(rules)._replace(segments=tuple(segments.items()), new=new)
-        self._report_egress(rules)
-        if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
-            if len(cache) >= _MAX_CACHED:
-                # Names without end; those that occur often are cached again at once.
-                cache.clear()
-            cache[key] = matching
-        return matching
-
-    def _first(self, new: Sequence[tuple[tuple[str, str], int]]) -> set[str]:
-        """Count a trace for its new values; return the rules that choose it as one of the first."""
-        found, of_hour = set(), self._of_hour
-        for value, most in new:
-            count = of_hour.get(value, 0)
-            # Beyond that many the count changes nothing.
-            if count < most and (count or len(of_hour) < _MAX_NEW):
-                found.add(value[0])
-                of_hour[value] = count + 1
-                self._not_exchanged[value] += 1
-        return found
-
-    def _report_egress(self, rules: Sequence[_CompiledRule]) -> None:
-        """Log once for each pair of rules that the egress of one excludes the other's model."""
-        sending = [one for one in rules if any(grader != CODE.name for _, grader in one.evaluations)]
-        keeping = [one.rule for one in rules if one.rule.egress is not None]
-        for rule, evaluations in sending:
-            models = {name for judge, grader in evaluations for name in self._models(rule, judge, grader)}
-            for other in keeping:
-                pair = (rule.name, other.name)
-                if pair not in self._reported and not models.issubset(other.egress or ()):
-                    self._reported.add(pair)
-                    log.warning("egress excludes another rule's model", rule=other.name, other=rule.name)
-
-    def _models(self, rule: Rule, judge: str, grader: str) -> tuple[str, ...]:
-        """Name the models that get a trace for an evaluation; with one member barred, no member of a panel is asked."""
-        return () if grader == CODE.name else self.graders.models_of(rule, judge)
-
-    def _combine(self, rules: Sequence[_CompiledRule]) -> _Matching:
-        """Apply the egress of all rules that match the same traces."""
-        egresses = [frozenset(one.rule.egress) for one in rules if one.rule.egress is not None]
-        allowed = frozenset.intersection(*egresses) if egresses else None
-        kept = tuple(
-            one
-            if allowed is None
-            else one._replace(
-                evaluations=tuple(each for each in one.evaluations if allowed.issuperset(self._models(one.rule, *each)))
-            )
-            for one in rules
-        )
-        choosing = [one.rule for one in kept if one.evaluations]
+    def _combine(self, trace: Trace) -> _Matching:
+        """Adjust the rates of the rules that match a trace; they are the same for all traces with the same key."""
+        matching = self.rules.matching(trace)
+        rules, first = (matching.rules, None) if self._adjust is None else self._adjust(matching.rules, trace)
+        choosing = [one.rule for one in rules if one.evaluations]
         return _Matching(
-            rules=kept,
-            allowed=allowed,
-            highest_rate=max((rule.rate for rule in choosing if not _is_by_session(rule)), default=0.0),
-            session_rate=max((rule.rate for rule in choosing if _is_by_session(rule)), default=0.0),
+            rules=rules,
+            highest_rate=max((rule.rate for rule in choosing if not is_by_session(rule)), default=0.0),
+            session_rate=max((rule.rate for rule in choosing if is_by_session(rule)), default=0.0),
             errors=any("error" in rule.always for rule in choosing),
             feedback=any("negative_feedback" in rule.always for rule in choosing),
             slow_s=min((rule.slow_s for rule in choosing if "slow" in rule.always), default=math.inf),
             not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
-            context_tools=tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools)),
+            first=first,
         )
 
 
@@ -389,7 +304,8 @@ def is_always(rule: Rule, trace: Trace) -> bool:
     )
 
 
-def _is_by_session(rule: Rule) -> bool:
+def is_by_session(rule: Rule) -> bool:
+    """Return whether a rule chooses whole sessions."""
     return "session" in {rule.unit, rule.sample_by}
 
 
@@ -400,7 +316,7 @@ def _duration_s(trace: Trace) -> float:
     return trace.ended_at - trace.started_at
 
 
-def _either(
+def choose_either(
     best: Mapping[tuple[str, str], float], by_session: Mapping[tuple[str, str], float], place: float, of_session: float
 ) -> list[Choice]:
     """Return what is chosen by trace or by session, with the probability that either chooses it."""

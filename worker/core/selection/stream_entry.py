@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tracejudge import LateFeedback, ProducerReport, Trace
 from tracejudge.content.truncate import may_hold_media, without_media
@@ -22,7 +22,7 @@ from worker.core.selection.lenient import (
     LeftOut,
     Lenient,
     NoTraceError,
-    is_usual,
+    UsualTrace,
     read_feedback,
     read_trace,
     shown_id,
@@ -112,19 +112,14 @@ class _AnyObject(msgspec.Struct):
     """Has no fields: the decoder checks the JSON and keeps nothing."""
 
 
-class _KnownTrace(  # noqa: PLW1641 - a trace holds lists, and has no hash
-    Trace, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True
-):
+class _KnownTrace(UsualTrace, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """A trace without unknown names, which the decoder finds out at no cost."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trace) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)
 
 
 class _Named(Struct):
     """The only field that a search for a trace decodes; skipping all others is what makes it cheap."""
 
-    trace_id: Any = None
+    trace_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
 
 
 _trace_decoder = msgspec.json.Decoder(_KnownTrace)
@@ -155,9 +150,7 @@ def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
 def trace_id_of(payload: bytes) -> str | None:
     """Return the trace id in a payload of a trace, as `read_entry` reads it; None if there is none."""
     try:
-        found = _named_decoder.decode(payload).trace_id
-        if isinstance(found, str) and 0 < len(found) <= MAX_ID_CHARS:
-            return found
+        return _named_decoder.decode(payload).trace_id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
@@ -179,8 +172,6 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     written = payload
     try:
         trace: Trace = _trace_decoder.decode(payload)
-        if not is_usual(trace):
-            raise msgspec.ValidationError
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
             trace, left_out, unknown, written = read_trace(payload)

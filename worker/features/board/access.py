@@ -16,6 +16,7 @@ from worker.core.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secr
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
+from worker.features.board.settings import BOARD
 
 _MAX_NAME_CHARS: Final = 100
 _REALM: Final = "TraceJudge board"
@@ -58,7 +59,7 @@ class Access:
         Raises:
             SettingsError: It is absent or unusable, or other machines may connect and none is required.
         """
-        board = settings.board
+        board = BOARD.of(settings)
         self._token = Secret.of(board, "board.token_").read(environment)
         self._user_header = board.user_header
         self._proxies = tuple(ipaddress.ip_network(address) for address in board.proxies)

@@ -17,6 +17,7 @@ from worker.features.board.access import Access, BoardMetrics
 from worker.features.board.index import VerdictIndex
 from worker.features.board.overview import OverviewThread
 from worker.features.board.pages import Board
+from worker.features.board.settings import BOARD
 
 log = structlog.get_logger("tracejudge.board")
 _THREAD_STOP_S: Final = 5.0
@@ -37,7 +38,7 @@ class BoardServer:
         Raises:
             SettingsError: The token, the address or the certificate cannot be used.
         """
-        board = settings.board
+        board = BOARD.of(settings)
         access = Access(settings, environment)
         self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
         index = VerdictIndex(self._store)

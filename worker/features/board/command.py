@@ -12,6 +12,7 @@ from worker.core.config.reading import config_path, redis_fix
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
 from worker.core.telemetry.service import OUTAGE
+from worker.features.board.settings import BOARD
 
 _NEEDED = ("starlette", "uvicorn", "jinja2")
 
@@ -44,7 +45,7 @@ def command(
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
     given = {name: value for name, value in options if value is not None}
-    settings = msgspec.structs.replace(settings, board=msgspec.structs.replace(settings.board, **given))
+    settings = BOARD.replace(settings, msgspec.structs.replace(BOARD.of(settings), **given))
     OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)

@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from judges.core.verdict import Origin
+from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
@@ -38,6 +39,7 @@ from worker.features.board.index import (
 )
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.features.board.overview import OverviewThread
+from worker.features.board.settings import BOARD
 from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.features.labels.answers import Answer, Said, read_answers, submit, tally
 from worker.features.report.html import TEMPLATES
@@ -84,7 +86,7 @@ class Board:
         # Browsers keep these files for long: another content has another address.
         names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
         digest = hashlib.blake2b(b"".join(path.read_bytes() for path in names), digest_size=6).hexdigest()
-        self._templates.globals.update(static=f"/static/{digest}", links=bool(settings.board.links))
+        self._templates.globals.update(static=f"/static/{digest}", links=bool(BOARD.of(settings).links))
         self._static = f"/static/{digest}"
 
     def app(self, metrics: BoardMetrics) -> Guard:
@@ -292,9 +294,9 @@ class Board:
             user_id=verdict.user_id,
         )
         found = self._pages.trace_anywhere(verdict)
-        if found is not None and self._settings.keep_labelled and found.source != "label":
+        if found is not None and KEEP_LABELLED.of(self._settings) and found.source != "label":
             # Before the label: one without a copy cannot be exported as a whole.
-            keep_trace(self._store, found.trace, self._settings.max_labelled_bytes)
+            keep_trace(self._store, found.trace, MAX_LABELLED_BYTES.of(self._settings))
         submit(self._store, answer, verdict)
         kept = {name: form.get(name, "") for name in ("kind", "service", "judge", "rate", "as", "skip")}
         query = urlencode({**{name: value for name, value in kept.items() if value}, "done": answer.label_id})

@@ -21,6 +21,7 @@ from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
+from worker.features.board.settings import BOARD
 
 _SEARCHED: Final = 4_000
 MAX_TEXT_CHARS: Final = 200_000
@@ -191,7 +192,7 @@ class VerdictPages:
             "service": verdict.service,
         }
         quoted = {name: quote(value, safe="") for name, value in values.items()}
-        return [(name, template.format(**quoted)) for name, template in self._settings.board.links.items()]
+        return [(name, template.format(**quoted)) for name, template in BOARD.of(self._settings).links.items()]
 
 
 class Span(NamedTuple):

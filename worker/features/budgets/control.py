@@ -18,11 +18,12 @@ from prometheus_client import Counter, Gauge
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
 from worker.core.config.rule_checks import models_of_judge
-from worker.core.config.settings import NANO, Budget, Rule
+from worker.core.config.settings import NANO, Rule
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.budgets.feature import BudgetKeys
 from worker.features.budgets.rates import Rates, read_segments
+from worker.features.budgets.settings import BUDGETS, Budget, budgets_of, changes_rates
 
 BIN_S: Final = 300
 BINS: Final = 288
@@ -278,15 +279,15 @@ class BudgetController(Watch):
 
     def run(self, now: float) -> None:  # noqa: ARG002 - budgets end by the clock of Redis
         """Adjust the rates; without Redis they stay as they are for an hour."""
-        if self._settings.changes_rates:
+        if changes_rates(self._settings):
             self.adjust()
 
     def adjust(self) -> Rates:
         """Compute and write the factors of rules that are below 1, and those of segments; show the gauges."""
-        states, now_s = read_states(self._store, self._settings.budgets)
+        states, now_s = read_states(self._store, BUDGETS.of(self._settings))
         of_budget, samples = {}, list[Sample]()
         for name, state in states.items():
-            budget = self._settings.budgets[name]
+            budget = BUDGETS.of(self._settings)[name]
             day = int(now_s // DAY_S)
             demand = read_demand(self._store, name, day)
             found = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
@@ -309,7 +310,7 @@ class BudgetController(Watch):
     def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
         models = self._settings.models
         found = [1.0]
-        for name, budget in self._settings.budgets_of(rule).items():
+        for name, budget in budgets_of(self._settings, rule).items():
             paid = {models[one].judge_model for one in budget.models or models}
             judges = {judge for judge in rule.judges if judge not in budget.exempt}
             asked = {

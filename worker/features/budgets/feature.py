@@ -4,6 +4,7 @@ from typing import Final
 
 from worker.core.features import Feature, ModelWrapper, Parts, Selector
 from worker.core.storage.keys import Key, KeySpace
+from worker.features.budgets.settings import BUDGETS, budget_faults, changes_rates
 
 
 class BudgetKeys(KeySpace):
@@ -36,12 +37,12 @@ class BudgetKeys(KeySpace):
 def _select(parts: Parts) -> Selector | None:
     from worker.features.budgets.rates import RateSelector
 
-    return RateSelector(parts) if parts.settings.changes_rates else None
+    return RateSelector(parts.settings, parts.ledger.store) if changes_rates(parts.settings) else None
 
 
 def _wrap_model(parts: Parts) -> ModelWrapper | None:
     settings, metrics = parts.settings, parts.metrics
-    if not settings.budgets:
+    if not BUDGETS.of(settings):
         return None
     from worker.features.budgets.control import BudgetMetrics
     from worker.features.budgets.reservations import Budgets
@@ -50,15 +51,20 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
         if metrics is not None:
             metrics.of(BudgetMetrics).budget_refused.labels(budget).inc()
 
-    return Budgets(settings, parts.ledger.store.first, parts.sampler, count)
+    return Budgets(settings, parts.ledger.store.first, parts.rules, count)
 
 
 FEATURE: Final = Feature(
     name="budgets",
+    tables=(BUDGETS,),
+    rule_keys=("budget", "priority", "stratify", "first_per_hour"),
+    rule_faults=budget_faults,
     keys=BudgetKeys,
     scripts=__package__,
     metrics="worker.features.budgets.control.BudgetMetrics",
     watch="worker.features.budgets.control.BudgetController",
     select=_select,
     wrap_model=_wrap_model,
+    warnings="worker.features.budgets.checks.find_unkept",
+    checks="worker.features.budgets.checks.checks",
 )

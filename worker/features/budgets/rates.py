@@ -5,15 +5,18 @@ Ingest also counts the traces of each segment of the rules that divide their rat
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from worker.core.features import Parts, Selector
-from worker.core.selection.sampling import Sampler
+from tracejudge import Trace
+from worker.core.config.settings import Settings
+from worker.core.features import Selector
+from worker.core.selection.sampling import CompiledRule
 from worker.core.storage.client import Store, StoreError
 from worker.features.budgets.feature import BudgetKeys
 
@@ -27,6 +30,13 @@ _SEGMENTS_TTL_S: Final = 4 * HOUR_S
 _RATES_TTL_S: Final = HOUR_S
 # A label whose values have no end, such as a random name, must not fill Redis.
 _MAX_SEGMENTS: Final = 1_000
+_MAX_SEGMENT_CHARS: Final = 100
+_NEW_LABELS: Final = ("service", "model", "release")
+# Further new values of an hour choose no trace by themselves: names without end must not fill the memory.
+_MAX_NEW: Final = 1_000
+
+NewValue = tuple[tuple[str, str], int]
+"""A rule with a value that may be new, and how many of its traces the rule chooses in an hour."""
 
 
 class Rates(Struct, frozen=True, omit_defaults=True):
@@ -41,65 +51,102 @@ class Rates(Struct, frozen=True, omit_defaults=True):
         store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=_RATES_TTL_S))
 
 
-class RateFactors:
-    """Applies the factors in Redis to a sampler, and writes its counts there; for the thread that samples."""
+class RateSelector(Selector):
+    """Adjusts the rates of rules by the factors in Redis, and writes counts there; for the thread that samples.
 
-    def __init__(self, store: Store, sampler: Sampler, clock: Callable[[], float] = time.time) -> None:
+    Attributes:
+        rates: The factors; without any in Redis, rates are whole.
+        new_values: Chooses the first traces of new values.
+    """
+
+    def __init__(self, settings: Settings, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._keys = BudgetKeys(store.keys.prefix)
-        self._sampler = sampler
         self._clock = clock
         self._next = 0.0
-        self._rates = Rates()
-        self._first = _FirstTraces(store, sampler)
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self.rates = Rates()
+        self.new_values = NewValues(store.first)
+        self._applied = self.rates, self.new_values.known
+        labels = {label for rule in settings.rules for label in rule.stratify}
+        self.labels = labels.union(_NEW_LABELS) if any(rule.first_per_hour for rule in settings.rules) else labels
 
-    def exchange_due(self) -> None:
-        """Exchange factors and counts if some seconds have passed; without factors in Redis, rates are whole.
+    def before_read(self) -> bool:
+        """Exchange factors and counts if some seconds have passed; return whether rates or new values change.
 
         Raises:
             StoreError: Redis did not answer; the factors stay as they are, and the counts of these seconds are lost.
         """
         now = self._clock()
-        if 0 <= self._next - now <= _EVERY_S:
-            return
-        self._next = now + _EVERY_S
-        if counts := self._sampler.take_counts():
+        if not 0 <= self._next - now <= _EVERY_S:
+            self._next = now + _EVERY_S
+            try:
+                self._exchange(now)
+            except StoreError as error:
+                # The first shard is away: the factors stay as they are, and this one is read on.
+                if self._store is self._store.first:
+                    raise
+                _ingest_log.warning("factors of rates not exchanged", error=str(error))
+        before, self._applied = self._applied, (self.rates, self.new_values.known)
+        return before != self._applied
+
+    def adjust(
+        self, rules: Sequence[CompiledRule], trace: Trace
+    ) -> tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]:
+        """Multiply rates by the factors of rules and segments; count traces of segments and of new values."""
+        segments = {}
+        for rule in (one.rule for one in rules if one.rule.stratify):
+            # The values of the rule's labels, which may be long, in one text; Redis and JSON take no lone surrogates.
+            text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
+            segments[rule.name] = text.encode("utf-8", "replace").decode()
+        # The values that may be new: the service, and the model and release within it.
+        names = (trace.service, *(f"{trace.service}\n{part}={getattr(trace, part)}" for part in ("model", "release")))
+        values = [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
+        new = tuple(
+            ((one.rule.name, value), one.rule.first_per_hour)
+            for one in rules
+            if one.rule.first_per_hour
+            for value in values
+            if value not in self.new_values.known
+        )
+        first = partial(self._first, tuple(segments.items()), new) if segments or new else None
+        return [self._adjusted(one, segments.get(one.rule.name, "")) for one in rules], first
+
+    def _adjusted(self, compiled: CompiledRule, segment: str) -> CompiledRule:
+        rule = compiled.rule
+        rate = rule.rate * self.rates.factors.get(rule.name, 1.0)
+        # An unknown segment has the mean rate.
+        factor = self.rates.segments.get(rule.name, {}).get(segment, 1.0)
+        rate = min(1.0, rate * factor) if factor != 1.0 else rate
+        return compiled._replace(rule=structs.replace(rule, rate=rate))
+
+    def _first(self, segments: Sequence[tuple[str, str]], new: Sequence[NewValue]) -> Collection[str]:
+        """Count a trace; return the rules that choose it as one of the first with a new value."""
+        for segment in segments:
+            self._counts[segment] += 1
+        return self.new_values.choose(new) if new else ()
+
+    def _exchange(self, now: float) -> None:
+        store = self._store.first
+        if self._counts:
+            counts, self._counts = self._counts, Counter()
             key, frequent = self._keys.segments(int(now // HOUR_S)), counts.most_common(_MAX_SEGMENTS)
-            self._store.pipeline(
+            store.pipeline(
                 lambda pipe: [
                     *(pipe.hincrby(key, segment_field(*name), amount) for name, amount in frequent),
                     pipe.expire(key, _SEGMENTS_TTL_S),
                 ]
             )
-        self._first.exchange(int(now // HOUR_S))
-        stored = self._store.call(lambda client: client.get(self._keys.rates))
+        self.new_values.exchange(int(now // HOUR_S))
+        stored = store.call(lambda client: client.get(self._keys.rates))
         try:
             rates = msgspec.json.decode(stored or b"{}", type=Rates)
         except msgspec.DecodeError:
             log.warning("factors of rates are unreadable", key=self._keys.rates)
             return
-        if rates != self._rates:
-            self._rates = rates
-            self._sampler.set_factors(rates.factors, rates.segments)
+        if rates != self.rates:
+            self.rates = rates
             log.info("rates changed", factors=rates.factors)
-
-
-class RateSelector(Selector):
-    """Exchanges the factors of rates with the monitor."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._store = parts.ledger.store
-        self._rates = RateFactors(self._store.first, parts.sampler)
-
-    def before_read(self) -> None:
-        """Exchange factors and counts if some seconds have passed."""
-        try:
-            self._rates.exchange_due()
-        except StoreError as error:
-            # The first shard is away: the factors stay as they are, and this one is read on.
-            if self._store is self._store.first:
-                raise
-            _ingest_log.warning("factors of rates not exchanged", error=str(error))
 
 
 def segment_field(rule: str, segment: str) -> bytes:
@@ -107,28 +154,50 @@ def segment_field(rule: str, segment: str) -> bytes:
     return msgspec.msgpack.encode((rule, segment))
 
 
-class _FirstTraces:
-    """Exchanges how many traces new values had in the current hour, and learns which values are not new any more."""
+class NewValues:
+    """Chooses the first traces of new values in an hour, of all workers together.
 
-    def __init__(self, store: Store, sampler: Sampler) -> None:
+    Attributes:
+        known: Which values are not new any more.
+    """
+
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = BudgetKeys(store.keys.prefix)
-        self._sampler = sampler
-        self._known: frozenset[str] | None = None
+        self._has_read = False
+        self.known: frozenset[str] = frozenset()
         self._hour = 0
+        # Traces of this hour, as far as rules choose them: of all workers until the last exchange, the same with our
+        # own since then, and our own alone.
+        self._exchanged: Counter[tuple[str, str]] = Counter()
         self._of_hour: Counter[tuple[str, str]] = Counter()
+        self._own: Counter[tuple[str, str]] = Counter()
         self._is_full = False
 
+    def choose(self, new: Sequence[NewValue]) -> set[str]:
+        """Count a trace for its new values; return the rules that choose it as one of the first."""
+        rules, of_hour = set(), self._of_hour
+        for value, most in new:
+            count = of_hour.get(value, 0)
+            # Beyond that many the count changes nothing.
+            if count < most and (count or len(of_hour) < _MAX_NEW):
+                rules.add(value[0])
+                of_hour[value] = count + 1
+                self._own[value] += 1
+        return rules
+
     def exchange(self, hour: int) -> None:
-        """Add our counts to those of all workers."""
+        """Add our counts to those of all workers, and learn which values are not new."""
         seen, key = self._keys.seen, self._keys.first(hour)
-        if self._known is None:
+        if not self._has_read:
             # A worker that starts must not take every value for a new one.
             stored = self._store.call(lambda client: client.hgetall(seen))
-            self._known = frozenset(name.decode() for name, first in stored.items() if hour - int(first) >= _NEW_HOURS)
+            self.known = frozenset(name.decode() for name, first in stored.items() if hour - int(first) >= _NEW_HOURS)
+            self._has_read = True
         if hour != self._hour:
-            self._hour, self._of_hour = hour, Counter()
-        if counts := self._sampler.take_first():
+            self._hour, self._exchanged = hour, Counter()
+        if self._own:
+            counts, self._own = self._own, Counter()
             values = sorted({value for _, value in counts})
             written = [] if self._is_full else values
             replies = self._store.pipeline(
@@ -140,12 +209,12 @@ class _FirstTraces:
                     pipe.hlen(seen),
                 ]
             )
-            self._of_hour |= Counter(dict(zip(counts, replies, strict=False)))
+            self._exchanged |= Counter(dict(zip(counts, replies, strict=False)))
             first = zip(values, replies[-2], strict=True)
             # Beyond the bound no value is new.
-            self._known |= {value for value, since in first if since is None or hour - int(since) >= _NEW_HOURS}
+            self.known |= {value for value, since in first if since is None or hour - int(since) >= _NEW_HOURS}
             self._is_full = replies[-1] >= _MAX_SEEN
-        self._sampler.set_first(Counter(self._of_hour), self._known)
+        self._of_hour = Counter(self._exchanged)
 
 
 def read_segments(store: Store, now_s: float, hours: int) -> dict[str, Counter[str]]:

@@ -6,17 +6,13 @@ workers together exceed a limit by no more than what calls in flight cost beyond
 """
 
 import asyncio
-import math
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import structlog
 from msgspec import structs
 
-from judges.agent.conversation import size_bytes
 from judges.core.model import (
     ChatModel,
     ChatRequest,
@@ -25,19 +21,18 @@ from judges.core.model import (
     ModelUnavailableError,
     OverBudgetError,
 )
-from judges.core.prompt import Message
-from judges.requests.request import BYTES_PER_TOKEN
+from judges.requests.size import most_tokens
 from tracejudge import Trace
-from worker.core.config.settings import NANO, Budget, Rule, Settings
+from worker.core.config.settings import NANO, Rule, Settings
+from worker.core.judging.evaluator import GroupCommit
 from worker.core.queue.batch import Evaluation
-from worker.core.selection.sampling import Sampler, is_always
+from worker.core.selection.sampling import Rules, is_always
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.features.budgets.control import NOT_REDUCED
 from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.settings import BUDGETS, Budget, budgets_of, is_own_budget
 
 log = structlog.get_logger("tracejudge.budgets")
-_MAX_GROUP: Final = 128
-_DEFAULT_OUTPUT_TOKENS: Final = 1024
 _SAMPLED: Final = frozenset({"live", "session_update"})
 # Beyond the call's own time limit.
 _EXPIRES_AFTER_S: Final = 30.0
@@ -56,52 +51,6 @@ class _Concern(NamedTuple):
         return [-1 if limit is None or self.is_exempt else limit for limit in self.budget.limits]
 
 
-class _ScriptGroups:
-    """Runs scripts for the coroutines of one event loop; those that come during one round trip share the next one.
-
-    Thousands of calls a second would otherwise each pay for two round trips, which costs more CPU than judging.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._waiting: list[tuple[ScriptCall, asyncio.Future[Any]]] = []
-        self._running: asyncio.Task[None] | None = None
-        # A thread of our own, so that the event loop never blocks on Redis.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-budgets")
-
-    def run(self, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> "asyncio.Future[Any]":
-        """Return the future reply of a script, or its ``StoreError``."""
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ScriptCall(script, keys, arguments), reply))
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
-        return reply
-
-    async def aclose(self) -> None:
-        """Run what waits, and end the thread."""
-        while self._running is not None:
-            await asyncio.wait([self._running])
-        self._thread.shutdown(wait=False)
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self._waiting:
-                group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
-                calls = [call for call, _ in group]
-                try:
-                    results = await loop.run_in_executor(self._thread, self._store.run_each, calls)
-                except Exception as error:  # noqa: BLE001 - the waiting coroutines handle it, else they wait for ever
-                    results = [error] * len(group)
-                for (_, reply), result in zip(group, results, strict=True):
-                    if isinstance(result, Exception):
-                        reply.set_exception(result)
-                    else:
-                        reply.set_result(result)
-        finally:
-            self._running = None
-
-
 class Budgets:
     """Reserves and settles the cost of calls, for the event loop of one process."""
 
@@ -109,16 +58,17 @@ class Budgets:
         self,
         settings: Settings,
         store: Store,
-        sampler: Sampler,
+        rules: Rules,
         refused: Callable[[str], object] = lambda _budget: None,
     ) -> None:
         """Keep the budgets; ``refused`` is called with the name of a budget that refuses a call."""
         self._settings = settings
         self._keys_of = BudgetKeys(store.keys.prefix).budget
-        self._sampler = sampler
+        self._store = store
+        self._rules = rules
         self._refused = refused
         self._concerned: dict[tuple[str, str, tuple[str, ...]], tuple[_Concern, ...]] = {}
-        self._scripts = _ScriptGroups(store)
+        self._scripts = GroupCommit[ScriptCall, Any]("tracejudge-budgets", store.run_each)
 
     def wrap(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
         """Return a model whose calls for one evaluation are paid by its budgets; the same model where there are none.
@@ -130,13 +80,13 @@ class Budgets:
         if model.settings.provider == "lexical":
             return model
         # A repeat or a replay may ask a model that no rule names for the judge; the rules of the judge pay.
-        rules = self._sampler.asking(trace, judge, judge_model) or self._sampler.asking(trace, judge, None)
+        rules = self._rules.asking(trace, judge, judge_model) or self._rules.asking(trace, judge, None)
         key = judge, judge_model, tuple([rule.name for rule in rules])
         concerned = self._concerned.get(key)
         if concerned is None:
             concerned = self._concerned[key] = tuple(
                 _Concern(name, budget, judge in budget.exempt)
-                for name, budget in self._settings.budgets.items()
+                for name, budget in BUDGETS.of(self._settings).items()
                 if self.pays(name, budget, rules, judge, judge_model)
             )
         if not concerned:
@@ -154,8 +104,8 @@ class Budgets:
         if budget.models and judge_model not in {models[one].judge_model for one in budget.models}:
             return False
         # Without a rule, as in a replay by judge, only budgets for all rules pay.
-        return any(name in self._settings.budgets_of(rule) for rule in rules) or not (
-            rules or budget.rules or self._settings.is_own_budget(name)
+        return any(name in budgets_of(self._settings, rule) for rule in rules) or not (
+            rules or budget.rules or is_own_budget(self._settings, name)
         )
 
     async def reserve(self, concerned: Sequence[_Concern], reservations: Sequence[str], lifetime_s: float) -> None:
@@ -168,7 +118,7 @@ class Budgets:
         arguments: list[str | int] = [int(lifetime_s * 1000)]
         for one, reservation in zip(concerned, reservations, strict=True):
             arguments += [reservation, *one.limits]
-        running = self._scripts.run("budget_reserve", self._keys(concerned), arguments)
+        running = self._scripts.submit(ScriptCall("budget_reserve", self._keys(concerned), arguments))
         try:
             refusing = int(await asyncio.shield(running))
         except asyncio.CancelledError:
@@ -191,9 +141,8 @@ class Budgets:
             if not done.cancelled() and (error := done.exception()) is not None:
                 log.warning("cost not settled, the reservation will expire", error=str(error))
 
-        self._scripts.run("budget_settle", self._keys(concerned), (usd, tokens, *reservations)).add_done_callback(
-            report
-        )
+        call = ScriptCall("budget_settle", self._keys(concerned), (usd, tokens, *reservations))
+        self._scripts.submit(call).add_done_callback(report)
 
     async def aclose(self) -> None:
         """Write the costs that are not settled yet, and end the thread."""
@@ -233,23 +182,6 @@ class _PaidModel:
             self._budgets.settle(self._concerned, reservations, *_cost(self.settings, answer))
 
         return settle
-
-
-def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int]:
-    """Estimate the tokens of a request, and the most that its answer may have.
-
-    Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
-    """
-    # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
-    pairs = settings.provider == "classifier"
-    asked = [
-        Message("user", "".join(one.pair or () if pairs else (one.instructions, *chain.from_iterable(one.options))))
-        for one in request.questions
-    ]
-    size = size_bytes(asked if pairs else (*request.messages, *asked)) + sum(len(str(tool)) for tool in request.tools)
-    answer = request.max_output_tokens or _DEFAULT_OUTPUT_TOKENS
-    output = settings.max_output_tokens or answer + (settings.thinking_tokens or 0)
-    return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor
 
 
 def _cost(settings: ModelSettings, answer: ChatResponse) -> tuple[int, int]:

@@ -19,10 +19,11 @@ from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, EvaluationFactory, Sampler
+from worker.core.selection.sampling import Choice, EvaluationFactory
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.telemetry.heartbeat import live_circuits
 from worker.core.telemetry.metrics import Metric, MetricTable
@@ -84,9 +85,8 @@ class _Drift(msgspec.Struct, array_like=True):
     examples: str
 
 
-def graders_of(settings: Settings, canary: Canary) -> list[tuple[str, Grader]]:
+def graders_of(settings: Settings, canary: Canary, graders: Graders) -> list[tuple[str, Grader]]:
     """List the judges with labelled traces that rules name, each with the models that judge; panels are no models."""
-    graders = Graders(settings, canary.judges)
     named = ((judge, name) for rule in settings.rules for judge in rule.judges for name in graders.of(rule, judge))
     found = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.of_judge)
     # Two names of one judge model would give each evaluation twice.
@@ -104,13 +104,12 @@ class CanaryWatch(Watch):
         settings = self._settings = parts.settings
         canary = self._canary = Canary.of(settings)
         self._key = CanaryKeys(parts.store.keys.prefix).canary
-        self._judged_every_s = settings.monitor.canary_every_s
+        self._judged_every_s = MONITOR.of(settings).canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
-        self._asked = graders_of(settings, canary)
-        graders = Graders(settings, canary.judges)
-        self._sampler = Sampler(settings, graders)
-        self._graders = graders
-        self._factory = EvaluationFactory(graders)
+        self._asked = graders_of(settings, canary, parts.rules.graders)
+        self._rules = parts.rules
+        self._graders = parts.rules.graders
+        self._factory = EvaluationFactory(parts.rules.graders)
         own = parts.metrics.of(CanaryMetrics)
         agreed = own.judge_canary_agreement, own.judge_canary_lower, own.judge_canary_upper
         self._of_series = (*agreed, own.judge_canary_drift)
@@ -170,7 +169,7 @@ class CanaryWatch(Watch):
                 for judge, grader in self._asked
                 if one.trace.trace_id in self._canary.of_judge[judge]
                 and grader.judge_model not in away
-                and self._sampler.allows(trace, grader.judge_model)
+                and self._rules.allows(trace, grader.judge_model)
             ]
             if choices:
                 chosen = self._factory.evaluations(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")

@@ -5,14 +5,14 @@ Twenty traces come with this module in canary.jsonl; the setting ``canary_file``
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from judges.core.faults import Fault, fault_of
 from judges.core.judge import Judge
@@ -20,10 +20,12 @@ from judges.core.verdict import Verdict
 from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.errors import Faults, caught, first_raised, placed
 from worker.core.config.reading import Given
 from worker.core.config.rule_checks import judge_names
 from worker.core.config.settings import Settings, SettingsError
+from worker.features.canary.feature import CANARY_FILE
 
 CANARY_SERVICE: Final = "tracejudge-canary"
 """The service of a canary trace that names none."""
@@ -100,11 +102,11 @@ def with_canary(settings: Settings, given: Given, names: frozenset[str]) -> Faul
         given: What was read.
         names: The names of all judges, those that are wrong included: labels may name one of them.
     """
-    path = given.path
-    if settings.canary_file is None:
+    path, file = given.path, CANARY_FILE.of(settings)
+    if file is None:
         return settings
     if path and given.origin["canary_file"] == path:
-        settings = structs.replace(settings, canary_file=str(Path(path).parent / settings.canary_file))
+        settings = CANARY_FILE.replace(settings, str(Path(path).parent / file))
     if names == judge_names(settings):
         yield from read_canary(settings)
     return settings
@@ -113,12 +115,24 @@ def with_canary(settings: Settings, given: Given, names: frozenset[str]) -> Faul
 def read_canary(settings: Settings) -> Faults[Canary]:
     """Read the canary of a configuration, or the built-in one."""
     judges = configured(settings.judges)
-    if settings.canary_file is None:
+    file = CANARY_FILE.of(settings)
+    if file is None:
         text = files("worker.features.canary").joinpath("canary.jsonl").read_text(encoding="utf-8")
         return Canary((yield from placed("canary.jsonl", _read(text, judges))), judges)
-    path = Path(settings.canary_file)
+    path = Path(file)
     content = yield from caught(partial(read_text, path, _ADVICE, "canary_file"))
     return Canary([] if content is None else (yield from placed(f"{path}", _read(content, judges))), judges)
+
+
+def find_unlabelled(settings: Settings) -> Iterator[Fault]:
+    """Find judges of the rules for which no trace of the canary is labelled."""
+    if CANARY_FILE.of(settings) is not None and MONITOR.of(settings).enabled and MONITOR.of(settings).canary_every_s:
+        canary, judges = Canary.of(settings), configured(settings.judges)
+        named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
+        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
+        if absent:
+            fix = f"add labels for these judges to {CANARY_FILE.of(settings)}"
+            yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
 
 
 def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) -> dict[str, bool]:

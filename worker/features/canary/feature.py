@@ -1,7 +1,10 @@
 """Canary: the same traces are judged each day, so that a judge model that drifts is noticed."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+from msgspec import Meta
+
+from worker.core.config.tables import Table
 from worker.core.features import Feature
 from worker.core.storage.keys import Key, KeySpace
 
@@ -9,6 +12,14 @@ if TYPE_CHECKING:
     from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
+
+CANARY_FILE: Final[Table[str | None]] = Table(
+    "canary_file",
+    Annotated[str, Meta(pattern=r"\S")] | None,
+    None,
+    "Labelled traces that show whether a judge changes, in place of the twenty built-in ones: JSONL, each trace"
+    ' with `labels = {judge or metric: "pass" | "fail"}`; relative to the file that names it.',
+)
 
 
 class CanaryKeys(KeySpace):
@@ -26,9 +37,11 @@ def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "F
 
 FEATURE: Final = Feature(
     name="canary",
+    tables=(CANARY_FILE,),
     keys=CanaryKeys,
     scripts=__package__,
     metrics="worker.features.canary.canary.CanaryMetrics",
     complete=_complete,
     watch="worker.features.canary.canary.CanaryWatch",
+    warnings="worker.features.canary.canary_file.find_unlabelled",
 )

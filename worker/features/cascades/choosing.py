@@ -17,9 +17,11 @@ from msgspec import structs
 from judges.core.verdict import Verdict, joined_parts, repeat_id
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
+from worker.core.features import Follower
 from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
-from worker.core.selection.sampling import Sampler, position
+from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
+from worker.features.cascades.settings import CASCADES
 from worker.features.cascades.shares import factor_field, rate_field, read_factors, second_rate
 
 log = structlog.get_logger("tracejudge.judging")
@@ -45,34 +47,38 @@ class _Pair(NamedTuple):
     is_only: bool
 
 
-class Cascades:
+class Cascades(Follower):
     """Chooses second judgings, for the event loop of one process."""
 
     def __init__(
         self,
         settings: Settings,
         store: Store,
-        sampler: Sampler,
+        rules: Rules,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._store = store
-        self._sampler = sampler
+        self._rules = rules
         self._clock = clock
         self._factors: Mapping[str, float] = {}
         self._next_read = 0.0
-        graders, named, others = sampler.graders, dict[tuple[str, str], str](), set[tuple[str, str]]()
+        graders, named, others = rules.graders, dict[tuple[str, str], str](), set[tuple[str, str]]()
         for rule in settings.rules:
             for judge in rule.judges:
                 for model in graders.of(rule, judge):
                     pair = judge, graders.named(model).judge_model
-                    if rule.models[0] in settings.cascades and judge not in graders.own and judge not in graders.code:
+                    if (
+                        rule.models[0] in CASCADES.of(settings)
+                        and judge not in graders.own
+                        and judge not in graders.code
+                    ):
                         named[pair] = rule.models[0]
                     else:
                         others.add(pair)
         self._pairs: dict[tuple[str, str], _Pair] = {}
         for (judge, judge_model), name in named.items():
-            then = graders.named(settings.cascades[name].then)
+            then = graders.named(CASCADES.of(settings)[name].then)
             # Models that cannot be asked are refused at the start.
             versions = graders.version(judge, judge_model), graders.version(judge, then.judge_model)
             parts = joined_parts(judge_model, then.judge_model, *versions)
@@ -97,15 +103,15 @@ class Cascades:
         if pair is None or evaluation.origin != "live" or evaluation.members or evaluation.cascade is not None:
             return verdict, []
         given = verdict.probabilities
-        if not given or not self._sampler.allows(item.trace, pair.then.judge_model):
+        if not given or not self._rules.allows(item.trace, pair.then.judge_model):
             return verdict, []
         if not pair.is_only:
-            rules = self._sampler.asking(item.trace, evaluation.judge, verdict.judge_model)
+            rules = self._rules.asking(item.trace, evaluation.judge, verdict.judge_model)
             if not any(pair.cascade in rule.models for rule in rules):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))
         mean = self._factors.get(rate_field(pair.cascade))
-        rate = second_rate(self._settings.cascades[pair.cascade], given, factor, mean)
+        rate = second_rate(CASCADES.of(self._settings)[pair.cascade], given, factor, mean)
         # The salt makes the choice independent of sampling, of repeats and of other cascades.
         is_chosen = position(f"cascade:{pair.cascade}:{evaluation.id}", self._settings.sampling_key) < rate
         step = CascadeStep(pair.cascade, pair.version, rate, is_chosen)

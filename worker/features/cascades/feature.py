@@ -4,6 +4,7 @@ from typing import Final
 
 from worker.core.features import Feature, Follower, Parts
 from worker.core.storage.keys import Key, KeySpace
+from worker.features.cascades.settings import CASCADES, cascade_faults, cascade_models
 
 
 class CascadeKeys(KeySpace):
@@ -11,15 +12,18 @@ class CascadeKeys(KeySpace):
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
-    if not parts.settings.cascades:
+    if not CASCADES.of(parts.settings):
         return None
     from worker.features.cascades.choosing import Cascades
 
-    return Cascades(parts.settings, parts.ledger.store.first, parts.sampler)
+    return Cascades(parts.settings, parts.ledger.store.first, parts.rules)
 
 
 FEATURE: Final = Feature(
     name="cascades",
+    tables=(CASCADES,),
+    aliases=cascade_models,
+    rule_faults=cascade_faults,
     keys=CascadeKeys,
     metrics="worker.features.cascades.shares.CascadeMetrics",
     watch="worker.features.cascades.shares.CascadeWatch",

@@ -24,11 +24,12 @@ from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts, step_of
 from worker.base.monitor.gauges import QUALITY, MonitorParts, QualityMetrics, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
-from worker.core.config.settings import NANO, Cascade
+from worker.core.config.settings import NANO
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.cascades.feature import CascadeKeys
+from worker.features.cascades.settings import CASCADES, Cascade
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
@@ -213,7 +214,7 @@ class CascadeWatch(Watch):
 
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
-        self._cascades = parts.settings.cascades
+        self._cascades = CASCADES.of(parts.settings)
         self._fixed = {name: one.rate for name, one in self._cascades.items() if one.rate is not None}
         self._metrics, self._quality = parts.metrics.of(CascadeMetrics), parts.metrics.of(QualityMetrics)
 

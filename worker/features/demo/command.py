@@ -27,8 +27,9 @@ from worker.base.accounting.accounting import Account, read_account
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.base.scans import scan_shards
-from worker.core.config.settings import Board, Has, Rule, Settings, Where
-from worker.core.export.registry import enabled
+from worker.core.config.settings import Has, Rule, Settings, Where
+from worker.core.export.prometheus import enabled
+from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
@@ -190,13 +191,17 @@ def open_session() -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _board(redis_url: str) -> Iterator[str]:
-    """Serve the board in a thread; yield its address, empty where its packages are not installed."""
-    if any(importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")):
+    """Serve the board in a thread; yield its address, empty if the feature or its packages are not installed."""
+    if not is_installed("board") or any(
+        importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")
+    ):
         yield ""
         return
-    from worker.features.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
+    # After the check that its packages are there.
+    from worker.features.board.board_server import BoardServer  # noqa: PLC0415
+    from worker.features.board.settings import Board  # noqa: PLC0415
 
-    with BoardServer(Settings(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
+    with BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
         yield board.url
 
 

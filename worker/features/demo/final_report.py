@@ -1,29 +1,23 @@
 """The results of the demo: verdicts before and after the drop, as rows of `report`, as an alert, and as JSON."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from judges.agreement.intervals import Interval, wilson
+from judges.agreement.intervals import Interval, difference, wilson
+from worker.base.commands.options import aligned
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detector import Moments, State, limits_of, step
+from worker.base.monitor.shares import PassShare, Sums, pass_share
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry
 from worker.features.demo.sample_traffic import DROP
-from worker.features.report.archive import Tally
-from worker.features.report.figures import Evidence, Period, Scope, Sources, difference, make_report
-from worker.features.report.text import aligned, label_titles, table
 
 ALERT: Final = "TraceJudgeQualityDrop"
 SEVERITY: Final = "page"
 _WEEK_S: Final = 7 * 86_400
 # Of ten series chance then marks one in some thirty runs; with 95 % it would in every second or third.
 _Z: Final = 3.0
-# Two periods in place of times: the halves of a run are shorter than the buckets that a report counts in.
-_BEFORE, _AFTER = Period(0, 1), Period(1, 2)
-_SCOPE: Final = Scope(_AFTER, _BEFORE, ("service", "judge"), step=1)
-# The same in all rows of a demo, and too wide for a terminal.
-_LEFT_OUT: Final = frozenset({"of traffic", "abstained", "USD per 1,000"})
 
 
 class Half(NamedTuple):
@@ -41,6 +35,14 @@ class Half(NamedTuple):
     def share(self) -> float | None:
         """Share that passed, 0..1; None without a verdict."""
         return self.passed / self.rated if self.rated else None
+
+    @property
+    def sums(self) -> Sums:
+        """The sums of which the monitor computes a share."""
+        sums = Sums()
+        for passed in (True,) * self.passed + (False,) * self.failed:
+            sums.count(1.0, passed=passed)
+        return sums
 
 
 class Series(NamedTuple):
@@ -73,36 +75,31 @@ class Results:
     def __init__(self, entries: Iterable[Entry], drop_at: float) -> None:
         """Count the entries of the outbox; the drop is at ``drop_at`` seconds since the epoch."""
         self.verdicts = 0
-        self._tally = Tally(_SCOPE)
-        self._reasons: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        # Of each service and judge, before and after the drop.
+        self._ends: defaultdict[tuple[str, str], tuple[Counter[str], Counter[str]]] = defaultdict(
+            lambda: (Counter(), Counter())
+        )
+        self._reasons: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for entry in entries:
             outbox = read_outbox_entry(entry)
             if outbox is None:
                 continue
             self.verdicts += 1
-            verdict = outbox.verdict
-            if verdict.outcome == "unscored":
-                self._reasons[verdict.service, verdict.judge][verdict.reason or "unknown"] += 1
-            if outbox.kind == "j":
-                is_before = (verdict.trace_ended_at or verdict.started_at) < drop_at
-                self._tally.add(verdict, (_BEFORE if is_before else _AFTER).since)
+            verdict, end = outbox.verdict, outbox.verdict.outcome
+            names = verdict.service, verdict.judge
+            if end == "unscored":
+                self._reasons[names][verdict.reason or "unknown"] += 1
+            if outbox.kind == "j" and verdict.origin == "live":
+                is_after = (verdict.trace_ended_at or verdict.started_at) >= drop_at
+                self._ends[names][is_after][f"{verdict.scores[0].passed}" if end == "scored" else end] += 1
 
     @property
     def series(self) -> list[Series]:
         """All series by service and judge."""
-        halves = {names: [Half(), Half()] for names in self._reasons}
-        abstained: Counter[tuple[str, str]] = Counter()
-        for part in self._tally.parts:
-            labels = dict(part.labels)
-            names = labels["service"], labels["judge"]
-            for bucket in part.buckets:
-                total, passed = bucket.sums.total, round(bucket.sums.total.passed)
-                place = bucket.begins_at in _AFTER
-                halves.setdefault(names, [Half(), Half()])[place] = Half(passed, total.judgements - passed)
-                abstained[names] += bucket.abstained.verdicts
+        ends = {names: self._ends[names] for names in sorted({*self._ends, *self._reasons})}
         return [
-            Series(*names, before, after, abstained[names], self._reasons.get(names, Counter()))
-            for names, (before, after) in sorted(halves.items())
+            Series(*names, _half(before), _half(after), (before + after)["abstained"], self._reasons[names])
+            for names, (before, after) in ends.items()
         ]
 
     @property
@@ -112,15 +109,38 @@ class Results:
         return next(same, Series(DROP.service, DROP.judge, Half(), Half(), 0, Counter()))
 
     def rows(self) -> Iterator[str]:
-        """Yield the rows of `tracejudge report` before the drop, and after it compared with before."""
-        evidence = Evidence(self._tally.parts, self._tally.costs, None, Sources("", "", ""), ())
-        scopes = {"Before the drop": _SCOPE._replace(period=_BEFORE, compared=None), "After the drop": _SCOPE}
-        for title, scope in scopes.items():
-            report = make_report(scope, evidence)
-            titles, rows = table(report)
-            kept = [place for place, name in enumerate(titles) if name not in _LEFT_OUT]
-            cells = [[row[place] for place in kept] for row in (titles, *rows)]
-            yield from (f"\n{title}", *aligned(cells, left=len(label_titles(report))))
+        """Yield the shares before the drop, and after it compared with before, as `tracejudge report` prints them."""
+        for place, title in enumerate(("Before the drop", "After the drop")):
+            compared = ("difference", "95 % interval") if place else ()
+            cells = [("service", "judge", "share", "95 % interval", *compared, "judgements", "unscored")]
+            for names, ends in sorted(self._ends.items()):
+                before, after = (_half(end).sums for end in ends)
+                shares = pass_share(before, after), pass_share(after, before)
+                if ends[place] or (place and shares[0]):
+                    unscored = f"{ends[place]['unscored'] / ends[place].total():.1%}" if ends[place] else "-"
+                    cells.append((*names, *_figures(shares, place), f"{_half(ends[place]).rated:,}", unscored))
+            yield from (f"\n{title}", *aligned(cells, left=2))
+
+
+def _half(ends: Counter[str]) -> Half:
+    return Half(ends["True"], ends["False"])
+
+
+def _figures(shares: Sequence[PassShare | None], place: int) -> Iterator[str]:
+    """Yield a share with its interval; of the second half also by how many points it differs from the first."""
+    before, share = shares[0], shares[place]
+    yield from ("-", "-") if share is None else (f"{share.interval.value:.1%}", _limits(share.interval, ".1%"))
+    if not place:
+        return
+    if share is None or before is None:
+        yield from ("-", "-")
+    else:
+        points = Interval(*(100 * limit for limit in difference(share.interval, before.interval)))
+        yield from (f"{points.value:+.1f} points", _limits(points, "+.1f"))
+
+
+def _limits(interval: Interval, form: str) -> str:
+    return f"{interval.low:{form}} to {interval.high:{form}}"
 
 
 class Alert(NamedTuple):

@@ -29,6 +29,7 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import shown_id, shown_names
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
+from worker.features.gateway.settings import GATEWAY
 
 log = structlog.get_logger("tracejudge.gateway")
 _BODY_S: Final = 30.0
@@ -312,13 +313,13 @@ class Access:
             SettingsError: A token is absent or unusable, or there is none and other machines may connect.
         """
         clients: dict[str, Client] = {}
-        for name, token in settings.gateway.tokens.items():
+        for name, token in GATEWAY.of(settings).tokens.items():
             key = f"gateway.tokens.{name}.token_"
             secret = Secret.of(token, key).token(environment, LEAST_TOKEN_CHARS) or ""
             if secret in clients:
                 raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
             clients[secret] = Client(name, token.service, token.rate)
-        if not clients and not Listen.of(settings.gateway, "gateway.").is_local:
+        if not clients and not Listen.of(GATEWAY.of(settings), "gateway.").is_local:
             fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
             raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
         return cls(clients)

@@ -11,6 +11,7 @@ from worker.core.config.reading import config_path, load_without_judges, redis_f
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
 from worker.core.telemetry.service import OUTAGE
+from worker.features.gateway.settings import GATEWAY
 
 _NEEDED = ("starlette", "uvicorn")
 
@@ -28,7 +29,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
         raise SettingsError("the gateway needs further packages: pip install 'tracejudge-worker[gateway]'")
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, **given))
+    settings = GATEWAY.replace(settings, msgspec.structs.replace(GATEWAY.of(settings), **given))
     OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)

@@ -4,6 +4,7 @@ from typing import Final
 
 from worker.core.features import Command, Feature
 from worker.core.storage.keys import Key, KeySpace
+from worker.features.gateway.settings import GATEWAY, gateway_faults
 
 
 class GatewayKeys(KeySpace):
@@ -21,4 +22,12 @@ class GatewayKeys(KeySpace):
 _COMMANDS: Final = {
     "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
 }
-FEATURE: Final = Feature(name="gateway", keys=GatewayKeys, scripts=__package__, commands=_COMMANDS)
+FEATURE: Final = Feature(
+    name="gateway",
+    tables=(GATEWAY,),
+    faults=gateway_faults,
+    keys=GatewayKeys,
+    scripts=__package__,
+    commands=_COMMANDS,
+    eraser="worker.features.gateway.eraser.SpanEraser",
+)

@@ -20,7 +20,6 @@ from tracejudge.dialects import RawEvent, RawSpan, names
 from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
 from tracejudge.sharding import shard_of
-from worker.core.config.settings import Gateway
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import where
 from worker.core.telemetry.service import ServiceThread
@@ -29,6 +28,7 @@ from worker.features.gateway.feature import GatewayKeys
 from worker.features.gateway.intake import Encoder
 from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.features.gateway.publishing import away
+from worker.features.gateway.settings import Gateway
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000

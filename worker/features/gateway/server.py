@@ -30,6 +30,7 @@ from worker.features.gateway.app import Gateway
 from worker.features.gateway.gathering import Gatherers, Joiner
 from worker.features.gateway.intake import Encoder, sdk_settings
 from worker.features.gateway.publishing import Capacity, Publisher, Streams
+from worker.features.gateway.settings import GATEWAY
 
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
@@ -159,7 +160,7 @@ class GatewayServer:
             for url, capacity in zip(settings.redis_urls, capacities, strict=True)
         ]
         streams = Streams(publishers, self._stores)
-        gatherer = Gatherers(self._stores, settings.gateway)
+        gatherer = Gatherers(self._stores, GATEWAY.of(settings))
         self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
         joiners = [Joiner(one, Encoder(sdk), streams, self._losses) for one in gatherer.each]
         # Stopped from the last to the first: a joiner needs the publishers.
@@ -170,7 +171,7 @@ class GatewayServer:
                 self._readiness.watch(thread.name, "intake", thread, shard)
         self._pages = HttpServer.of(settings, environment, self._metrics.registry, self._readiness)
         self._executor = _DaemonPool(_THREADS)
-        bodies = Bodies(settings.gateway.max_body_bytes)
+        bodies = Bodies(GATEWAY.of(settings).max_body_bytes)
         own = threading.local()
 
         def encoder() -> Encoder:
@@ -191,7 +192,7 @@ class GatewayServer:
             metrics=self._metrics,
             losses=self._losses,
         )
-        self._connections = _Connections(settings.gateway.max_connections, self._metrics)
+        self._connections = _Connections(GATEWAY.of(settings).max_connections, self._metrics)
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
         self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)
         self._metrics.connections.set_function(lambda: self._connections.open)
@@ -202,7 +203,7 @@ class GatewayServer:
         Raises:
             SettingsError: An address or certificate cannot be used.
         """
-        gateway = self._settings.gateway
+        gateway = GATEWAY.of(self._settings)
         # The soft limit of open files, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = gateway.max_connections + _SPARE_FILES
@@ -228,7 +229,7 @@ class GatewayServer:
             self._stop()
 
     def _server(self) -> WebServer:
-        gateway = self._settings.gateway
+        gateway = GATEWAY.of(self._settings)
         protocol = type("Protocol", (BoundedProtocol,), {"shared": self._connections})
         return WebServer(
             self._gateway.app(gateway.cors_origins),

@@ -31,6 +31,7 @@ from judges.parsing.answer import folded
 from worker.base.commands.options import (
     NOTES,
     OUT,
+    chosen_metric,
     print_json,
     print_line,
     print_table,
@@ -200,15 +201,6 @@ def compared(
         found = rated(lambda grade: (scale.value(grade) or 0.0) >= mark - _ROUNDING)
         return Comparison(chosen.name, found, scale=scale)
     raise click.UsageError(_not_comparable(judge, chosen, tag, says_words=says_words))
-
-
-def chosen_metric(judge: Judge, name: str | None) -> Metric:
-    """Choose the named metric, or else the first with a pass rule, or else the first."""
-    if name is not None and name not in judge.metric_names:
-        raise click.UsageError(f"{judge.name} has no metric {name!r}; its metrics are {', '.join(judge.metric_names)}")
-    if name is not None:
-        return judge.metrics[judge.metric_names.index(name)]
-    return next((metric for metric in judge.metrics if metric.pass_rule is not None), judge.metrics[0])
 
 
 def _not_comparable(judge: Judge, metric: Metric, tag: str, *, says_words: bool) -> str:

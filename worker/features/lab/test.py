@@ -14,13 +14,12 @@ from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.parsing.rows import EMPTY_OUTPUT
-from worker.base.commands.options import OFFLINE, amount, note, offline_judges, read_traces
+from worker.base.commands.options import OFFLINE, amount, chosen_metric, note, offline_judges, read_traces
 from worker.base.commands.trace_files import Conversations
 from worker.features.lab.measuring import (
     Comparison,
     Measured,
     Subject,
-    chosen_metric,
     compared,
     measure,
     print_agreement,

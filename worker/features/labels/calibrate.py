@@ -17,6 +17,7 @@ from worker.base.commands.options import (
     OUT,
     REDIS,
     amount,
+    chosen_metric,
     connect,
     judges_named,
     note,
@@ -29,7 +30,6 @@ from worker.base.monitor.corrected import Method, Origin
 from worker.base.monitor.series import Series, read_series
 from worker.base.replay.replay import parse_time
 from worker.core.storage.client import Store
-from worker.features.lab.measuring import chosen_metric
 from worker.features.labels.calibration import Calibration, calibrate
 from worker.features.labels.command import read_verdicts
 from worker.features.labels.correction import Correction, LabelIndex, corrections

@@ -27,6 +27,7 @@ from worker.base.commands.options import (
     OUT,
     REDIS,
     amount,
+    chosen_metric,
     connect,
     counts_table,
     judges_named,
@@ -52,7 +53,6 @@ from worker.base.lookup.label_store import (
 from worker.base.lookup.lookup import keep_traces
 from worker.base.replay.replay import parse_time
 from worker.core.storage.client import Store
-from worker.features.lab.measuring import chosen_metric
 from worker.features.labels.answers import read_answers
 
 _CHUNK: Final = 500

@@ -22,5 +22,9 @@ _COMMANDS: Final = {
     "labels": Command("worker.features.labels.command", "Import, list and export human labels of traces"),
 }
 FEATURE: Final = Feature(
-    name="labels", keys=LabelKeys, commands=_COMMANDS, watch="worker.features.labels.correction.CorrectionWatch"
+    name="labels",
+    keys=LabelKeys,
+    commands=_COMMANDS,
+    watch="worker.features.labels.correction.CorrectionWatch",
+    warnings="worker.features.labels.calibration.find_stale",
 )

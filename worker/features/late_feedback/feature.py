@@ -3,11 +3,21 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.core.config.settings import Seconds
+from worker.core.config.tables import Table
 from worker.core.features import Feature, Parts, Selector, ShardParts
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
+
+
+WAIT: Final = Table(
+    "late_feedback_wait",
+    Seconds,
+    60.0,
+    "Seconds that feedback on earlier traces is gathered before they are searched in the stream.",
+)
 
 
 class FeedbackKeys(KeySpace):
@@ -21,8 +31,8 @@ def _select(parts: Parts) -> Selector | None:
     from worker.features.late_feedback.pending import FeedbackIntake
 
     # Feedback that no rule asks for would make every pass over the stream longer.
-    asks = parts.sampler.judges_negative_feedback
-    return FeedbackIntake(parts.settings.late_feedback_wait) if asks else None
+    asks = any("negative_feedback" in rule.always for rule in parts.settings.rules)
+    return FeedbackIntake(WAIT.of(parts.settings)) if asks else None
 
 
 def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
@@ -31,11 +41,13 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
 
     thread = LateFeedbackPasses(
         *(parts.settings, parts.store, parts.metrics),
-        planner=parts.planner,
+        rules=parts.rules,
         notifier=parts.notifier,
         pressure=parts.pressure,
     )
     return (thread,)
 
 
-FEATURE: Final = Feature(name="late_feedback", keys=FeedbackKeys, scripts=__package__, select=_select, threads=_threads)
+FEATURE: Final = Feature(
+    name="late_feedback", tables=(WAIT,), keys=FeedbackKeys, scripts=__package__, select=_select, threads=_threads
+)

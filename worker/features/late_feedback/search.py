@@ -26,15 +26,15 @@ from msgspec import Struct
 
 from tracejudge import Feedback, Trace
 from worker.core.config.settings import Settings
-from worker.core.ingest.plan import Planner
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Chosen
+from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules
 from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
+from worker.features.late_feedback.feature import WAIT
 from worker.features.late_feedback.pending import FeedbackMember, PendingFeedback
 
 log = structlog.get_logger("tracejudge.ingest")
@@ -195,13 +195,24 @@ class _Publication(NamedTuple):
     evaluations: Sequence[Chosen]
 
 
+def late_choices(rules: Rules, trace: Trace) -> list[Choice]:
+    """Choose evaluations for a trace with late negative feedback.
+
+    Only rules that always judge negative feedback choose here; the others have chosen when the trace came.
+    """
+    always = (one for one in rules.matching(trace).rules if "negative_feedback" in one.rule.always)
+    evaluations = dict.fromkeys(evaluation for one in always for evaluation in one.evaluations)
+    return [Choice(judge, grader, 1.0) for judge, grader in evaluations]
+
+
 class FeedbackSelector:
     """Chooses evaluations for traces with late feedback under one configuration."""
 
-    def __init__(self, settings: Settings, store: Store, planner: Planner) -> None:
+    def __init__(self, settings: Settings, store: Store, rules: Rules) -> None:
         self._settings = settings
         self._store = store
-        self._planner = planner
+        self._rules = rules
+        self._factory = EvaluationFactory(rules.graders)
 
     def select(self, part: Sequence[FeedbackOnTrace], shed: Collection[str] = frozenset()) -> SelectionResult:
         """Write the batches that the rules ask for and end the feedback, in one step.
@@ -226,7 +237,7 @@ class FeedbackSelector:
                 _Publication(
                     entry.entry_id,
                     msgspec.structs.replace(entry.trace, feedback=Feedback(newest.score, newest.comment)),
-                    self._planner.late_evaluations(entry),
+                    self._factory.evaluations(entry, late_choices(self._rules, entry.trace), "late_feedback"),
                 )
                 for entry in read
                 if isinstance(entry, TraceEntry) and entry.trace.trace_id == one.trace_id
@@ -257,7 +268,7 @@ class FeedbackSelector:
             }
             for feedback, publications in part
         ]
-        plan = {"wait_ms": int(self._settings.late_feedback_wait * 1000), "traces": traces}
+        plan = {"wait_ms": int(WAIT.of(self._settings) * 1000), "traces": traces}
         return msgspec.json.decode(self._store.run("choose_late_feedback", *writer.finish(plan)), type=SelectionResult)
 
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
@@ -328,7 +339,7 @@ class LateFeedbackPasses(ServiceThread):
         store: Store,
         metrics: Metrics,
         *,
-        planner: Planner,
+        rules: Rules,
         notifier: Notifier,
         pressure: Backpressure,
     ) -> None:
@@ -336,11 +347,11 @@ class LateFeedbackPasses(ServiceThread):
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
-        self._feedback = PendingFeedback(store, settings.late_feedback_wait)
-        self._selector = FeedbackSelector(settings, store, planner)
+        self._feedback = PendingFeedback(store, WAIT.of(settings))
+        self._selector = FeedbackSelector(settings, store, rules)
         self._notifier = notifier
         self._pressure = pressure
-        self._look_every_s = min(_LOOK_EVERY_S, settings.late_feedback_wait)
+        self._look_every_s = min(_LOOK_EVERY_S, WAIT.of(settings))
         self._index = TraceIndex()
         self._pass: _Pass | None = None
 

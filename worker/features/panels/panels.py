@@ -16,7 +16,7 @@ from prometheus_client import Gauge
 from judges.core.combine import JOINT, PARTS, combine, join
 from judges.core.judge import Judge
 from judges.core.verdict import Assessment, Reason
-from worker.base.dead_letters.store import DeadLetterStore
+from worker.base.dead_letters.store import DeadLetterStore, read_assessments
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import Batch, Evaluation
@@ -77,7 +77,7 @@ class Panels:
 
     def __init__(self, ledger: Ledger, settings: Settings, graders: Mapping[str, Grader]) -> None:
         """Keep the graders of panels by the judge model that stands for them."""
-        self._ledger = ledger
+        self._store = ledger.store
         self._graders = graders
         self._dead_letters = DeadLetterStore(ledger.store)
         # By then the last try of the last member must have ended, and be known.
@@ -102,7 +102,7 @@ class Panels:
         is_over = age_s >= self._max_age_s
 
         def read() -> PanelVotes:
-            found = self._ledger.assessments(members)
+            found = read_assessments(self._store, members)
             missing = sorted(members.keys() - found.keys()) if is_over else ()
             dead = (one.letter for one in self._dead_letters.heads(missing))
             given_up = {letter.evaluation.id: cast("Reason", letter.reason) for letter in dead}

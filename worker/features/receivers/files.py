@@ -22,11 +22,12 @@ from typing import IO, Final, Literal
 from judges.core.verdict import Verdict
 from worker.base.delivery.receiver_client import Reply, Request
 from worker.base.delivery.receiver_delivery import Channel, Item, ReceiverExporter
-from worker.base.delivery.settings import FileSettings
+from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, ok
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.settings import FileSettings
 
 PREFIX: Final = "verdicts-"
 _DAY_S: Final = 86_400.0
@@ -202,7 +203,7 @@ def _day(at: float) -> str:
 
 
 def _files(settings: Settings, name: str) -> FileSettings | None:
-    options = settings.all_receivers[name]
+    options = all_receivers(settings)[name]
     return options if isinstance(options, FileSettings) else None
 
 

@@ -21,7 +21,7 @@ _KINDS: Final[tuple[type[ReceiverExporter], ...]] = (
     WebhookExporter,
     FileExporter,
 )
-RECEIVERS: Final[Mapping[str, type[ReceiverExporter]]] = {
+EXPORTERS: Final[Mapping[str, type[ReceiverExporter]]] = {
     **{each.kind: each for each in _KINDS},
     "stdout": FileExporter,
 }

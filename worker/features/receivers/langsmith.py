@@ -22,7 +22,8 @@ from worker.base.delivery.receiver_delivery import (
     origin_of,
     run_of,
 )
-from worker.base.delivery.settings import HttpReceiver, LangsmithSettings
+from worker.base.delivery.settings import HttpReceiver
+from worker.features.receivers.settings import LangsmithSettings
 
 TAG: Final = LangsmithSettings.tag
 _PATH: Final = "/feedback"

@@ -18,7 +18,8 @@ from worker.base.delivery.receiver_delivery import (
     name_of,
     run_of,
 )
-from worker.base.delivery.settings import HttpReceiver, OpikSettings
+from worker.base.delivery.settings import HttpReceiver
+from worker.features.receivers.settings import OpikSettings
 
 TAG: Final = OpikSettings.tag
 _PATH: Final = "/v1/private/traces/feedback-scores"

@@ -16,11 +16,12 @@ from msgspec import Struct
 from judges.core.verdict import Verdict
 from worker.base.delivery.receiver_client import Reply, Request
 from worker.base.delivery.receiver_delivery import Answer, Channel, HttpExporter, Item, decoded
-from worker.base.delivery.settings import WebhookSettings
+from worker.base.delivery.settings import all_receivers
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.settings import WebhookSettings
 
 VERSION: Final = 1
 TIMESTAMP: Final = "x-tracejudge-timestamp"
@@ -91,6 +92,6 @@ class WebhookExporter(HttpExporter):
 
 
 def _key_of(settings: Settings, name: str) -> str | None:
-    options = settings.all_receivers[name]
+    options = all_receivers(settings)[name]
     assert isinstance(options, WebhookSettings)  # noqa: S101 - by its kind
     return Secret.of(options, f"receivers.{name}.secret_").read(os.environ)

@@ -10,26 +10,25 @@ from typing import Final
 from msgspec import structs
 
 from judges.core.verdict import Verdict, repeat_id
+from worker.base.monitor.settings import MONITOR
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
+from worker.core.features import Follower
 from worker.core.queue.batch import Batch, Evaluation, First, Item, fresh_id
-from worker.core.selection.sampling import Sampler, position
+from worker.core.selection.sampling import Rules, position
 
 # Of its own, so that repeats are drawn independently of sampling.
 _KEY: Final = "repeat"
 
 
-class Repeats:
+class Repeats(Follower):
     """Chooses what is judged a second time, and by whom."""
 
-    def __init__(self, settings: Settings, sampler: Sampler) -> None:
-        self._safety = frozenset(settings.monitor.safety)
-        self._sampler = sampler
-        self._outvoted = sampler.graders.outvoted
+    def __init__(self, settings: Settings, rules: Rules) -> None:
+        self._safety = frozenset(MONITOR.of(settings).safety)
+        self._rules = rules
+        self._outvoted = rules.graders.outvoted
         self._highest = max((rule.repeat for rule in settings.rules), default=0.0)
-
-    async def refresh(self) -> None:
-        """Nothing is read: what is repeated depends on the verdict alone."""
 
     def choose(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> tuple[Verdict, list[Batch]]:
         """Return the verdict, and the batches that judge its trace again, one evaluation each.
@@ -50,19 +49,19 @@ class Repeats:
         # Before the rules are matched: nearly all verdicts end here.
         if not (passed and is_judged and (is_failure or place < self._highest)):
             return verdict, []
-        rules = self._sampler.asking(item.trace, evaluation.judge, verdict.judge_model)
+        rules = self._rules.asking(item.trace, evaluation.judge, verdict.judge_model)
         share = max((rule.repeat for rule in rules), default=0.0)
         is_drawn = place < share
         if not (is_drawn or is_failure):
             return verdict, []
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
-        graders, found = self._sampler.graders, []
+        graders, found = self._rules.graders, []
         seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
         others = [
             one
             for one in seconds
-            if one.judge_model != verdict.judge_model and self._sampler.allows(item.trace, one.judge_model)
+            if one.judge_model != verdict.judge_model and self._rules.allows(item.trace, one.judge_model)
         ]
         same = [one for one in map(graders.named, graders.models) if one.judge_model == verdict.judge_model]
         for grader in (*(same[:1] if is_drawn else ()), *others[:1]):

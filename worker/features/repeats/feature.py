@@ -1,8 +1,33 @@
 """Repeats: a share of traces is judged twice, and failures of safety judges are judged by a second model."""
 
+from collections.abc import Iterator
 from typing import Final
 
+from judges.core.faults import Fault
+from worker.core.config.checks import absent_model
+from worker.core.config.settings import Rule, Settings
 from worker.core.features import Feature, Follower, Parts
+
+
+def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
+    """Check the models that judge a second time."""
+    for number, rule in enumerate(settings.rules):
+        if rule.second_model is not None:
+            yield from _second_model(settings, rule, rule.second_model, f"rules[{number}].second_model")
+
+
+def _second_model(settings: Settings, rule: Rule, name: str, key: str) -> Iterator[Fault]:
+    from worker.core.config.rule_checks import models_of_judge, price_faults
+
+    yield from absent_model(settings, name, key)
+    for judge in rule.judges if name in settings.models else ():
+        asked = (settings.models.get(model) for model in models_of_judge(settings, rule, judge))
+        if settings.models[name].judge_model in {model.judge_model for model in asked if model is not None}:
+            yield Fault(key, f"{name!r} judges {judge!r} the first time", "name another model", "conflict")
+        yield from price_faults(settings, judge, name, key)
+    if rule.egress is not None and name not in rule.egress:
+        fix = "add it to egress, or name another model"
+        yield Fault(key, f"egress keeps {name!r} out", fix, "conflict")
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
@@ -10,11 +35,13 @@ def _after_verdict(parts: Parts) -> Follower | None:
         return None
     from worker.features.repeats.choosing import Repeats
 
-    return Repeats(parts.settings, parts.sampler)
+    return Repeats(parts.settings, parts.rules)
 
 
 FEATURE: Final = Feature(
     name="repeats",
+    rule_keys=("repeat", "second_model"),
+    rule_faults=_rule_faults,
     metrics="worker.features.repeats.flips.RepeatMetrics",
     watch="worker.features.repeats.flips.RepeatsWatch",
     after_verdict=_after_verdict,

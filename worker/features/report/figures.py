@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
-from judges.agreement.intervals import Interval, wilson
+from judges.agreement.intervals import Interval, difference, wilson
 from worker.base.monitor.baseline import HISTORY_DAYS
 from worker.base.monitor.series import (
     COARSE_DAYS,
@@ -328,18 +328,6 @@ def make_report(scope: Scope, found: Evidence) -> Report:
         rows=list(rows.values()),
         limits=[*found.limits, *absent, *_limits(scope, rows, grouped, found.costs)],
     )
-
-
-def difference(now: Interval, before: Interval) -> Interval:
-    """Return the difference of two independent shares with its interval, made of both of theirs.
-
-    The method of variance estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008); with Wilson's
-    intervals it is method 10 of Newcombe (Statistics in Medicine 17, 1998).
-    """
-    middle = now.value - before.value
-    below = math.hypot(now.value - now.low, before.high - before.value)
-    above = math.hypot(now.high - now.value, before.value - before.low)
-    return Interval(middle, max(-1.0, middle - below), min(1.0, middle + above))
 
 
 def time_of(at: float) -> dt.datetime:

@@ -4,16 +4,18 @@ from typing import Final
 
 import click
 from msgspec import structs
-from rich.table import Table
 
 from judges.custom.definition import nearest
 from judges.registry import configured
+from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
 from worker.base.monitor.series import DAY_S
-from worker.base.replay.replay import parse_time
+from worker.base.replay.replay import Chooser, parse_time
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.selection.sampling import Sampler
+from worker.core.selection.sampling import Choice, Rules, Sampling, choose_either, is_always, is_by_session
+from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.client import Store
 from worker.features.report.workload import Estimate, Estimator, NoTrafficError, day_of, read_history
 
 _PRESENT: Final = "as configured"
@@ -77,7 +79,7 @@ def command(
         return
     note(f"{traces:,.0f} {source}; estimated from {found[0].sampled:,} of them")
     for estimate in found:
-        print_table(OUT, work_table(estimate, "a day"))
+        print_table(OUT, estimate.table("a day"))
         for text in estimate.notes:
             note(text)
 
@@ -90,7 +92,7 @@ def _alternatives(
         rules = tuple(structs.replace(rule, rate=rate) for rule in settings.rules)
         found[f"rate {rate:g}"] = structs.replace(settings, rules=rules)
     named = [("model", name, settings.models) for name in models]
-    for kind, name, known in [*named, *(("cascade", name, settings.cascades) for name in cascades)]:
+    for kind, name, known in [*named, *(("cascade", name, settings.aliases) for name in cascades)]:
         if name not in known:
             raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, known)}")
         rules = tuple(structs.replace(rule, model=name, combine=None) for rule in settings.rules)
@@ -100,38 +102,52 @@ def _alternatives(
 
 def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float) -> Estimate:
     graders = Graders(settings, configured(settings.judges))
-    sampler = Sampler(settings, graders)
+    rules = Rules(settings, graders)
     for rule in settings.rules:
         for judge in rule.judges:
             # As judging does: a judge with a model of its own has no second judgings.
             alone = judge in graders.own or judge in graders.code
-            second = [settings.cascades[one].then for one in rule.models if one in settings.cascades and not alone]
+            second = [model for one in rule.models if not alone for model in settings.aliases.get(one, ())[1:]]
             for model in (*graders.of(rule, judge), *second):
                 if graders.judge(judge, graders.named(model).judge_model) is None:
                     raise click.UsageError(f"{model!r} cannot be asked for {judge}: name a model that writes text")
     return estimator.estimate(
-        name, graders, sampler, lambda entry: sampler.probabilities(entry.trace), period_s=DAY_S, traces=traces
+        name, rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces
     )
 
 
-def work_table(estimate: Estimate, period: str) -> Table:
-    """Lay out an estimate: a row for each service, judge and judge model, and the sum."""
-    table = Table(title=f"Expected work {period}, {estimate.name}")
-    for column in ("service", "judge", "judge model"):
-        table.add_column(column)
-    for column in ("judgements", "tokens in", "tokens out", "USD", "± 95 %"):
-        table.add_column(column, justify="right")
+def probabilities(rules: Rules, trace: Trace) -> Sampling:
+    """Return every evaluation that the rules may choose, with its probability; nothing is drawn or counted.
 
-    def usd(amount: float | None) -> str:
-        return "unknown" if amount is None else f"{amount:,.2f}"
+    Traces that are chosen for a new value are left out: which traces these are depends on all others of their hour.
+    """
+    best: dict[tuple[str, str], float] = {}
+    by_session: dict[tuple[str, str], float] = {}
+    gathered: dict[tuple[str, str], float] = {}
+    for rule, evaluations in rules.matching(trace).rules:
+        probability = 1.0 if rule.always and is_always(rule, trace) else rule.rate
+        highest = gathered if rule.unit == "session" else by_session if is_by_session(rule) else best
+        for one in evaluations if probability else ():
+            highest[one] = max(highest.get(one, 0.0), probability)
+    # Below all positions, and different if those of the trace and of its session are independent.
+    choices = choose_either(best, by_session, -1.0, -2.0 if trace.session_id else -1.0)
+    return Sampling(tuple(choices), (), tuple(Choice(*one, probability) for one, probability in gathered.items()))
 
-    for row in estimate.rows:
-        width = "" if row.half_width is None else f"{row.half_width:.1%}"
-        counts = (f"{amount:,.0f}" for amount in (row.judgements, row.input_tokens, row.output_tokens))
-        table.add_row(row.service, row.judge, row.judge_model, *counts, usd(row.usd), width)
-    table.add_section()
-    totals = (f"{amount:,.0f}" for amount in (estimate.judgements, estimate.input_tokens, estimate.output_tokens))
-    table.add_row("all", "", "", *totals, usd(estimate.usd), "")
-    mean, peak = estimate.calls_per_s, estimate.peak_calls_per_s
-    table.caption = f"calls a second: {mean:,.3g} on average, {peak:,.3g} in the busiest hour"
-    return table
+
+def expected_work(
+    settings: Settings, store: Store, name: str, chooser: Chooser, span_s: tuple[float, float]
+) -> Estimate | None:
+    """Estimate the work of a replay between two times in seconds since the epoch; None if no trace of then is left."""
+    try:
+        history = read_history(settings, store, *span_s)
+    except NoTrafficError:
+        return None
+
+    def choose(entry: TraceEntry) -> Sampling:
+        selected = chooser.choose(entry)
+        # What is drawn is certain: a replay draws the same traces again.
+        drawn = [Choice(one.evaluation.judge, one.grader.name, 1.0) for one in selected.evaluations]
+        of_session = [one._replace(probability=1.0) for one in selected.of_session]
+        return Sampling(tuple(drawn), (), tuple(of_session))
+
+    return Estimator(settings, history).estimate(f"replay {name}", chooser.rules, choose, period_s=history.span_s)

@@ -25,11 +25,11 @@ from worker.base.monitor.series import (
     read_series,
     utc_days,
 )
+from worker.base.monitor.settings import tag_of
 from worker.base.scans import entry_position, scan_shards, summed_counts
-from worker.core.config.settings import tag_of
+from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry, Store
-from worker.features.labels.correction import corrections
 from worker.features.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, read_archive
 from worker.features.report.figures import (
     SERIES_KEYS,
@@ -193,6 +193,10 @@ def corrected_shares(
     store: Store, scope: Scope, series: Sequence[Series], parts: Sequence[Part]
 ) -> tuple[dict[Labels, list[CorrectedShare]], list[Limit]]:
     """Correct the shares of rows by labels, and say why others are not."""
+    if not is_installed("labels"):
+        return {}, []
+    from worker.features.labels.correction import corrections  # noqa: PLC0415 - after the check that it exists
+
     found: dict[Labels, list[CorrectedShare]] = defaultdict(list)
     limits: dict[Limit, None] = {}
     busy = Counter(part.labels for part in parts if any(bucket.begins_at in scope.period for bucket in part.buckets))

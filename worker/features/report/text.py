@@ -1,11 +1,10 @@
 """The report as text for a terminal, and as Markdown for an issue or a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from rich.cells import cell_len
-
 from judges.core.prompt import neutralise
+from worker.base.commands.options import aligned
 from worker.features.report.figures import Coverage, Estimate, Report, Row, written
 
 _LEFT: Final = ":--"
@@ -22,19 +21,6 @@ def as_text(report: Report) -> str:
     for (title, texts), mark in zip(sections(report)[1:], ("  ", "  - "), strict=True):
         lines += ["", title, *(f"{mark}{text}" for text in texts)]
     return "\n".join(lines) + "\n"
-
-
-def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
-    # Not a table of rich: it would wrap in a terminal, and a file has no width.
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        padded = [
-            cell + fill if place < left else fill + cell
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            for fill in [" " * (width - cell_len(cell))]
-        ]
-        yield "  ".join(padded).rstrip()
 
 
 def as_markdown(report: Report) -> str:

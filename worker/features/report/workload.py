@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from statistics import NormalDist, fmean
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct, structs
+from rich.table import Table
 
 from judges.agreement.intervals import wilson
 from judges.calling.evaluation import prepared
@@ -22,17 +23,20 @@ from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Verdict
 from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
+from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
 from worker.base.scans import entry_position, summed_counts
-from worker.core.config.graders import CODE, Graders
-from worker.core.config.settings import Cascade, Settings
+from worker.core.config.graders import CODE
+from worker.core.config.settings import Settings
+from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.selection.sampling import Choice, Sampler, Sampling
+from worker.core.selection.sampling import Choice, Rules, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
-from worker.features.budgets.reservations import most_tokens
-from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
+
+if TYPE_CHECKING:
+    from worker.features.cascades.settings import Cascade
 
 DEFAULT_SHARE: Final = 0.9
 """The share of verdicts that pass where the monitor knows none."""
@@ -95,6 +99,28 @@ class Estimate(Struct, frozen=True):
     peak_calls_per_s: float
     rows: tuple[Work, ...]
     notes: tuple[str, ...]
+
+    def table(self, period: str) -> Table:
+        """Lay it out: a row for each service, judge and judge model, and the sum."""
+        table = Table(title=f"Expected work {period}, {self.name}")
+        for column in ("service", "judge", "judge model"):
+            table.add_column(column)
+        for column in ("judgements", "tokens in", "tokens out", "USD", "± 95 %"):
+            table.add_column(column, justify="right")
+
+        def usd(amount: float | None) -> str:
+            return "unknown" if amount is None else f"{amount:,.2f}"
+
+        for row in self.rows:
+            width = "" if row.half_width is None else f"{row.half_width:.1%}"
+            counts = (f"{amount:,.0f}" for amount in (row.judgements, row.input_tokens, row.output_tokens))
+            table.add_row(row.service, row.judge, row.judge_model, *counts, usd(row.usd), width)
+        table.add_section()
+        totals = (f"{amount:,.0f}" for amount in (self.judgements, self.input_tokens, self.output_tokens))
+        table.add_row("all", "", "", *totals, usd(self.usd), "")
+        mean, peak = self.calls_per_s, self.peak_calls_per_s
+        table.caption = f"calls a second: {mean:,.3g} on average, {peak:,.3g} in the busiest hour"
+        return table
 
 
 class _Sampled(NamedTuple):
@@ -286,7 +312,7 @@ class _Totals:
     sums: defaultdict[tuple[str, str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
     corrections: defaultdict[Pair, _Correction] = field(default_factory=lambda: defaultdict(_Correction))
     hours: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
-    cascades: dict[Pair, Cascade] = field(default_factory=dict)
+    cascades: dict[Pair, "Cascade"] = field(default_factory=dict)
     seconds: defaultdict[str, _Sum] = field(default_factory=lambda: defaultdict(_Sum))  # By cascade.
 
 
@@ -308,11 +334,13 @@ def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
     return found
 
 
-def second_judgings(cascade: Cascade, probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+def second_judgings(cascade: "Cascade", probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
     """Return the mean probability π of a second judging, and what the choice adds to the variance of one trace.
 
     This is the mean of (1 - π)/π·g(1 - g), of the metric where it is largest: g is assumed to be calibrated.
     """
+    from worker.features.cascades.shares import fitted_factor, second_rate, uncertainty  # noqa: PLC0415 - may be absent
+
     factor = None
     if cascade.rate is not None:
         factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items())
@@ -340,14 +368,18 @@ class Estimator:
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
         self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
-        limits = ((name, one.usd_per_day) for name, one in settings.cascades.items())
+        self._cascades: Mapping[str, Cascade] = {}
+        if is_installed("cascades"):
+            from worker.features.cascades.settings import CASCADES  # noqa: PLC0415 - may be absent
+
+            self._cascades = CASCADES.of(settings)
+        limits = ((name, one.usd_per_day) for name, one in self._cascades.items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
     def estimate(
         self,
         name: str,
-        graders: Graders,
-        sampler: Sampler,
+        rules: Rules,
         choose: Callable[[TraceEntry], Sampling],
         *,
         period_s: float,
@@ -357,31 +389,31 @@ class Estimator:
 
         Args:
             name: Of the alternative.
-            graders: Of its settings.
-            sampler: Of its settings.
+            rules: Of its settings.
             choose: Returns the evaluations of a trace with their probabilities.
             period_s: The length of time that the figures are for.
             traces: How many traces come in that time; as many as in the sample unless given.
         """
-        self._rated = dict(self._settings.cascades)
+        self._rated = dict(self._cascades)
+        if not self._budgeted:
+            return self._estimated(name, rules, choose, period_s=period_s, traces=traces)[0]
+        from worker.features.cascades.shares import START_RATE  # noqa: PLC0415 - may be absent
+
         for cascade in self._budgeted:
             self._rated[cascade] = structs.replace(self._rated[cascade], usd_per_day=None, rate=START_RATE)
-        found, totals = self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)
-        if not self._budgeted:
-            return found
+        _, totals = self._estimated(name, rules, choose, period_s=period_s, traces=traces)
         # What second judgings cost is proportional to the rate.
         for cascade, budget in self._budgeted.items():
             of_second, price = totals.seconds[cascade], self._settings.models[self._rated[cascade].then].price
             usd = 0.0 if price is None else price.cost_usd(of_second.input_tokens, of_second.output_tokens)
             rate = min(1.0, START_RATE * budget * period_s / DAY_S / usd) if usd else START_RATE
             self._rated[cascade] = structs.replace(self._rated[cascade], rate=rate)
-        return self._estimated(name, graders, sampler, choose, period_s=period_s, traces=traces)[0]
+        return self._estimated(name, rules, choose, period_s=period_s, traces=traces)[0]
 
     def _estimated(
         self,
         name: str,
-        graders: Graders,
-        sampler: Sampler,
+        rules: Rules,
         choose: Callable[[TraceEntry], Sampling],
         *,
         period_s: float,
@@ -394,7 +426,7 @@ class Estimator:
         for number, (entry, stands_for, hour) in enumerate(history.traces):
             chosen, weight = choose(entry), stands_for * scale
             for choice in chosen.of_session:
-                grader = graders.named(choice.model)
+                grader = rules.graders.named(choice.model)
                 of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
                 conversations = weight / history.per_conversation
                 of_pair.judgements += conversations * choice.probability
@@ -405,7 +437,7 @@ class Estimator:
                     self._add_conversation(of_pair, conversations * choice.probability, pair, entry)
                     totals.hours[hour] += conversations * choice.probability
             for choice in chosen.choices:
-                self._add_judgement(totals, choice, weight, sampler, (number, entry, hour))
+                self._add_judgement(totals, choice, weight, rules, (number, entry, hour))
         rows = tuple(
             self._row(key, one, totals.corrections[key[1:]], notes) for key, one in sorted(totals.sums.items())
         )
@@ -432,17 +464,17 @@ class Estimator:
         return estimate, totals
 
     def _add_judgement(
-        self, totals: _Totals, choice: Choice, weight: float, sampler: Sampler, place: tuple[int, TraceEntry, int]
+        self, totals: _Totals, choice: Choice, weight: float, rules: Rules, place: tuple[int, TraceEntry, int]
     ) -> None:
         """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
-        (number, entry, hour), trace, graders = place, place[1].trace, sampler.graders
+        (number, entry, hour), trace, graders = place, place[1].trace, rules.graders
         grader = graders.named(choice.model)
         pair = choice.judge, grader.judge_model
         of_pair, share, judge = totals.sums[trace.service, *pair], weight * choice.probability, graders.judge(*pair)
         of_pair.judgements += share
         asked = None
         if judge is not None and not grader.members and grader != CODE:
-            asked = self._request(number, judge, grader.judge_model, sampler, entry)
+            asked = self._request(number, judge, grader.judge_model, rules, entry)
             if asked is None:
                 # Unscored for lack of an input, or for its length.
                 return
@@ -453,12 +485,12 @@ class Estimator:
         self._add(of_pair, share, pair, asked)
         totals.hours[hour] += share * asked.calls
         self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
-        rules = sampler.asking(trace, *pair)
-        if repeated := max((rule.repeat for rule in rules), default=0.0):
+        asking = rules.asking(trace, *pair)
+        if repeated := max((rule.repeat for rule in asking), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
         known, names = self._rated, self._settings.models
-        asked_by = [rule.models[0] for rule in rules if rule.models[0] in known]
+        asked_by = [rule.models[0] for rule in asking if rule.models[0] in known]
         # The cascade whose first model judges, if there is one.
         called = next((one for one in asked_by if names[known[one].first].judge_model == pair[1]), None)
         if called is not None:
@@ -466,7 +498,7 @@ class Estimator:
             totals.cascades[pair] = cascade
             then = choice.judge, self._settings.models[cascade.then].judge_model
             second = graders.judge(*then)
-            request = second and self._request(number, second, then[1], sampler, entry)
+            request = second and self._request(number, second, then[1], rules, entry)
             if request:
                 share *= self._second_judgings(pair, cascade, self._share(trace.service, *then))[0]
                 of_then = totals.sums[trace.service, *then]
@@ -487,7 +519,7 @@ class Estimator:
     def _share(self, service: str, judge: str, judge_model: str) -> float:
         return self._history.shares.get((service, judge, judge_model), (DEFAULT_SHARE, 1.0))[0]
 
-    def _second_judgings(self, pair: Pair, cascade: Cascade, share: float) -> tuple[float, float]:
+    def _second_judgings(self, pair: Pair, cascade: "Cascade", share: float) -> tuple[float, float]:
         """Return ``second_judgings`` by past probabilities; without them by those that fit the share."""
         key = pair, cascade, share
         if key not in self._second:
@@ -539,13 +571,11 @@ class Estimator:
                 )
         return tuple(found.values())
 
-    def _request(
-        self, number: int, judge: Judge, judge_model: str, sampler: Sampler, entry: TraceEntry
-    ) -> _Asked | None:
+    def _request(self, number: int, judge: Judge, judge_model: str, rules: Rules, entry: TraceEntry) -> _Asked | None:
         """Estimate the requests of one judgement; None where no model is asked."""
         key = number, judge.version, judge_model
         if key not in self._asked:
-            trace = prepared(judge, entry.trace, sampler.context_tools(entry.trace))
+            trace = prepared(judge, entry.trace, rules.matching(entry.trace).context_tools)
             model, found = self._models[judge_model], None
             if judge.missing(trace) is None:
                 truncated = truncate_to_context(judge, trace, model.max_input_tokens)

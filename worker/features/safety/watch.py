@@ -17,7 +17,6 @@ import structlog
 from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
-from judges.registry import configured
 from worker.base.monitor.counts import GRACE_S, Increment, counted_until, failures_of, first_of, read_counts, step_of
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
@@ -34,7 +33,7 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
-from worker.core.config.graders import Graders
+from worker.base.monitor.settings import MONITOR
 from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
 from worker.features.safety.feature import SafetyKeys
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
@@ -127,11 +126,10 @@ class SafetyWatch(Watch):
 
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
-        settings = parts.settings
-        self.judges = settings.monitor.safety
+        settings, graders = parts.settings, parts.rules.graders
+        self.judges = MONITOR.of(settings).safety
         self._is_listed = parts.is_listed
-        self._error = settings.monitor.judge_error
-        graders = Graders(settings, configured(settings.judges))
+        self._error = MONITOR.of(settings).judge_error
         # The panel of these judge models decides, as their verdicts alone do not.
         outvoted = graders.outvoted
         # Where no rule names a second model, failures do not wait for anybody.
@@ -144,9 +142,10 @@ class SafetyWatch(Watch):
         } - outvoted
         # All verdicts of these are left out.
         self._unwatched = outvoted | {
-            (judge, settings.models[cascade.then].judge_model)
-            for cascade in settings.cascades.values()
-            for judge in settings.monitor.safety
+            (judge, settings.models[model].judge_model)
+            for models in settings.aliases.values()
+            for model in models[1:]
+            for judge in MONITOR.of(settings).safety
         } - {
             (judge, settings.models[name].judge_model)
             for rule in settings.rules

@@ -40,7 +40,7 @@ from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 from worker.core.telemetry.service import ServiceThread
-from worker.features.sessions.feature import SessionKeys
+from worker.features.sessions.feature import SESSION_IDLE, SESSION_KEEP, SessionKeys
 
 log = structlog.get_logger("tracejudge.ingest")
 _LOOK_EVERY_S: Final = 1.0
@@ -143,8 +143,8 @@ def session_limits(settings: Settings) -> dict[str, int]:
     return {
         "max": settings.session_max,
         "max_bytes": settings.max_trace_bytes,
-        "idle_ms": int(settings.session_idle * 1000),
-        "keep_ms": int(settings.session_keep * 1000),
+        "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
+        "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
         "ttl_s": settings.ledger_ttl_s,
     }
 
@@ -231,7 +231,7 @@ class SessionSelector:
                 kept.append(group._replace(evaluations=evaluations))
             # Shed is only what cannot wait for its judge model.
             waits = bool(away) and not drops
-            wait_s = self._settings.session_idle if waits else self._settings.session_keep
+            wait_s = SESSION_IDLE.of(self._settings) if waits else SESSION_KEEP.of(self._settings)
             sessions.append(
                 {
                     "key": writer.key(key_of(session_id)),
@@ -318,7 +318,7 @@ class SessionPasses(ServiceThread):
         self._pressure = pressure
         self._holder = secrets.token_hex(8)
         self._next_log = 0.0
-        self._look_every_s = min(_LOOK_EVERY_S, settings.session_idle)
+        self._look_every_s = min(_LOOK_EVERY_S, SESSION_IDLE.of(settings))
 
     def run_once(self) -> None:
         """Choose the evaluations of some conversations that are due, or wait."""

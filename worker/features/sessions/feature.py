@@ -3,11 +3,25 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from worker.core.config.settings import HOUR_S, Seconds
+from worker.core.config.tables import Table
 from worker.core.features import Feature, Parts, Selector, ShardParts
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
+
+
+SESSION_IDLE: Final = Table(
+    "session_idle", Seconds, 180.0, "Seconds without a new trace after which a gathered conversation is judged."
+)
+SESSION_KEEP: Final = Table(
+    "session_keep",
+    Seconds,
+    HOUR_S,
+    "Seconds that the traces of a judged conversation are kept for its next judging, which comes when it has grown"
+    " by half.",
+)
 
 
 class SessionKeys(KeySpace):
@@ -28,7 +42,7 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
 
     thread = SessionPasses(
         *(parts.settings, parts.store, parts.metrics),
-        selector=SessionSelector(parts.settings, parts.store, parts.judges, parts.graders),
+        selector=SessionSelector(parts.settings, parts.store, parts.judges, parts.rules.graders),
         notifier=parts.notifier,
         pressure=parts.pressure,
     )
@@ -37,9 +51,12 @@ def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
 
 FEATURE: Final = Feature(
     name="sessions",
+    rule_keys=("unit",),
+    tables=(SESSION_IDLE, SESSION_KEEP),
     keys=SessionKeys,
     scripts=__package__,
     metrics="worker.features.sessions.conversations.SessionMetrics",
     select=_select,
     threads=_threads,
+    eraser="worker.features.sessions.eraser.SessionEraser",
 )
