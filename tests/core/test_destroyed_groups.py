@@ -1,16 +1,16 @@
 """A consumer group that somebody destroys or sets back goes on where it was: nothing counts twice or is left out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
+from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, rules_of, samples, settings_of
 
 from worker.base.accounting.accounting import read_account
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.settings import Rule, Where
+from worker.core.config.settings import Rule, Settings, Where
 from worker.core.export.consumer import ExportConsumer
 from worker.core.export.prometheus import PrometheusExporter
-from worker.core.storage.client import Entry
+from worker.core.storage.client import Entry, Store
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.metrics import Metrics
 
@@ -132,14 +132,21 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(ground: Ground, back: 
     assert ground.pending() == 0
 
 
-@pytest.mark.parametrize("exporter", [PrometheusExporter, QualitySums])
+def make_sums(settings: Settings, store: Store, metrics: Metrics) -> QualitySums:
+    return QualitySums(settings, store, metrics, rules_of(settings))
+
+
+@pytest.mark.parametrize(("exporter", "make"), [(PrometheusExporter, PrometheusExporter), (QualitySums, make_sums)])
 def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
-    ground: Ground, exporter: type[ExportConsumer], monkeypatch: pytest.MonkeyPatch
+    ground: Ground,
+    exporter: type[ExportConsumer],
+    make: Callable[[Settings, Store, Metrics], ExportConsumer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("worker.core.export.consumer._BLOCK_MS", 1)
     monkeypatch.setattr(exporter, "gather_s", 0.0)
     metrics = Metrics(settings := settings_of(ground))
-    reader, group = exporter(settings, ground.store, metrics), exporter.exporter
+    reader, group = make(settings, ground.store, metrics), exporter.exporter
     reader.prepare()
     for round_ in range(4):
         ground.send(*(make_verdict(number) for number in range(50 * round_, 50 * round_ + 50)))
@@ -147,7 +154,7 @@ def test_an_exporter_that_is_set_back_counts_no_verdict_twice(
         counted, sums = samples(metrics), ground.everything()
         if round_ == 2:
             # A worker that starts after it.
-            reader = exporter(settings, ground.store, Metrics(settings))
+            reader = make(settings, ground.store, Metrics(settings))
             reader.prepare()
             ground.client.delete(ground.keys.monitor)
         ground.client.xgroup_setid(ground.keys.verdicts, group, "0")

@@ -57,7 +57,7 @@ def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground) -> None
 
 def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
     assert list(prometheus.enabled(Settings())) == ["metrics", "monitor", "list"]
-    assert list(prometheus.enabled(Settings(otlp_endpoint="http://collector:4318"))) == [
+    assert list(prometheus.enabled(Settings.from_keys(otlp_endpoint="http://collector:4318"))) == [
         "metrics",
         "monitor",
         "otel",
