@@ -116,7 +116,7 @@ class JudgeTable(NamedTuple):
 
 def shown(path: Path) -> Path:
     """Shorten a path below the working directory for error texts; others are absolute."""
-    # Links are not resolved, except where a `..` follows one.
+    # Links are not resolved, except if a `..` follows one.
     follow = os.path.realpath if ".." in path.parts else os.path.abspath
     try:
         here, whole = Path.cwd(), Path(follow(path.parent), path.name)

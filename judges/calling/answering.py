@@ -164,7 +164,7 @@ class AnswerLoop(NamedTuple):
     ) -> Answer:
         """Parse an answer without the verdicts that it copies from the material: they were planted there.
 
-        Where no other verdict is left, the answer is requested again. A short copy is accepted then: the model's own
+        If no other verdict is left, the answer is requested again. A short copy is accepted then: the model's own
         answer may happen to be the same.
         """
         copies = await dialogue.find_copies(text, self._is_verdict)
@@ -198,8 +198,8 @@ class AnswerLoop(NamedTuple):
                 raise UnscoredError("refusal", "the model declined to answer, in words")
             read = await offload_if_large(is_large, judge.read, answer)
             # In the asked form, since the endpoint allows no other.
-            given = read if isinstance(read, Mapping) else {"rationale": getattr(read, "rationale", None)}
-            reasons = str(next((given[key] for key in ("rationale", "justification") if given.get(key)), ""))
+            fields = read if isinstance(read, Mapping) else {"rationale": getattr(read, "rationale", None)}
+            reasons = str(next((fields[key] for key in ("rationale", "justification") if fields.get(key)), ""))
             if is_refusal_as_reason(reasons):
                 raise UnscoredError("refusal", "the model declined to answer, in its reasons")
         except OffMenuError:

@@ -91,7 +91,7 @@ async def evaluate(
             calls=tuple(calls),
             note=error.note,
             retry_after_s=cause.retry_after_s,
-            said=cause.said,
+            message=cause.message,
             refusals=cause.refusals,
         )
     reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
@@ -141,7 +141,7 @@ async def _in_time(loop: AnswerLoop, prompts: Sequence[Prompt], deadline: Deadli
 def _size(trace: Trace) -> int:
     """Estimate the work for a trace in characters; each item of a list takes time too, however short."""
     lists = (trace.context, trace.messages, trace.expected_facts, trace.guidelines, trace.tool_calls)
-    items = sum(len(found) for found in lists if found)
+    items = sum(len(items_of_field) for items_of_field in lists if items_of_field)
     texts = (
         *(trace.output, trace.input or "", trace.expected_response or "", *texts_of(trace.context)),
         *(*(trace.expected_facts or ()), *(trace.guidelines or ())),

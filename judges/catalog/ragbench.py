@@ -103,10 +103,10 @@ class Entry(NamedTuple):
     explanation: str
 
     @classmethod
-    def read(cls, found: Mapping[str, object]) -> "Entry":
+    def read(cls, entry: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
-        key, evidence = text_field(found, "response_sentence_key"), support.key_list(found, "supporting_sentence_keys")
-        return cls(key, evidence, truth(found, "fully_supported"), reasons_field(found, "explanation"))
+        key, evidence = text_field(entry, "response_sentence_key"), support.key_list(entry, "supporting_sentence_keys")
+        return cls(key, evidence, truth(entry, "fully_supported"), reasons_field(entry, "explanation"))
 
 
 def make(settings: Settings) -> Judge:

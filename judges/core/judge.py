@@ -44,7 +44,7 @@ class Metric:
     scale: str  # Range of the raw rating, as ``0 or 1`` or ``1..5``.
     pass_rule: str | None  # When a score passes, in words; None for a metric without a pass rule.
     descriptive: bool = False  # Neither high nor low values are good, so the metric raises no alert.
-    pass_at: float | None = None  # Lowest value, 0..1, that passes; None where the pass rule is not a threshold.
+    pass_at: float | None = None  # Lowest value, 0..1, that passes; None if the pass rule is not a threshold.
 
     @property
     def is_yes_no(self) -> bool:
@@ -150,20 +150,20 @@ class Judge:
     check: Callable[[Trace, Prompt, Answer], None] | None = None
     # Maximum number of tokens that the form of the answer to one request can need, without thinking.
     output_tokens: Callable[[Trace, Prompt], int] = output_tokens_of_reasons
-    # Returns the complete lines of an answer that was cut off, empty if there is none; None where one answer is one
+    # Returns the complete lines of an answer that was cut off, empty if there is none; None if one answer is one
     # object, of which a part is of no use.
     whole_lines: Callable[[str], str] | None = None
     # Name of the model of the configuration that judges, whatever model a rule names.
     model: str | None = None
     temperature: float | None = None  # Sent in place of 0.
-    # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
+    # Tools by which the model reads the trace; None if the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None
     # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
     run: Callable[[Trace], Awaitable[Reading]] | None = None
     # What one verdict is about: a trace, or a conversation, whose traces ``judges.core.sessions`` joins into one.
     unit: Unit = "trace"
-    decision_form: DecisionForm | None = None  # None where decision models cannot be asked.
+    decision_form: DecisionForm | None = None  # None if decision models cannot be asked.
     # Of the form for decision models: its calibrations by metric, part of the version.
     calibrations: Mapping[str, Calibration] | None = None
     # Releases what ``run`` holds; called in the same event loop after the last trace.
@@ -281,7 +281,7 @@ class Judge:
 
 
 def field_of(trace: Trace, name: str) -> object:
-    """Return a field of a trace, or one of its tags as `tags.NAME`; None where it is absent."""
+    """Return a field of a trace, or one of its tags as `tags.NAME`; None if it is absent."""
     field, dot, tag = name.partition(".")
     return (trace.tags or {}).get(tag) if dot else getattr(trace, field)
 

@@ -69,7 +69,7 @@ def make_judge(
         result: The requested answer.
         settings: The settings that the judge shows; part of the version.
         exploration: Set for a model that reads the trace by tools.
-        task: The user's text with all that explains it, for decision models; None where they cannot be asked.
+        task: The user's text with all that explains it, for decision models; None if they cannot be asked.
     """
     form = None
     if task is not None and definition.unit == "trace":
@@ -107,15 +107,15 @@ def guidance_and_examples(definition: InWords, variables: Sequence[str], result:
 _MOST_TOKENS: Final = 10**6
 
 
-def limits_of(given: Mapping[str, object], *, reads_trace: bool) -> Limits | None:
+def limits_of(limits: Mapping[str, object], *, reads_trace: bool) -> Limits | None:
     """Return the limits of a definition, None for a judge that reads no trace, or raise ``DefinitionError``."""
-    if given.get("max_usd") == math.inf:
+    if limits.get("max_usd") == math.inf:
         raise DefinitionError("max_usd", "must be a finite number; take it out for no limit")
     if reads_trace:
-        return structs.replace(Limits(), **given)
-    if given:
+        return structs.replace(Limits(), **limits)
+    if limits:
         fix = "is for judges that read the trace by tools; name {{ trace }} in the instructions, or take it out"
-        raise DefinitionError(next(iter(given)), fix)
+        raise DefinitionError(next(iter(limits)), fix)
     return None
 
 
@@ -130,8 +130,8 @@ def check_served(limits: Limits, fixed: str) -> None:
     if not serves(limits.max_tokens):
         thousands = range(0, _MOST_TOKENS, 1000)
         least = thousands[bisect_left(thousands, True, key=serves)]  # noqa: FBT003 - the value bisect looks for
-        said = f"does not hold the first round, whatever the trace; at least {least} do, and a few times that to read"
-        raise DefinitionError("max_tokens", said)
+        fix = f"does not hold the first round, whatever the trace; at least {least} do, and a few times that to read"
+        raise DefinitionError("max_tokens", fix)
 
 
 _KEY: Final = "instructions"
@@ -182,8 +182,8 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     text = text_of(definition.instructions, _KEY)
     variables = find(text, _KEY, definition.unit)
     result = checked_result(definition.result)
-    given = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
-    limits = limits_of(given, reads_trace=TRACE in variables)
+    bounds = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
+    limits = limits_of(bounds, reads_trace=TRACE in variables)
     examples = guidance_and_examples(definition, variables, result)
     settings: Settings
     if limits is None:

@@ -30,7 +30,7 @@ class LabelList(Struct, frozen=True, forbid_unknown_fields=True):
     """A `result` of labels."""
 
     labels: dict[str, float] | tuple[str, ...]  # A number for each, or a bare list.
-    passing: tuple[str, ...] | None = field(name="pass", default=None)  # Needed where labels have no numbers.
+    passing: tuple[str, ...] | None = field(name="pass", default=None)  # Needed if labels have no numbers.
     rated: bool = True  # Whether a label is worth something; otherwise it is stored as it is.
 
 
@@ -72,7 +72,7 @@ class Labels(Scale):
         return self._by_folded[choice(answer, key, tuple(self._by_folded), self._separator)]
 
     def rate(self, value: Value) -> Rating | None:
-        """Score a label by its number between the lowest and the highest; without numbers, 1 where it passes."""
+        """Score a label by its number between the lowest and the highest; without numbers, 1 if it passes."""
         if self.descriptive:
             return None
         label = str(value)
@@ -85,8 +85,8 @@ class Labels(Scale):
         """Return the label whose value is nearest, the first of several."""
         if self._numbers:
             return min(self._labels, key=lambda label: abs(self._value(label) - share))
-        wanted = share >= _HALF
-        return next((label for label in self._labels if (label in self._passing) == wanted), self._labels[0])
+        passes = share >= _HALF
+        return next((label for label in self._labels if (label in self._passing) == passes), self._labels[0])
 
     def options(self) -> Sequence[tuple[Value, Option]]:
         """Return the labels; none without a value, because a decision would be scored."""
@@ -157,8 +157,8 @@ def _check_menu(labels: Sequence[str], key: str) -> None:
     if not 1 < len(labels) <= _MAX_LABELS:
         raise DefinitionError(key, f"must be from 2 to {_MAX_LABELS} different labels")
     if pair := _first_alike(labels, folded):
-        said = f"the labels {short(pair[0])} and {short(pair[1])} overlap"
-        raise DefinitionError(key, f"{said}: an answer in another case or with a full stop fits both; rename one")
+        fault = f"the labels {short(pair[0])} and {short(pair[1])} overlap"
+        raise DefinitionError(key, f"{fault}: an answer in another case or with a full stop fits both; rename one")
     # Compatibility forms and letters of other scripts look the same to a reader.
     if pair := _first_alike(
         labels,

@@ -118,7 +118,7 @@ class Availability:
     """The joint verdict of circuit and rate limits on the next call. Pure: times and call numbers are passed in."""
 
     def __init__(self, circuit: Circuit, rate_limits: RateLimitState, patience_s: float) -> None:
-        """Combine both; a caller waits for at most ``patience_s`` and is turned away at once where it takes longer."""
+        """Combine both; a caller waits for at most ``patience_s`` and is turned away at once if it takes longer."""
         self._circuit = circuit
         self._rate_limits = rate_limits
         self._patience_s = patience_s
@@ -161,7 +161,7 @@ class Availability:
 def _refusal(cause: ModelError, wait_s: float) -> ModelError:
     refusal = type(cause)(str(cause), wait_s)
     refusal.was_asked = False
-    refusal.status, refusal.said = cause.status, cause.said
+    refusal.status, refusal.message = cause.status, cause.message
     return refusal
 
 
@@ -203,5 +203,5 @@ class CircuitLog(LimiterEvents):
         now = self._steady()
         if now >= self._logged_at.get(error.reason, now - _ERROR_LOG_INTERVAL_S) + _ERROR_LOG_INTERVAL_S:
             self._logged_at[error.reason] = now
-            fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.said}
+            fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.message}
             log.warning("endpoint error", judge_model=self._judge_model, **fields)

@@ -160,7 +160,7 @@ class EndpointLimiter:
             raise
 
     def release(self, permit: Permit, result: ChatResponse | ModelError | None) -> None:
-        """Return a permit with the result of its call; None where it is unknown, as after a cancellation."""
+        """Return a permit with the result of its call; None if it is unknown, as after a cancellation."""
         now = self._clock.steady()
         self.in_flight -= 1
         self._calls.end(permit.number)
@@ -181,24 +181,24 @@ class EndpointLimiter:
             self._silence_s = self._calls.silence_s
             self._beside_at = now + self._silence_s
             # Before the circuit closes below, which changes who waits for what.
-            wanted = self._is_wanted
+            contended = self._is_contended
             self._record_working(permit, now)
             if not permit.is_probe:
-                self._limit.record_answer(permit.number, self._next, now - permit.began, now, wanted=wanted)
+                self._limit.record_answer(permit.number, self._next, now - permit.began, now, contended=contended)
         elif isinstance(result, RateLimitedError):
             if permit.is_probe and self._circuit.is_open:
                 self._close_circuit(now)
             self._record_rate_limit(permit, result, now)
         elif isinstance(result, (ModelRejectedError, *_FAILURES)):
-            wanted = self._is_wanted
+            contended = self._is_contended
             if result.retry_after_s is not None and isinstance(result, _FAILURES):
                 self._record_rate_limit(permit, result, now)
-            self._record_failure(permit, result, now, wanted=wanted)
+            self._record_failure(permit, result, now, contended=contended)
         else:
             self._record_working(permit, now)
 
     @property
-    def _is_wanted(self) -> bool:
+    def _is_contended(self) -> bool:
         """Whether a caller waits because of the limit, or of the short hold after a refusal, and nothing else."""
         is_limited = len(self._calls.running) + 1 >= self._limit.limit or self._rate_limits.refused_in_row > 0
         return bool(self._waiters) and is_limited
@@ -230,7 +230,7 @@ class EndpointLimiter:
         if limits.resumes_at > before:
             self.events.calls_delayed(error, limits.resumes_at - now)
 
-    def _record_failure(self, permit: Permit, error: ModelError, now: float, *, wanted: bool) -> None:
+    def _record_failure(self, permit: Permit, error: ModelError, now: float, *, contended: bool) -> None:
         circuit = self._circuit
         if circuit.is_open:
             if permit.is_probe:
@@ -240,7 +240,7 @@ class EndpointLimiter:
         if isinstance(error, ModelRejectedError) and error.refusals.times >= _MAX_OWN_REFUSALS:
             return
         if isinstance(error, _FAILURES) and not permit.is_probe:
-            self._limit.record_failure(permit.number, self._next, now, wanted=wanted)
+            self._limit.record_failure(permit.number, self._next, now, contended=contended)
         if self._calls.hangs(permit.began):
             # Later calls were answered: it says nothing about the endpoint.
             return

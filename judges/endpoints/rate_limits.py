@@ -112,14 +112,14 @@ class RateLimitState:
         """Return when a used-up quota is refilled; None while a call may begin."""
         # Read by other threads too: nothing is changed here, and each field is read once.
         requests, tokens = self._requests, self._tokens
-        found = None
+        until = None
         if requests is not None and now < requests.until and _begun_since(requests, next_number) >= requests.left:
-            found = requests.until
+            until = requests.until
         if tokens is not None and now < tokens.until:
             used = (_begun_since(tokens, next_number) + 1) * self._tokens_per_call
             if used > tokens.left:
-                found = max(found or 0.0, tokens.until)
-        return found
+                until = max(until or 0.0, tokens.until)
+        return until
 
 
 def _newer(stored: _Quota | None, window: Window, number: int, now: float, unix_now: float) -> _Quota:

@@ -221,7 +221,7 @@ def _folded(text: str) -> str:
 
 def whole_lines(text: str) -> str:
     """Return the complete lines of an answer that was cut off, each once; drafts in its thoughts are none of them."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     text, position = answer_of(text) or "", 0
     while (opening := _OBJECT.search(text, position)) is not None:
         try:
@@ -229,8 +229,8 @@ def whole_lines(text: str) -> str:
         except (ValueError, RecursionError):
             break
         if isinstance(value, dict) and value.keys() >= set(KEYS):
-            found[json.dumps(value, ensure_ascii=False)] = None
-    return "\n".join(found)
+            lines[json.dumps(value, ensure_ascii=False)] = None
+    return "\n".join(lines)
 
 
 class ContextIndex:

@@ -1,7 +1,7 @@
 """Classifiers that give the probability that evidence supports a claim, for judges that ask in such pairs.
 
-The backend `http` is a server: text-embeddings-inference, where `base_url` ends with `/predict`, or the classification
-form of vLLM and SGLang, where it ends with `/classify` and which reads single texts only. The backend `onnx` runs a
+The backend `http` is a server: text-embeddings-inference, if `base_url` ends with `/predict`, or the classification
+form of vLLM and SGLang, if it ends with `/classify` and which reads single texts only. The backend `onnx` runs a
 model in this process, on a thread of its own. For both, `path` names a folder with `judge.toml`.
 """
 
@@ -106,7 +106,7 @@ class HttpClassifier:
             lay_out,
             self._description,
             questions,
-            lambda text: [found.span() for found in _ESTIMATE.finditer(text)],
+            lambda text: [match.span() for match in _ESTIMATE.finditer(text)],
         )
         inputs, reads, quota = layout.inputs, list[_Read](), None
         sent = 0
@@ -164,9 +164,9 @@ class HttpClassifier:
         return _Read(values, int(tokens) if is_count else 0)
 
     def _read_classes(self, body: bytes) -> _Read:
-        labels, found = self._description.labels, decode_reply(body, _Classes)
+        labels, response = self._description.labels, decode_reply(body, _Classes)
         values = []
-        for place, each in enumerate(sorted(found.data, key=lambda each: each.index)):
+        for place, each in enumerate(sorted(response.data, key=lambda each: each.index)):
             if each.index != place:
                 raise ModelUnavailableError("the reply repeats an index or leaves one out")
             if len(each.probs) != len(labels):
@@ -177,15 +177,15 @@ class HttpClassifier:
             if is_whole and max(numbers) > numbers[labels.index(each.label)]:
                 raise _other_labels("the same names in another order")
             values.append(each.probs[self._description.supported])
-        fields = reply_fields(found.id, found.model, found.usage, ("prompt_tokens",))
+        fields = reply_fields(response.id, response.model, response.usage, ("prompt_tokens",))
         return _Read(values, fields.tokens[0], fields.id, fields.model, fields.invalid)
 
     def _sends_fewer(self, reply: Reply) -> bool:
         """Return whether the server accepts fewer inputs than were sent; from now on no more are sent."""
-        found = _SMALLER_BATCH.search(read_fault(reply.body).message)
-        if found is None or not 0 < int(found[1]) < self._most:
+        match = _SMALLER_BATCH.search(read_fault(reply.body).message)
+        if match is None or not 0 < int(match[1]) < self._most:
             return False
-        self._most = int(found[1])
+        self._most = int(match[1])
         return True
 
     def _error(self, reply: Reply, body: Mapping[str, object]) -> ModelError:
@@ -199,8 +199,8 @@ class HttpClassifier:
         return chosen
 
 
-def _other_labels(found: str) -> ModelRejectedError:
-    return ModelRejectedError(f"the endpoint has other labels than judge.toml: {found}; correct labels")
+def _other_labels(labels: str) -> ModelRejectedError:
+    return ModelRejectedError(f"the endpoint has other labels than judge.toml: {labels}; correct labels")
 
 
 class OnnxClassifier:

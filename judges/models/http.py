@@ -237,12 +237,12 @@ def reply_fields(reply_id: object, model: object, usage: object, token_names: Se
     counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []
     has_usage = usage is None or (isinstance(usage, dict) and None not in counts)
     tokens = [count or 0 for count in counts] or [0] * len(token_names)
-    found = {"id": has_id, "model": has_model, "usage": has_usage}
-    return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in found.items() if not is_valid))
+    valid = {"id": has_id, "model": has_model, "usage": has_usage}
+    return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in valid.items() if not is_valid))
 
 
 def _count(value: object) -> int | None:
-    """Return a count of tokens; None where the value is none."""
+    """Return a count of tokens; None if the value is none."""
     # Some servers write numbers as texts; the longest is 10^9.
     if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
         value = int(value)
@@ -271,7 +271,7 @@ def no_chat_reply(reply: Reply, why: str, expected: str = "a chat endpoint") -> 
 
 
 def content_type(reply: Reply) -> str | None:
-    """Return the content type of a reply; None where it is JSON or absent."""
+    """Return the content type of a reply; None if it is JSON or absent."""
     kind = _CONTENT_TYPE.match(reply.headers.get("content-type", ""))
     return None if kind is None or kind[0].endswith("json") else kind[0]
 
@@ -363,7 +363,7 @@ _SAID: Final = (
 
 
 class Fault(Struct):
-    """The error that a reply describes; empty fields where it describes none."""
+    """The error that a reply describes; empty fields if it describes none."""
 
     message: str = ""
     type: str | None = None
@@ -373,30 +373,30 @@ class Fault(Struct):
 
 
 def read_fault(body: bytes) -> Fault:
-    """Read the error of a reply; an empty one where the body contains none."""
+    """Read the error of a reply; an empty one if the body contains none."""
     try:
         return _fault(decode_reply(body, Any))
     except UNREADABLE:
         return Fault()
 
 
-def _fault(found: object) -> Fault:
+def _fault(raw: object) -> Fault:
     """Find the error: wrapped, bare, as a text, in an array (Google), or in a list of places (FastAPI)."""
-    if isinstance(found, str):
-        return Fault(found)
-    if isinstance(found, list):
-        faults = [_fault(each) for each in found[:20]]
+    if isinstance(raw, str):
+        return Fault(raw)
+    if isinstance(raw, list):
+        faults = [_fault(each) for each in raw[:20]]
         return Fault() if not faults else structs.replace(faults[0], message="; ".join(each.message for each in faults))
-    if not isinstance(found, dict):
+    if not isinstance(raw, dict):
         return Fault()
-    inner = next((found[name] for name in ("error", "errors", "detail") if found.get(name)), None)
+    inner = next((raw[name] for name in ("error", "errors", "detail") if raw.get(name)), None)
     if isinstance(inner, str | list | dict):
         return _fault(inner)
-    texts = {name: value for name, value in found.items() if isinstance(value, str)}
-    place = ".".join(map(str, found["loc"])) if isinstance(found.get("loc"), list) else ""
+    texts = {name: value for name, value in raw.items() if isinstance(value, str)}
+    place = ".".join(map(str, raw["loc"])) if isinstance(raw.get("loc"), list) else ""
     message = texts.get("message") or (f"{place}: {texts['msg']}" if "msg" in texts else "")
-    code = found["code"] if type(found.get("code")) in (int, float) else texts.get("code")
-    return Fault(message, texts.get("type") or texts.get("status"), texts.get("param"), code, found.get("metadata"))
+    code = raw["code"] if type(raw.get("code")) in (int, float) else texts.get("code")
+    return Fault(message, texts.get("type") or texts.get("status"), texts.get("param"), code, raw.get("metadata"))
 
 
 def _as_named(reply: Reply) -> Reply:
@@ -405,14 +405,14 @@ def _as_named(reply: Reply) -> Reply:
     if reply.status != httpx.codes.OK or b'"error"' not in reply.body:
         return reply
     try:
-        found = decode_reply(reply.body, dict[str, Any])
-        match found.get("choices"):
+        body = decode_reply(reply.body, dict[str, Any])
+        match body.get("choices"):
             case [{"finish_reason": "error"} as choice, *_]:
-                found = choice  # OpenRouter's, for an answer that broke off.
-        fault, has_answer = _fault(found), any(map(found.get, ("choices", "content", "answers", "data")))
+                body = choice  # OpenRouter's, for an answer that broke off.
+        fault, has_answer = _fault(body), any(map(body.get, ("choices", "content", "answers", "data")))
     except UNREADABLE:
         return reply
-    if has_answer or not (found.get("error") or fault.message):
+    if has_answer or not (body.get("error") or fault.message):
         return reply
     code = re.fullmatch("([45][0-9]{2})(?:[.]0)?", str(fault.code))
     # A code such as `unsupported_parameter` is told apart by the type beside it.
@@ -421,7 +421,7 @@ def _as_named(reply: Reply) -> Reply:
     statuses = [status for part, status in _NAMED.items() if part in named]
     statuses += [status for words, status in _SAID if words.search(opening)]
     status = next(iter(statuses), httpx.codes.BAD_GATEWAY)
-    return reply._replace(status=int(code[1]) if code else status, body=msgspec.json.encode(found))
+    return reply._replace(status=int(code[1]) if code else status, body=msgspec.json.encode(body))
 
 
 def translated(
@@ -432,7 +432,7 @@ def translated(
     error.status = reply.status
     is_plain_text = reply.headers.get("content-type", "").startswith("text/plain")
     message = fault.message or (reply.body.decode("utf-8", "replace") if is_plain_text else "")
-    error.said = shown(message, body, endpoint.secrets)
+    error.message = shown(message, body, endpoint.secrets)
     error.retry_after_s = retry_after_s(reply.headers)
     error.quota = read_quota(reply.headers)
     return error
@@ -451,9 +451,9 @@ def _chosen(reply: Reply, fault: Fault, address: str) -> ModelError:
         absent = f"HTTP {status} from {address}; check base_url and model"
         return ModelRejectedError(absent if status in _ABSENT else f"the endpoint rejects the request: HTTP {status}")
     if status == httpx.codes.TOO_MANY_REQUESTS:
-        found = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
+        match = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
         # Waiting does not help a request that needs more tokens than the endpoint grants in a whole minute.
-        is_oversized = int(found[2]) > int(found[1]) if found is not None else _opens_with(fault, _OVERSIZED_WORDS)
+        is_oversized = int(match[2]) > int(match[1]) if match is not None else _opens_with(fault, _OVERSIZED_WORDS)
         return (
             InputTooLongError("the request alone is larger than the endpoint's rate limit: HTTP 429")
             if is_oversized

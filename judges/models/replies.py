@@ -42,9 +42,9 @@ _CUT: Final = re.compile("length|max_(?:output_)?tokens|context_window")
 _WITHHELD: Final = re.compile("filter|safety|prohibited|recitation|blocklist|spii|guardrail")
 
 
-def finish_reason(said: object) -> FinishReason:
+def finish_reason(reason: object) -> FinishReason:
     """Read why an answer ended, as any of the APIs says it."""
-    name = str(said or "stop").lower()
+    name = str(reason or "stop").lower()
     if name in _STOPPED:
         return "stop"
     return "content_filter" if _WITHHELD.search(name) else "length" if _CUT.search(name) else "other"
@@ -155,7 +155,7 @@ _MAX_RETRY_AFTER_S: Final = 3600.0
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read `Retry-After`, in seconds or as a date, as 0 to 3600 s; None where it is absent or neither."""
+    """Read `Retry-After`, in seconds or as a date, as 0 to 3600 s; None if it is absent or neither."""
     value = headers.get("retry-after", "")
     try:
         seconds = float(value)
@@ -191,7 +191,7 @@ def read_call(call_id: object, name: object, arguments: object, number: int) -> 
 
 
 def _unwrapped(text: str) -> str:
-    """Return the text inside, where a server encoded the arguments as a JSON string once more."""
+    """Return the text inside, if a server encoded the arguments as a JSON string once more."""
     try:
         inner = msgspec.json.decode(text, type=str)
     except (msgspec.DecodeError, UnicodeError):
@@ -205,7 +205,7 @@ def calls_so_far(request: ChatRequest) -> int:
 
 
 def as_object(arguments: str) -> dict[str, object] | None:
-    """Decode the arguments of a call; None where they are no JSON object."""
+    """Decode the arguments of a call; None if they are no JSON object."""
     try:
         return msgspec.json.decode(arguments, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -214,8 +214,8 @@ def as_object(arguments: str) -> dict[str, object] | None:
 
 def sendable_object(arguments: str) -> dict[str, object]:
     """Return the arguments of a call as an object; a text that is none becomes its value ``unreadable``."""
-    found = as_object(arguments)
-    return {"unreadable": arguments} if found is None else found
+    mapping = as_object(arguments)
+    return {"unreadable": arguments} if mapping is None else mapping
 
 
 def sendable_name(name: str) -> str:

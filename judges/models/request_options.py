@@ -1,6 +1,6 @@
 """Optional parts of the requests to one endpoint: structured output, temperature, the bound of the answer and others.
 
-Each is sent until a request without it is answered where one with it was refused; no words of a refusal are known. Only
+Each is sent until a request without it is answered if one with it was refused; no words of a refusal are known. Only
 the names of the parts themselves are looked for in it, which saves a request. Until the first answer one request goes
 ahead of the others, so that an endpoint refuses one request and not all of them.
 
@@ -29,7 +29,7 @@ from judges.core.model import (
 from judges.models.http import HttpEndpoint, Reply, read_fault, translated
 
 DEFAULT_THINKING_TOKENS: Final = 8192
-# How thoughts begin or end where a server leaves them, or a part of them, in the text.
+# How thoughts begin or end if a server leaves them, or a part of them, in the text.
 _THOUGHTS: Final = (
     *("<think", "</think", "seed:think", "[THINK]", "[/THINK]", "<thought", "</thought", "<reasoning", "</reasoning"),
     *("_of_thought|>", "_THINKING|>", "think\u25b7", "<|channel", "<channel|>", "<unused94>", "<unused95>"),
@@ -51,11 +51,11 @@ class OutputBound:
     """The bound of answers from one endpoint."""
 
     def __init__(self, settings: ModelSettings, default_tokens: int | None = None) -> None:
-        """Keep a default for an endpoint that requires a bound, where neither request nor settings have one."""
+        """Keep a default for an endpoint that requires a bound, if neither request nor settings have one."""
         self._settings = settings
         self.default_tokens = default_tokens
         self._thinks: bool | None = None  # None until an answer shows it.
-        self._limit: int | None = None  # The largest bound that the endpoint accepts, where it named one.
+        self._limit: int | None = None  # The largest bound that the endpoint accepts, if it named one.
 
     def tokens(self, request: ChatRequest) -> int | None:
         """Return the bound of one request, thinking included; the default if neither request nor settings have one."""
@@ -226,10 +226,10 @@ class Options:
         # The bound is left out last, because an endpoint may require it.
         has_others = not trial and any(name not in BOUNDS for name in suspects)
         bound = [name for name in suspects if name in BOUNDS and has_others]
-        others = [name for name in suspects if name not in bound]
+        rest = [name for name in suspects if name not in bound]
         is_fault = not isinstance(first.error, BadModelRequestError)
-        culprits = [trial] if trial else others if unknown and len(others) == 1 and not is_fault else []
-        doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in others]
+        culprits = [trial] if trial else rest if unknown and len(rest) == 1 and not is_fault else []
+        doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in rest]
         # Requests that wait no longer leave them out meanwhile.
         self._doubted.update(dict.fromkeys(doubts))
         refusal, without, offered = first, frozenset[str](), frozenset(self._offered(asked))
@@ -250,8 +250,8 @@ class Options:
                 for name in (*left_out, *(culprits if is_bare else ())):
                     scope = kind if name in self._answered else None
                     self._refused.add((scope, name))
-                    fallbacks = [one for one, other in self._instead_of.items() if other == name not in left_out]
-                    self._doubted.update(dict.fromkeys((scope, one) for one in fallbacks))
+                    fallbacks = [new for new, old in self._instead_of.items() if old == name not in left_out]
+                    self._doubted.update(dict.fromkeys((scope, new) for new in fallbacks))
                     self._doubted.pop((scope, name), None)
                 return answer
             self._failed_for_faults += is_fault
@@ -304,8 +304,8 @@ class Options:
             may_be_ours = is_cause and reply.status in _REFUSING
             words = frozenset(_WORD.findall(complaint)) - asked.body.keys()
             named = frozenset(name for name in names if not words.isdisjoint({name, *options[name]}))
-            wanted = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}
-            return _Refusal(error, may_be_ours, names, named, wanted)
+            demanded = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}
+            return _Refusal(error, may_be_ours, names, named, demanded)
         self._refusals_in_row = 0
         if kind not in self._settled:
             self._answered.update(names)
@@ -342,8 +342,8 @@ class Options:
 
 def _demand(complaint: str, whole: Mapping[str, object]) -> Mapping[str, object]:
     """Read which value a refusal asks for; only of fields that say how much the model thinks."""
-    if found := _SWITCH.search(complaint):
-        return {found[1]: found[2] == "true"}
+    if match := _SWITCH.search(complaint):
+        return {match[1]: match[2] == "true"}
     if "reasoning_effort" not in complaint:
         return {}
     now = whole.get("reasoning_effort")

@@ -134,7 +134,7 @@ def choice(
 ) -> str:
     """Return a label of an answer, folded. The labels of the menu are folded, and ``separator`` stands between them.
 
-    Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. Where
+    Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. If
     yes and no are offered, true and false stand for them. Labels in ``besides`` are accepted and never offered.
 
     Raises:
@@ -158,10 +158,10 @@ def choice(
     if not label:
         # A repaired answer that broke off, not a choice of the model.
         raise InvalidAnswerError(f"`{key}` is empty")
-    said = truth_of(text) if is_yes_no else None
+    truth = truth_of(text) if is_yes_no else None
     # A letter may stand for another label as well.
-    if said is not None and (len(label) > 1 or [each[:1] for each in labels].count(label) == 1):
-        return "yes" if said else "no"
+    if truth is not None and (len(label) > 1 or [each[:1] for each in labels].count(label) == 1):
+        return "yes" if truth else "no"
     alike = [each for each in labels if loose(each) == label]
     if len(alike) == 1:
         return alike[0]
@@ -189,7 +189,7 @@ def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) ->
 
 
 def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
-    """Return a number of an answer, also from a text such as `4`, `four`, `4 (Good)`, or `4/5` where 5 is the highest.
+    """Return a number of an answer, also from a text such as `4`, `four`, `4 (Good)`, or `4/5` if 5 is the highest.
 
     Raises ``InvalidAnswerError`` for anything else.
     """

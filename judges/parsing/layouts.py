@@ -196,7 +196,7 @@ def _closing(text: str, name: str, start: int) -> tuple[int, int]:
 
 
 def _element(text: str, depth: int = 0) -> object:
-    """Read the content of an element: a text, or its members, a list where all have one name."""
+    """Read the content of an element: a text, or its members, a list if all have one name."""
     members: list[tuple[str, object]] = []
     position = 0
     while depth < _MAX_DEPTH and (tag := _TAG.match(text, position)) is not None:

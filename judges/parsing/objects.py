@@ -40,7 +40,7 @@ _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
 _EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict wherever such a line stands.
 _DECORATED: Final = re.compile(r"\*\*.*\*\*\.?|`.*`\.?")  # A verdict as the first or last line.
 _PLACE: Final = "{}"  # Stands for an object, so that a word beside it has no line of its own.
-_NO_VALUE: Final = "\0"  # A value only where any text is one.
+_NO_VALUE: Final = "\0"  # A value only if any text is one.
 _LIST_SIGN: Final = re.compile(r"\d+[.)]")
 _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _MAX_VERDICT_CHARS: Final = 120
@@ -110,15 +110,15 @@ class _Form:
         self.plain = re.compile(rf"^[^\w\n]{{0,8}}(?:{forms})[^\w\n]{{0,8}}:", flags)
         self.without_brace = re.compile(rf'\s*"(?:{forms})"\s*:', flags)
 
-    def is_exact(self, found: Mapping[str, object]) -> bool:
+    def is_exact(self, answer: Mapping[str, object]) -> bool:
         """Return whether an object has the keys as they were asked for, and no other key that stands for one."""
-        if not all(key in found for key in self.needed):
+        if not all(key in answer for key in self.needed):
             return False
-        if any(fold_key(key) in self._folded for key in found.keys() - self._exact):
+        if any(fold_key(key) in self._folded for key in answer.keys() - self._exact):
             return False
         if self._entries is None:
             return True
-        entries = (each for value in found.values() if isinstance(value, list) for each in value)
+        entries = (each for value in answer.values() if isinstance(value, list) for each in value)
         return all(self._entries.keys <= each.keys() for each in entries if isinstance(each, dict))
 
     def answers_in(self, value: object, depth: int = 0) -> Iterator[Mapping[str, object]]:
@@ -140,9 +140,9 @@ class _Form:
                 continue
             yield from self.answers_in(unwrapped(key, item, alone=len(value) == 1), depth + 1)
 
-    def _renamed(self, found: Mapping[str, object]) -> Mapping[str, object] | None:
+    def _renamed(self, fields: Mapping[str, object]) -> Mapping[str, object] | None:
         """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
-        answer = rename(found, self.layout.key_of)
+        answer = rename(fields, self.layout.key_of)
         if answer is not None:
             answer = {**{self.synonyms.get(fold_key(name), name): value for name, value in answer.items()}, **answer}
         if answer is None or not all(key in answer for key in self.needed):
@@ -162,15 +162,15 @@ _form = cache(_Form)
 
 
 def unwrapped(key: str, value: object, *, alone: bool) -> object:
-    """Return the JSON in a text where a wrapper may hold its answer so, and other values as they are."""
+    """Return the JSON in a text if a wrapper may hold its answer so, and other values as they are."""
     is_wrapper = isinstance(value, str) and (alone or key.casefold() in _TEXT_WRAPPERS)
     return decode_json(str(value)) if is_wrapper else value
 
 
-def rename(found: Mapping[str, object], key_of: Callable[[str], str | None]) -> dict[str, object] | None:
+def rename(fields: Mapping[str, object], key_of: Callable[[str], str | None]) -> dict[str, object] | None:
     """Rename the keys of an object; None if two of them are the same key."""
-    renamed = {key_of(key) or key: value for key, value in found.items()}
-    return renamed if len(renamed) == len(found) else None
+    renamed = {key_of(key) or key: value for key, value in fields.items()}
+    return renamed if len(renamed) == len(fields) else None
 
 
 class _Placed(NamedTuple):
@@ -193,8 +193,8 @@ class _Reader:
         self._text = text
         fields = form.layout.fields(text)
         if form.synonyms and not any(field.key in form.deciding for field in fields):
-            others = (field._replace(key=form.synonyms[field.key]) for field in form.other_layout.fields(text))
-            fields = sorted((*fields, *others), key=lambda field: field.start)
+            other_fields = (field._replace(key=form.synonyms[field.key]) for field in form.other_layout.fields(text))
+            fields = sorted((*fields, *other_fields), key=lambda field: field.start)
         begun = form.begun.search(text)
         # Lines within an object are parts of a value, often quoted from the material.
         is_within = begun is not None and bool(fields) and begun.start() < fields[0].start
@@ -229,7 +229,7 @@ class _Reader:
     def _objects(self, text: str) -> list[_Placed] | None:
         """Return the answers in the objects of a text; None if the last one is broken, or goes on outside of it."""
         form = self._form
-        found: list[_Placed] = []
+        objects: list[_Placed] = []
         is_lost, position, broken = False, 0, 0
         while (opening := form.opening.search(text, position)) is not None:
             outside = text[position : opening.start()]
@@ -240,7 +240,7 @@ class _Reader:
                 return None
             answers = [] if value is None else list(form.answers_in(value))
             if answers and not self._is_part(text, start - len(outside), form.written, start):
-                found += (_Placed(answer, start, position) for answer in answers)
+                objects += (_Placed(answer, start, position) for answer in answers)
                 is_lost = False
             elif value is None or form.written.search(text, start, position) is not None:
                 # A part of an answer, or an unreadable one: the answer before it may have been a draft.
@@ -248,8 +248,8 @@ class _Reader:
         refuse_echo(text[position:])
         # An answer that continues after the object makes it a draft, or a quotation inside a broken answer.
         for pattern in (form.written, form.plain):
-            is_lost = is_lost or (bool(found) and self._is_part(text, position, pattern))
-        return None if is_lost else found
+            is_lost = is_lost or (bool(objects) and self._is_part(text, position, pattern))
+        return None if is_lost else objects
 
     def _is_part(self, text: str, start: int, pattern: re.Pattern[str], end: int | None = None) -> bool:
         """Return whether a text outside of all objects has a key that is not the label of a line."""
@@ -262,17 +262,17 @@ class _Reader:
     def _object(self, placed: Sequence[_Placed]) -> Mapping[str, object]:
         """Return the answer of objects and of the lines beside them, which must agree."""
         filled = [each for each in placed if not self._is_placeholder(each.answer)]
-        *others, (answer, _, end) = filled or placed
+        *earlier, (answer, _, end) = filled or placed
         same = self._comparable(answer)
-        if any(self._comparable(other.answer) != same for other in others):
+        if any(self._comparable(object_.answer) != same for object_ in earlier):
             raise InvalidAnswerError(DISAGREEMENT)
         named = [(self._form.synonyms.get(fold_key(name), ""), value) for name, value in answer.items()]
         beside = [Field(key, value, end - 1, end) for key, value in named if key in same and self._has_menu]
         for field in (*self._decided, *beside):
-            said = self._compared(field.key, field.value)
+            answered = self._compared(field.key, field.value)
             # Within an object, a line that cannot be read is a part of a text or of the object itself.
-            is_part = isinstance(said, _Unread) and any(each.start < field.start < each.end for each in placed)
-            if said != same[field.key] and not is_part:
+            is_part = isinstance(answered, _Unread) and any(each.start < field.start < each.end for each in placed)
+            if answered != same[field.key] and not is_part:
                 raise InvalidAnswerError(DISAGREEMENT)
         spans = [(each.start, each.end) for each in placed]
         self._refuse_other_verdicts(spans, tuple(same.values()))
@@ -285,19 +285,19 @@ class _Reader:
     def _refuse_other_verdicts(self, spans: Sequence[tuple[int, int]], same: Sequence[object]) -> None:
         """Raise ``InvalidAnswerError`` for a line outside of some places that is another verdict."""
         lines = _PLACE.join(_around(self._text, spans)).split("\n")
-        if self._has_menu and any(said != same[0] for _, said in self._verdict_lines(lines)):
+        if self._has_menu and any(value != same[0] for _, value in self._verdict_lines(lines)):
             raise InvalidAnswerError(DISAGREEMENT)
 
     def _refuse_stated(self, text: str, same: Mapping[str, object], place: Place) -> None:
         """Raise ``InvalidAnswerError`` for a text around the answer that states another verdict."""
         keys = self._form.deciding
         if self._value is None:
-            found = [(key, said) for key in keys for said in stated_of(key, text, _number_or_truth)]
+            statements = [(key, value) for key in keys for value in stated_of(key, text, _number_or_truth)]
         elif self._has_menu:
-            found = [(keys[0], said) for said in stated(text, self._offered, place=place, keys=keys)]
+            statements = [(keys[0], value) for value in stated(text, self._offered, place=place, keys=keys)]
         else:
             return
-        if any(said != same[key] for key, said in found):
+        if any(value != same[key] for key, value in statements):
             raise InvalidAnswerError(DISAGREEMENT)
 
     @cached_property
@@ -306,8 +306,8 @@ class _Reader:
         return self._value is None or isinstance(self._compared(self._form.deciding[0], _NO_VALUE), _Unread)
 
     def _offered(self, text: str) -> object | None:
-        said = self._compared(self._form.deciding[0], text)
-        return None if isinstance(said, _Unread) else said
+        value = self._compared(self._form.deciding[0], text)
+        return None if isinstance(value, _Unread) else value
 
     def _lines(self) -> Mapping[str, object] | None:
         """Return the answer of fields in another layout; without reasons among them, the text before is the reason."""
@@ -328,21 +328,21 @@ class _Reader:
             raise InvalidAnswerError(DISAGREEMENT)
         self._refuse_other_verdicts([(field.start, field.end) for field in decided], (same,))
         reasons = next((key for key in form.keys if key != last.key), None)
-        given = [field for field in self._fields if field.key == reasons]
-        if any(not field.value for field in given):
+        reason_fields = [field for field in self._fields if field.key == reasons]
+        if any(not field.value for field in reason_fields):
             # The answer breaks off behind the key.
             return None
-        is_reason = bool(given) and given[-1].start > last.start
+        is_reason = bool(reason_fields) and reason_fields[-1].start > last.start
         self._refuse_stated(self._text[: last.start], {last.key: same}, "reasons")
         self._refuse_stated(self._text[last.end :], {last.key: same}, "reasons" if is_reason else "behind")
         self._refuse_withdrawn(last.end, is_reason=is_reason)
-        answer: dict[str, object] = {} if reasons is None else {reasons: self._prose(given, decided)}
+        answer: dict[str, object] = {} if reasons is None else {reasons: self._prose(reason_fields, decided)}
         return {**answer, last.key: last.value}
 
-    def _prose(self, given: Sequence[Field], decided: Sequence[Field]) -> object:
+    def _prose(self, reason_fields: Sequence[Field], decided: Sequence[Field]) -> object:
         """Return the reasons: those of the last field for them, or the text before or behind the verdict."""
-        if given:
-            return given[-1].value
+        if reason_fields:
+            return reason_fields[-1].value
         before, behind = self._text[: decided[0].start], self._text[decided[-1].end :]
         return _FENCE_LINE.sub("", before).strip() or _FENCE_LINE.sub("", behind).strip()
 
@@ -351,14 +351,14 @@ class _Reader:
         if self._form.written.search(self._text) is not None:
             return None
         lines = _FENCE_LINE.sub("", self._text).strip().split("\n")
-        found = list(self._verdict_lines(lines))
-        if not found or any(said != found[0][1] for _, said in found):
+        verdicts = list(self._verdict_lines(lines))
+        if not verdicts or any(value != verdicts[0][1] for _, value in verdicts):
             return None
-        place = found[-1][0]
+        place = verdicts[-1][0]
         before, behind = "\n".join(lines[:place]).strip(), "\n".join(lines[place + 1 :])
         (key,) = self._form.deciding
-        self._refuse_stated(before, {key: found[0][1]}, "reasons")
-        self._refuse_stated(behind, {key: found[0][1]}, "behind" if before else "reasons")
+        self._refuse_stated(before, {key: verdicts[0][1]}, "reasons")
+        self._refuse_stated(behind, {key: verdicts[0][1]}, "behind" if before else "reasons")
         self._refuse_withdrawn(len(self._text) - len(behind), is_reason=not before)
         reasons = {each: before or behind.strip() for each in self._form.keys if each != key}
         return {**reasons, key: lines[place]}
@@ -374,9 +374,9 @@ class _Reader:
             is_first = place == 0 and (not lines[1 % len(lines)].strip() or not last or _DECORATED.fullmatch(line))
             is_last = place == last and (not lines[last - 1].strip() or _DECORATED.fullmatch(line))
             if is_first or is_last or _EXPLICIT.fullmatch(line):
-                said = self._compared(self._form.deciding[0], line)
-                if not isinstance(said, _Unread):
-                    yield place, said
+                value = self._compared(self._form.deciding[0], line)
+                if not isinstance(value, _Unread):
+                    yield place, value
 
     def _is_placeholder(self, answer: Mapping[str, object]) -> bool:
         """Return whether an answer is the form, not filled in."""
@@ -384,8 +384,8 @@ class _Reader:
         return any(
             isinstance(value, str)
             and _PLACEHOLDER.fullmatch(value)
-            and (self._value is None or isinstance(said, _Unread))
-            for value, said in values
+            and (self._value is None or isinstance(answer_value, _Unread))
+            for value, answer_value in values
         )
 
     def _comparable(self, answer: Mapping[str, object]) -> Mapping[str, object]:
@@ -439,7 +439,7 @@ def _simplified(value: object) -> object:
         return text
 
 
-class Found(NamedTuple):
+class JsonValue(NamedTuple):
     """A JSON value in a text, None if it cannot be read, and whether it was valid JSON without a repair."""
 
     value: Any
@@ -448,28 +448,28 @@ class Found(NamedTuple):
     is_whole: bool = True
 
 
-def object_at(text: str, start: int) -> Found:
+def object_at(text: str, start: int) -> JsonValue:
     """Read the object that starts at a position, as JSON or repaired."""
     try:
         value, end = DECODER.raw_decode(text, start)
-        return Found(value, start, end)
+        return JsonValue(value, start, end)
     except (ValueError, RecursionError):
         pass
     try:
         repaired = repair_json(text, start)
-        return Found(repaired.value, start, repaired.end, is_whole=False)
+        return JsonValue(repaired.value, start, repaired.end, is_whole=False)
     except UnrepairableError as error:
         # A line that ends with a closing brace ends a draft; otherwise all that follows may belong to it.
         closed = None if error.position is None else _CLOSED.search(text, error.position)
-        return Found(None, start, closed.end() if closed else len(text), is_whole=False)
+        return JsonValue(None, start, closed.end() if closed else len(text), is_whole=False)
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         counts = Counter(key for key, _ in pairs)
-        found |= {key: math.nan for key, count in counts.items() if count > 1}
-    return found
+        fields |= {key: math.nan for key, count in counts.items() if count > 1}
+    return fields
 
 
 # NaN stands for a value that is none, as Infinity or the values of a key that stands twice: all readers refuse it, and

@@ -33,7 +33,7 @@ _HARMONY: Final = re.compile(r"\s*<\|(?:channel|start)\|>")
 _CHANNEL: Final = "<|channel|>"
 _MESSAGE: Final = re.compile(r"\s*(\w+)([^\n]{0,200}?)<\|message\|>")
 _MESSAGE_END: Final = re.compile(r"<\|(?:end|return|call|start)\|>")
-# The same channels where the server removed the marks and left their names.
+# The same channels if the server removed the marks and left their names.
 _STRIPPED: Final = re.compile(r"\s*analysis(?:(?=[^\W\d_a-z]|[\"'{])|[ \t]+(?=[A-Z]))")
 _STRIPPED_FINAL: Final = "assistantfinal"
 

@@ -142,8 +142,8 @@ class JudgeCall(NamedTuple):
     ) -> ChatResponse:
         """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
-        said = max(response.text, "", *dict(response.elsewhere).values(), key=len)
-        if response.finish_reason == "length" and not repeats_itself(said):
+        longest = max(response.text, "", *dict(response.elsewhere).values(), key=len)
+        if response.finish_reason == "length" and not repeats_itself(longest):
             # The complete lines of the answer are kept, and only the rest is requested.
             kept = "" if self.judge.whole_lines is None else self.judge.whole_lines(response.text)
             if kept:
@@ -168,8 +168,8 @@ class JudgeCall(NamedTuple):
         if response.text.strip() or not response.elsewhere:
             return response
         verdicts = dict[str, str]()
-        for place, said in response.elsewhere:
-            text = beside_thoughts(said)
+        for place, content in response.elsewhere:
+            text = beside_thoughts(content)
             # Nothing but JSON: thoughts may hold a draft.
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
                 if all(isinstance(value, dict | list) for value in _LINES.decode_lines(text)):

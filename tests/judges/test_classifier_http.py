@@ -238,7 +238,7 @@ class TestFailures:
             error = Client(build(settings(server, tmp_path, FORMS[form], form), KEY)).fails(asked(("e", "c")))
         assert error.reason == reason, error
         assert words in str(error)
-        assert KEY["JUDGE_KEY"] not in f"{error} {error.said}"
+        assert KEY["JUDGE_KEY"] not in f"{error} {error.message}"
 
     @each_case(
         ("values", "problem"),

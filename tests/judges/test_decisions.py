@@ -259,7 +259,7 @@ async def _evaluated(judge: Judge, model: Any) -> Assessment:
 def test_requests_that_the_endpoint_refuses(server: DecisionEndpoint, dialect: str) -> None:
     server.max_options = 4  # The score has five levels.
     found = judged(server, dialect)
-    assert (found.reason, found.said) == (
+    assert (found.reason, found.message) == (
         "bad_request",
         {
             "openai": "a question has between 2 and 4 options, not 5",

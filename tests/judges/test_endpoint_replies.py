@@ -121,7 +121,7 @@ def test_documented_errors_are_told_apart(endpoint: ChatEndpoint, name: str) -> 
     endpoint.behaviour = reply
     failure = openai(endpoint.base_url).fails(REQUEST)
     assert (type(failure), failure.status) == (error, reply.status)
-    assert failure.said == (reply.error or {})["message"]
+    assert failure.message == (reply.error or {})["message"]
 
 
 def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: ChatEndpoint) -> None:
@@ -137,16 +137,16 @@ def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: C
         "": "",
     }.items():
         endpoint.behaviour = failing(404, message)
-        assert openai(endpoint.base_url).fails(REQUEST).said == expected
+        assert openai(endpoint.base_url).fails(REQUEST).message == expected
     for body, kind in ((b"<html>no</html>".decode(), "text/html"), ("{}", "application/json")):
         endpoint.behaviour = not_json(body, content_type=kind, status=404)
-        assert openai(endpoint.base_url).fails(REQUEST).said == ""
+        assert openai(endpoint.base_url).fails(REQUEST).message == ""
     for detail in (["a", 1], 7, {"loc": 3}, [{"msg": 1}]):
         body = json.dumps({"error": {"message": "model not found"}, "detail": detail})
         endpoint.behaviour = not_json(body, content_type="application/json", status=404)
-        assert openai(endpoint.base_url).fails(REQUEST).said == "model not found", detail
+        assert openai(endpoint.base_url).fails(REQUEST).message == "model not found", detail
     endpoint.behaviour = not_json("model not found", content_type="text/plain", status=404)
-    assert openai(endpoint.base_url).fails(REQUEST).said == "model not found"
+    assert openai(endpoint.base_url).fails(REQUEST).message == "model not found"
 
 
 @settings(deadline=None)
@@ -306,7 +306,7 @@ def test_an_odd_reply_has_one_outcome(body: object, outcome: str, calls: int) ->
         found = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, trace)
     assert (found.reason or found.scores[0].label, len(found.calls)) == (outcome, calls), found.note
     if "error" in text and outcome not in {"yes", "truncated"}:
-        assert found.said == "why"
+        assert found.message == "why"
 
 
 SAID = {
@@ -331,7 +331,7 @@ def test_an_error_that_is_a_plain_text_is_what_its_opening_says(endpoint: ChatEn
     for (text, reason), form in itertools.product(SAID.items(), (str, lambda said: {"message": said}, lambda s: [s])):
         endpoint.behaviour = not_json(json.dumps({"error": form(text)}), content_type="application/json")
         failure = openai(endpoint.base_url).fails(REQUEST)
-        assert (failure.reason, failure.said) == (reason, text), text
+        assert (failure.reason, failure.message) == (reason, text), text
 
 
 def test_a_verdict_in_another_place_is_noted_and_other_texts_are_named(endpoint: ChatEndpoint) -> None:
@@ -361,7 +361,7 @@ def test_counts_may_be_texts_and_errors_arrays(endpoint: ChatEndpoint) -> None:
         {"error": ["why"]},
     ):
         endpoint.behaviour = not_json(json.dumps(body), content_type="application/json", status=400)
-        assert openai(endpoint.base_url).fails(REQUEST).said == "why", body
+        assert openai(endpoint.base_url).fails(REQUEST).message == "why", body
     # Deep enough for Python, and not for the decoder.
     endpoint.behaviour = not_json(f'{{"error": {"[" * 900}{"]" * 900}}}', content_type="application/json")
     assert openai(endpoint.base_url).fails(REQUEST).reason == "judge_unavailable"

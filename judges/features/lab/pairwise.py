@@ -254,8 +254,8 @@ def _prompt(first: Shown, second: Shown, order: str) -> Prompt:
     shared = [block for block in first.blocks if block in second.blocks]
     answers = [
         Block(f"{place} {block.name}", block.value)
-        for place, one in (("first", first), ("second", second))
-        for block in one.blocks
+        for place, side in (("first", first), ("second", second))
+        for block in side.blocks
         if block not in shared
     ]
     return Prompt(first.fixed, (*shared, *answers), about=order)
@@ -265,22 +265,22 @@ def _material(trace: Trace) -> tuple[Block, ...]:
     """Build the parts for a criterion in words: what the trace has."""
     parts = [("request", trace.input), ("expected answer", trace.expected_response)]
     parts.append(("expected facts", None if has_text(trace.expected_response) else claim(trace)))
-    given = [Block(name, text) for name, text in parts if text and has_text(text)]
-    return (*history(trace), *given, *documents(trace.context), Block("answer", trace.output))
+    material = [Block(name, text) for name, text in parts if text and has_text(text)]
+    return (*history(trace), *material, *documents(trace.context), Block("answer", trace.output))
 
 
 def _share_of_material(trace: Trace) -> float:
     """Rate an answer by the share of the material's words in it."""
-    *given, answer = _material(trace)
-    return coverage(content_words(" ".join(block.value for block in given)), content_words(answer.value))
+    *material, answer = _material(trace)
+    return coverage(content_words(" ".join(block.value for block in material)), content_words(answer.value))
 
 
 def _rated(judge: Judge, trace: Trace) -> float:
     """Rate an answer by the heuristic of a judge of single answers."""
     answered = []
     for prompt in judge.prompts(trace):
-        found = judge.heuristic(trace, prompt)
-        text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+        guess = judge.heuristic(trace, prompt)
+        text = guess if isinstance(guess, str) else msgspec.json.encode(guess).decode()
         answered.append(Answered(prompt, judge.read(text)))
     scores = judge.score(trace, answered).scores
     return fmean(score.value for score in scores) if scores else 0.0

@@ -74,7 +74,7 @@ class Process(asyncio.Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended or was killed, also where the loop has not been notified yet."""
+        """Whether it has ended or was killed, also if the loop has not been notified yet."""
         if self._transport is None or self._transport.is_closing():
             return True
         if not hasattr(os, "waitid"):
@@ -121,8 +121,8 @@ class Process(asyncio.Protocol):
         status = await asyncio.shield(self._reaping) if self._reaping is not None else self._program.wait()
         if status >= 0:
             return f"exit code {status}"
-        known = {each.value: each.name for each in signal.Signals}
-        return f"signal {known.get(-status, -status)}"
+        signals = {each.value: each.name for each in signal.Signals}
+        return f"signal {signals.get(-status, -status)}"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
@@ -263,7 +263,7 @@ class Pool:
         await asyncio.gather(*(slot.process.killed() for slot in self._slots if slot.process is not None))
 
     def abandon(self) -> None:
-        """Kill all processes, also where the event loop is closed."""
+        """Kill all processes, also if the event loop is closed."""
         for slot in self._slots:
             slot.close()
 
