@@ -118,7 +118,7 @@ class Pieces:
         self._kept: dict[tuple[str, int], list[str]] = {}
         self._kept_bytes = 0
 
-    def at(self, step: Step, offset: int) -> Piece:
+    def read(self, step: Step, offset: int) -> Piece:
         """Return the piece of a step's content from an offset on; its end is the same in every search."""
         content = self._contents.whole(step)
         size = len(content)
@@ -179,7 +179,7 @@ def hits(piece: Piece, pattern: Pattern, most: int) -> Sequence[Hit]:
     return earliest
 
 
-def shown(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[str, object]:
+def render_hit(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[str, object]:
     """Describe a match to the model."""
     start, end = hit.in_view
     match = neutralise(hit.view.text[start:end])
@@ -240,7 +240,7 @@ def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget
     note, there_are_more = "", False
     while position.step < len(steps) and not (there_are_more or note):
         step = steps[position.step]
-        piece = pieces.at(step, position.offset)
+        piece = pieces.read(step, position.offset)
         room = request.max_matches - len(matches)
         try:
             new = hits(piece, pattern, room + 1)
@@ -250,7 +250,7 @@ def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget
             note = _TOO_SLOW
             continue
         there_are_more = len(new) > room
-        matches += [shown(step, piece, hit, request.surrounding_bytes) for hit in new[:room]]
+        matches += [render_hit(step, piece, hit, request.surrounding_bytes) for hit in new[:room]]
         position = _behind(piece, new[:room], position, is_searched=not there_are_more)
         # Not before the first piece: each call gets further, also on a machine that stands still.
         if position.step < len(steps) and not there_are_more and budget.is_spent:

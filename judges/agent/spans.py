@@ -246,13 +246,13 @@ def page(content: bytes, offset: int, max_bytes: int) -> dict[str, object]:
 def as_json(value: object) -> str:
     """Encode as JSON with invisible characters made visible; what has no JSON raises as ``json.dumps`` does."""
 
-    def plain(part: object) -> object:
+    def encodable(part: object) -> object:
         if isinstance(part, Struct):
             return {name: inner for name, inner in structs.asdict(part).items() if inner is not None}
         return str(part)
 
     # Not msgspec, which would fail for a whole trace because of one value.
-    written = json.dumps(value, ensure_ascii=False, default=plain)
+    written = json.dumps(value, ensure_ascii=False, default=encodable)
     # In pieces, because no other thread runs during one call: a text of 4 MB would block all of them for 50 ms.
     return "".join(
         neutralise(written[start : start + _AT_ONCE_CHARS]) for start in range(0, len(written), _AT_ONCE_CHARS)

@@ -250,7 +250,7 @@ class Coverage(NamedTuple):
     is_divided: bool  # Whether the lines on one sentence have different labels.
 
     @classmethod
-    def of(cls, response: str, lines: tuple[Line, ...]) -> "Coverage":
+    def measure(cls, response: str, lines: tuple[Line, ...]) -> "Coverage":
         """Compare the lines with the sentences of a response.
 
         The model may divide the response differently. So a sentence is covered if its words stand in the consecutive
@@ -292,7 +292,7 @@ class Coverage(NamedTuple):
 
 
 # An answer is checked, and scored right after.
-_coverage = lru_cache(maxsize=4)(Coverage.of)
+_coverage = lru_cache(maxsize=4)(Coverage.measure)
 
 
 def _check(settings: Settings, trace: Trace, lines: tuple[Line, ...]) -> None:

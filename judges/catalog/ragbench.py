@@ -189,19 +189,19 @@ def prompts(trace: Trace) -> tuple[Prompt, ...]:
 
 
 def _material(trace: Trace) -> tuple[tuple[Block, ...], Shown]:
-    documents = Keyed.of(
+    documents = Keyed.build(
         {
             f"{index}{letter}": unit
             for index, text in enumerate(texts_of(trace.context))
             for letter, unit in zip(letters(), units(text), strict=False)
         }
     )
-    answer = Keyed.of(dict(zip(letters(), units(trace.output), strict=False)))
+    answer = Keyed.build(dict(zip(letters(), units(trace.output), strict=False)))
     blocks = (
         *history(trace),
         Block("question", trace.input or ""),
-        Block("documents", documents.shown(".")),
-        Block("answer", answer.shown(".")),
+        Block("documents", documents.render(".")),
+        Block("answer", answer.render(".")),
     )
     return blocks, Shown(documents, answer)
 

@@ -98,7 +98,7 @@ def make(settings: Settings) -> Judge:
     def material(trace: Trace) -> tuple[tuple[Block, ...], Keyed]:
         context = trace.context or ()
         names = _names(context, ids=settings.document_ids)
-        documents = Keyed.of(
+        documents = Keyed.build(
             {
                 f"{name}_S{number}": unit
                 for name, text in zip(names, texts_of(context), strict=True)
@@ -108,7 +108,7 @@ def make(settings: Settings) -> Judge:
         blocks = (
             *history(trace),
             Block("question", trace.input or ""),
-            Block("documents", documents.shown(":")),
+            Block("documents", documents.render(":")),
             Block("answer", trace.output),
         )
         return blocks, documents

@@ -93,7 +93,7 @@ class FreeForm(Scale):
             raise InvalidAnswerError(f"`{key}` has no `{missing[0]}`")
         return {name: _typed(fields[name], kind, f"{key}.{name}") for name, kind in self._fields.items()}
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return a result of the lexical model, which writes no texts of its own."""
         if self._kind == "text":
             return f"Share of the best by word overlap: {share:.0%}."

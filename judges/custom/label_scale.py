@@ -81,7 +81,7 @@ class Labels(Scale):
             return Rating(float(bool(passed)), label, label, passed)
         return Rating(self._value(label), self._numbers[label], label, passed)
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return the label whose value is nearest, the first of several."""
         if self._numbers:
             return min(self._labels, key=lambda label: abs(self._value(label) - share))
@@ -119,8 +119,8 @@ def checked_labels(
     rated: bool = True,
 ) -> Labels:
     """Check declared labels, with a number for each or a set that passes, or raise ``DefinitionError`` for ``keys``."""
-    stripped = tuple(map(plain, labels))
-    worth = {plain(label): number for label, number in (numbers or {}).items()}
+    stripped = tuple(map(normalise, labels))
+    worth = {normalise(label): number for label, number in (numbers or {}).items()}
     if len(worth) < len(numbers or {}):
         raise DefinitionError(keys.numbers, "two labels differ in blanks only, or look the same; rename one")
     _check_menu(stripped, keys.labels)
@@ -130,7 +130,7 @@ def checked_labels(
         return Labels(stripped, {}, ())
     if passing is None and numbers is None and (good := passing_of(stripped)) is not None:
         passing = (good,)
-    names = tuple(dict.fromkeys(map(plain, passing or ())))
+    names = tuple(dict.fromkeys(map(normalise, passing or ())))
     if passing is None and numbers is None:
         fix = f'name the labels that pass, as ["{short(stripped[0])}"]'
         raise DefinitionError(keys.passing, f"is missing; {fix}", "missing-key")
@@ -209,6 +209,6 @@ def _check_passing(passing: Sequence[str], labels: Sequence[str], numbers: Mappi
         raise DefinitionError(key, f"{short(worst)} passes and is worth less than {short(best)}, which fails; {fix}")
 
 
-def plain(label: str) -> str:
+def normalise(label: str) -> str:
     """Strip a label, and compose its accented letters, so that it has one spelling."""
     return unicodedata.normalize("NFC", label).strip()

@@ -186,7 +186,7 @@ class Result:
     def guess(self, share: float, reason: str) -> Mapping[str, object]:
         """Return the lexical model's answer: the value at a share of the best, 0..1, with a reason."""
         rationale = {} if self.keys.rationale is None else {self.keys.rationale: f"{yes_no.OPENING}. {reason}"}
-        return {**rationale, self.keys.result: self.scale.at(share)}
+        return {**rationale, self.keys.result: self.scale.choose(share)}
 
 
 def checked_result(result: object) -> Result:

@@ -48,7 +48,7 @@ class Scale(Protocol):
         return None
 
     @abstractmethod
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return the value at a share of the best, 0..1, as JSON writes it."""
 
     def options(self) -> Sequence[tuple[Value, Option]]:
@@ -78,7 +78,7 @@ class YesNo(Scale):
         passed = value == self.pass_rule
         return Rating(float(passed), float(passed), str(value), passed)
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return yes from a half on."""
         return "yes" if share >= _HALF else "no"
 
@@ -103,7 +103,7 @@ class Boolean(YesNo):
         """Read true or false."""
         return "true" if truth(answer, key) else "false"
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return true from a half on."""
         return share >= _HALF
 
@@ -184,7 +184,7 @@ class Range(Scale):
             passed = raw <= self._pass_at if self._lower_is_better else raw >= self._pass_at
         return Rating(self._value(raw), raw, None, passed)
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return the number at a share of the way to the good end."""
         way = 1 - share if self._lower_is_better else share
         rating = self._lowest + way * (self._highest - self._lowest)

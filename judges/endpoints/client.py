@@ -258,7 +258,7 @@ class DelayNotes(LimiterEvents):
         self._reported_delays: set[str] = set()
         self._reported_errors: set[str] = set()
 
-    def at(self, where: str) -> "DelayNotes":
+    def bind(self, where: str) -> "DelayNotes":
         """Make one for the endpoint at an address."""
         return DelayNotes(self._longest_s, self._report, where)
 

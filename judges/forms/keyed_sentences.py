@@ -32,12 +32,12 @@ class Keyed:
     forms: Mapping[str, str] = field(default_factory=dict)  # What is shown of a key in place of its sentence.
 
     @classmethod
-    def of(cls, units: Mapping[str, Unit]) -> "Keyed":
+    def build(cls, units: Mapping[str, Unit]) -> "Keyed":
         """Build from units by key; rows of tables are shown with the names of their columns."""
         forms = {key: unit.shown for key, unit in units.items() if unit.shown != unit.text}
         return cls({key: unit.text for key, unit in units.items()}, forms)
 
-    def shown(self, mark: str) -> str:
+    def render(self, mark: str) -> str:
         """Format the sentences one per line, with ``mark`` between key and text."""
         return "\n".join(f"{key}{mark} {self.forms.get(key, sentence)}" for key, sentence in self.sentences.items())
 

@@ -13,7 +13,7 @@ import msgspec
 from judges.core.decision import Option
 from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import object_schema
-from judges.parsing.plain import plain
+from judges.parsing.plain import simplify
 from judges.parsing.sentences import split
 from judges.parsing.thoughts import answer_of
 from judges.parsing.words import content_words, coverage, numbers
@@ -216,7 +216,7 @@ def _courtesies() -> re.Pattern[str]:
 
 
 def _folded(text: str) -> str:
-    return " ".join(_WORD.findall(plain(text)))
+    return " ".join(_WORD.findall(simplify(text)))
 
 
 def whole_lines(text: str) -> str:

@@ -276,7 +276,7 @@ def content_type(reply: Reply) -> str | None:
     return None if kind is None or kind[0].endswith("json") else kind[0]
 
 
-def shown(message: str, request: object = None, secrets: Iterable[str] = ()) -> str:
+def quote_message(message: str, request: object = None, secrets: Iterable[str] = ()) -> str:
     """Return the first 300 characters of an endpoint's message on one line, without secrets and request texts."""
     text = message[:_MAX_READ_CHARS]
     for secret in secrets:
@@ -432,7 +432,7 @@ def translated(
     error.status = reply.status
     is_plain_text = reply.headers.get("content-type", "").startswith("text/plain")
     message = fault.message or (reply.body.decode("utf-8", "replace") if is_plain_text else "")
-    error.message = shown(message, body, endpoint.secrets)
+    error.message = quote_message(message, body, endpoint.secrets)
     error.retry_after_s = retry_after_s(reply.headers)
     error.quota = read_quota(reply.headers)
     return error

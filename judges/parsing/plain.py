@@ -53,7 +53,7 @@ _MARKS: Final = re.compile(
 _VOWEL_SIGNS: Final = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]")
 
 
-def plain(text: str, seam: re.Pattern[str] | None = None) -> str:
+def simplify(text: str, seam: re.Pattern[str] | None = None) -> str:
     """Return the words and punctuation of a text with one blank between them, and `SEAM` after or for each seam."""
     if "[U+" in text or "[u+" in text:
         text = _SIGN.sub(_unsigned, text)

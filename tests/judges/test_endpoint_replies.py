@@ -25,7 +25,7 @@ from judges.core.model import (
 )
 from judges.core.prompt import Message
 from judges.models.credentials import ProxyRefusedError, proxy_for
-from judges.models.http import shown
+from judges.models.http import quote_message
 
 PERSONAL = "The patient's name is Ada Lovelace, and her number is 555-0199."
 REQUEST = ChatRequest((Message("system", "Judge."), Message("user", PERSONAL)), "safety", {"type": "object"}, dict)
@@ -154,7 +154,7 @@ def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: C
 def test_no_twenty_characters_of_the_request_are_shown(before: str, text: str, after: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text) - 20))
     quote = text[start : data.draw(st.integers(start + 20, len(text)))]
-    found = shown(f"{before}{quote}{after}", {"messages": [{"content": text}]})
+    found = quote_message(f"{before}{quote}{after}", {"messages": [{"content": text}]})
     assert not any(text[at : at + 20] in found for at in range(len(text) - 19))
 
 

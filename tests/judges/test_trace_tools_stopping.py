@@ -150,7 +150,7 @@ class TestKept:
 
     def texts(self, kept: Pieces, of: Trace) -> list[str]:
         (only,) = Steps(of)
-        return [view.text for offset in (0, 20_000, 40_000) for view in kept.at(only, offset).views]
+        return [view.text for offset in (0, 20_000, 40_000) for view in kept.read(only, offset).views]
 
     def test_what_was_read_of_escapes_is_read_once(self) -> None:
         given, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())

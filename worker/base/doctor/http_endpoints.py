@@ -26,7 +26,7 @@ from judges.models.credentials import (
     proxy_for,
     read_key,
 )
-from judges.models.http import Reply, content_type, read_fault, shown
+from judges.models.http import Reply, content_type, quote_message, read_fault
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from worker.base.doctor.finding import (
@@ -105,7 +105,7 @@ def endpoint(
             return [broken(part, f"{address(url)} leads to a link-local or metadata address, which is refused", fix)]
         return [broken(part, *cause_of(error, address(url), "the endpoint"))]
     found = _read(part, settings, reply, address(url))
-    said = shown(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
+    said = quote_message(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
     return [found if reply.status == httpx.codes.OK else structs.replace(found, what=with_message(found.what, said))]
 
 
