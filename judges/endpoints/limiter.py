@@ -21,9 +21,8 @@ from judges.core.model import (
     RateLimitedError,
 )
 from judges.core.verdict import Refusals
-from judges.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents
+from judges.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents, RateLimitState
 from judges.endpoints.concurrency import AdaptiveLimit, InFlight
-from judges.endpoints.rate_limits import RateLimitState
 
 _FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
 # Rejections of one evaluation, with an answer to another in between: they say nothing about the endpoint.

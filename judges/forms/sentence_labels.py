@@ -12,10 +12,9 @@ import msgspec
 
 from judges.core.decision import Option
 from judges.core.prompt import MATERIAL_RULES, history_rules
-from judges.parsing.answer import object_schema
+from judges.parsing.answer import answer_of, object_schema
 from judges.parsing.plain import simplify
 from judges.parsing.sentences import split
-from judges.parsing.thoughts import answer_of
 from judges.parsing.words import content_words, coverage, numbers
 
 KEYS: Final = ("sentence", "label", "rationale")  # Required keys of a line; a missing excerpt means null.

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
+from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import (
     UNREADABLE,
@@ -26,11 +26,12 @@ from judges.models.replies import (
     finish_reason,
     keep_state,
     read_call,
+    reply_fields,
     sendable_name,
     sendable_object,
 )
 from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
-from judges.parsing.thoughts import beside_thoughts
+from judges.parsing.answer import beside_thoughts
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"

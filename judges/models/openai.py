@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, ToolsRefusedError
 from judges.core.prompt import Message, ToolCall
-from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
+from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import (
     ABSENT,
@@ -30,12 +30,13 @@ from judges.models.replies import (
     keep_state,
     openai_quota,
     read_call,
+    reply_fields,
     sendable_name,
     sendable_object,
     state_parts,
 )
 from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
-from judges.parsing.thoughts import beside_thoughts
+from judges.parsing.answer import beside_thoughts
 
 _INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")

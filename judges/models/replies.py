@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +19,8 @@ from judges.parsing.answer import encodable
 
 T = TypeVar("T")
 UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)  # What ``decode_reply`` raises.
+_MAX_ID_CHARS: Final = 256
+_MAX_TOKENS: Final = 10**9
 _MAX_DIGITS: Final = 18  # Of a number that JSON encoders keep exactly.
 
 
@@ -221,3 +223,47 @@ def sendable_object(arguments: str) -> dict[str, object]:
 def sendable_name(name: str) -> str:
     """Return a name that endpoints accept: 1 to 64 letters, digits, `_` and `-`."""
     return _REFUSED_IN_NAMES.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
+
+
+class ReplyFields(NamedTuple):
+    """Fields beside an answer; ``invalid`` names those that were out of bounds and are left out."""
+
+    id: str | None
+    model: str | None
+    tokens: Sequence[int]
+    invalid: tuple[str, ...]
+
+
+def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
+    """Read id, model and token counts of a reply.
+
+    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. A bad count is 0.
+    """
+    known_id, has_id = _identifier(reply_id)
+    known_model, has_model = _identifier(model)
+    counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []
+    has_usage = usage is None or (isinstance(usage, dict) and None not in counts)
+    tokens = [count or 0 for count in counts] or [0] * len(token_names)
+    valid = {"id": has_id, "model": has_model, "usage": has_usage}
+    return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in valid.items() if not is_valid))
+
+
+def _count(value: object) -> int | None:
+    """Return a count of tokens; None if the value is none."""
+    # Some servers write numbers as texts; the longest is 10^9.
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= _MAX_TOKENS and value == int(value) else None
+
+
+def _identifier(value: object) -> tuple[str | None, bool]:
+    """Return an id or name as a text, and whether it is valid."""
+    if value is None:
+        return None, True
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_ID_CHARS:
+        return str(value), True
+    if isinstance(value, str) and len(value) <= _MAX_ID_CHARS:
+        return value, True
+    return None, False

@@ -26,7 +26,8 @@ from judges.core.model import (
     ModelSettings,
     ToolsRefusedError,
 )
-from judges.models.http import HttpEndpoint, Reply, read_fault, translated
+from judges.models.errors import read_fault, translated
+from judges.models.http import HttpEndpoint, Reply
 
 DEFAULT_THINKING_TOKENS: Final = 8192
 # How thoughts begin or end if a server leaves them, or a part of them, in the text.

@@ -19,7 +19,8 @@ from judges.parsing.answer import (
 from judges.parsing.decoration import loose
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
-from judges.parsing.objects import DECODER, JsonValue, rename, unwrapped
+from judges.parsing.object_reader import DECODER, JsonValue
+from judges.parsing.objects import rename, unwrapped
 from judges.parsing.withdrawal import is_withdrawn
 
 _LINES: Final = msgspec.json.Decoder()

@@ -15,8 +15,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import Call, Reason, Refusals
-from judges.parsing.answer import AnswerError, CopiedAnswerError, IncompleteAnswerError
-from judges.parsing.thoughts import beside_thoughts
+from judges.parsing.answer import AnswerError, CopiedAnswerError, IncompleteAnswerError, beside_thoughts
 from tracejudge import Trace
 
 P = ParamSpec("P")

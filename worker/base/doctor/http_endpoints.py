@@ -26,7 +26,8 @@ from judges.models.credentials import (
     proxy_for,
     read_key,
 )
-from judges.models.http import Reply, content_type, quote_message, read_fault
+from judges.models.errors import quote_message, read_fault
+from judges.models.http import Reply, content_type
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from worker.base.doctor.finding import (
