@@ -51,14 +51,14 @@ def test_ids_and_counts_out_of_bounds_are_absent(endpoint: ChatEndpoint) -> None
         usage = {"prompt_tokens": prompt, "completion_tokens": answer, "prompt_tokens_details": {"cached_tokens": 5}}
         endpoint.behaviour = not_json(json.dumps(CHOICES | {"usage": usage}), content_type="application/json")
         response = openai(endpoint.base_url).ask(REQUEST)
-        found = [response.input_tokens, response.output_tokens]
-        assert (found, response.invalid) == (tokens, ("usage",)), f"{str(usage)[:80]}: {found}"
+        actual = [response.input_tokens, response.output_tokens]
+        assert (actual, response.invalid) == (tokens, ("usage",)), f"{str(usage)[:80]}: {actual}"
         assert response.cached_tokens == min(5, response.input_tokens)
     for fields, invalid in wrong:
         endpoint.behaviour = not_json(json.dumps(CHOICES | fields), content_type="application/json")
         response = openai(endpoint.base_url).ask(REQUEST)
-        found = (response.text, response.invalid, response.input_tokens, response.output_tokens)
-        assert found == ("Yes.", invalid, 0, 0), f"{str(fields)[:80]}: {found}"
+        actual = (response.text, response.invalid, response.input_tokens, response.output_tokens)
+        assert actual == ("Yes.", invalid, 0, 0), f"{str(fields)[:80]}: {actual}"
         assert len(f"{response.response_id}{response.model}") <= 2 * 256, str(fields)[:80]
     right = {"id": 12, "model": 256 * "m", "usage": {"prompt_tokens": 10**9, "completion_tokens": 2.0}}
     endpoint.behaviour = not_json(json.dumps(CHOICES | right), content_type="application/json")
@@ -154,8 +154,8 @@ def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: C
 def test_no_twenty_characters_of_the_request_are_shown(before: str, text: str, after: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text) - 20))
     quote = text[start : data.draw(st.integers(start + 20, len(text)))]
-    found = quote_message(f"{before}{quote}{after}", {"messages": [{"content": text}]})
-    assert not any(text[at : at + 20] in found for at in range(len(text) - 19))
+    parts = quote_message(f"{before}{quote}{after}", {"messages": [{"content": text}]})
+    assert not any(text[at : at + 20] in parts for at in range(len(text) - 19))
 
 
 def test_the_proxy_is_the_settings_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,10 +303,10 @@ def test_an_odd_reply_has_one_outcome(body: object, outcome: str, calls: int) ->
     text = body if isinstance(body, str) else json.dumps(body)
     trace = structs.replace(TRACE, output=f"{TRACE.output} {PLANTED}")
     with ChatEndpoint(not_json(text, content_type="application/json")) as endpoint:
-        found = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, trace)
-    assert (found.reason or found.scores[0].label, len(found.calls)) == (outcome, calls), found.note
+        assessment = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, trace)
+    assert (assessment.reason or assessment.scores[0].label, len(assessment.calls)) == (outcome, calls), assessment.note
     if "error" in text and outcome not in {"yes", "truncated"}:
-        assert found.message == "why"
+        assert assessment.message == "why"
 
 
 SAID = {
@@ -340,8 +340,8 @@ def test_a_verdict_in_another_place_is_noted_and_other_texts_are_named(endpoint:
         ({"content": "", "tool_calls": [call_of(GOOD)]}, "tool_calls"),
     ):
         endpoint.behaviour = not_json(json.dumps(completion(**message)), content_type="application/json")
-        found = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
-        assert (found.outcome, found.details["read_from"]) == ("scored", read_from)
+        assessment = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
+        assert (assessment.outcome, assessment.details["read_from"]) == ("scored", read_from)
     prose = completion(content="", reasoning_content="So yes.", reasoning="So yes.")
     endpoint.behaviour = not_json(json.dumps(prose), content_type="application/json")
     note = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, TRACE).note
@@ -391,5 +391,5 @@ def test_the_same_holds_for_anthropic_s_form() -> None:
         for body, outcome in cases:
             raw = body if isinstance(body, str) else json.dumps(body)
             messages.behaviour = not_json(raw, content_type="application/json")
-            found = anthropic(messages.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
-            assert (found.reason or found.scores[0].label) == outcome, raw[:200]
+            parts = anthropic(messages.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
+            assert (parts.reason or parts.scores[0].label) == outcome, raw[:200]
