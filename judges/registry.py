@@ -1,4 +1,4 @@
-"""All judges of a configuration: the built-in ones, those of installed distributions, and the user's own.
+"""All judges of a configuration: the built-in ones, the installed ones, and the user's own.
 
 A user's judge is a table of the configuration, or a file of its own. Files are read once, with the templates they name.
 Every mistake raises ``SettingsError``, which names the file and the key.
@@ -30,7 +30,7 @@ def distributed(taken: frozenset[str] | None = None) -> Mapping[str, Judge]:
     """Load the judges in Python of installed distributions, by name; none without that feature.
 
     Args:
-        taken: The names of built-in judges, which none of them may have; by default those of the catalogue.
+        taken: The names of built-in judges, which none of them may have; by default the catalogue's.
 
     Raises:
         DefinitionError: One is no judge, or its name is taken.
@@ -84,7 +84,7 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
 
 
 class Place(NamedTuple):
-    """Where the table of a judge stands: a file or variable, and the table in it unless the file is the table."""
+    """The place of a judge's table: a file or variable, and the table in it unless the file is the table."""
 
     file: str
     table: str = ""

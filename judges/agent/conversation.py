@@ -153,7 +153,7 @@ class Conversation:
         """All messages to be sent."""
         messages = [*self._head, *(message for exchange in self._exchanges for message in exchange.messages)]
         if self._demand:
-            # Not a message of its own: Mistral's servers reject one of the user after one of a tool.
+            # Not a separate message: Mistral's servers reject one of the user after one of a tool.
             messages[-1] = messages[-1]._replace(content=f"{messages[-1].content}\n\n{self._demand}")
         return (*messages, *self._tail)
 

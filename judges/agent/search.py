@@ -252,7 +252,7 @@ def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget
         there_are_more = len(new) > room
         matches += [render_hit(step, piece, hit, request.surrounding_bytes) for hit in new[:room]]
         position = _behind(piece, new[:room], position, is_searched=not there_are_more)
-        # Not before the first piece: each call gets further, also on a machine that stands still.
+        # Not before the first piece: each call gets further, also on a machine that is suspended.
         if position.step < len(steps) and not there_are_more and budget.is_spent:
             note = _OUT_OF_TIME.format(span_id=steps[position.step].id)
     token = search_token(position, len(steps)) if position.step < len(steps) else None

@@ -12,7 +12,7 @@ _LISTED_KINDS: Final = 20
 
 
 class _Timed(NamedTuple):
-    """A step with known start and end; ``self_s`` is its time without that of its children."""
+    """A step with known start and end; ``self_s`` is its time without the time of its children."""
 
     step: Step
     start: float

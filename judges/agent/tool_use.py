@@ -20,7 +20,7 @@ _MAX_TOOL_S: Final = 5.0
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a function in a thread of its own, which is abandoned when the future is cancelled."""
+    """Run a function in a new thread, which is abandoned when the future is cancelled."""
     # Not in the loop's executor: its few threads serve all evaluations, and the process ends only after them. Work that
     # hangs would keep one of them forever, and a worker from stopping.
     loop = asyncio.get_running_loop()

@@ -29,7 +29,7 @@ class Row(NamedTuple):
     Attributes:
         probability: That the trace passes, by the judge model.
         passed: The label.
-        weight: For how many traces it stands.
+        weight: How many traces it represents.
     """
 
     probability: float
@@ -88,7 +88,7 @@ class ThresholdNotFoundError(ValueError):
 
 
 class Weighted(Protocol):
-    """Whatever stands for a number of traces."""
+    """A row that represents a number of traces."""
 
     @property
     def weight(self) -> float:
@@ -105,8 +105,8 @@ def reliability(rows: Sequence[Row]) -> Reliability:
     """Compare probabilities with labels.
 
     The calibration error of few labels is too high, because noise adds to each distance. The bootstrap shows by how
-    much, and this is taken off; the limits are those of the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
-    the upper one at least that of the percentile method, since the correction has an error of its own.
+    much, and this is taken off; the limits are from the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
+    the upper one at least the percentile method's, since the correction has an error too.
     The lower limit is 0 if calibrated probabilities would show as large an error in one of forty such samples.
     """
     ordered = sorted(rows, key=attrgetter("probability"))

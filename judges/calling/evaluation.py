@@ -279,7 +279,7 @@ class AnswerLoop(NamedTuple):
             raise UnscoredError("bad_request", f"a question has more than {settings.option_limit} options, max_options")
         messages, limit, decisions = render(prompt), settings.question_limit, list[Decision]()
         for first in range(0, len(questions), limit):
-            # The endpoint's limits and the costs hold for each request, so that each is a call of its own.
+            # The endpoint's limits and the costs apply to each request, so that each is a separate call.
             some = prompt if len(questions) <= limit else prompt._replace(questions=questions[first : first + limit])
             decisions += (await self.call.ask(some, messages)).decisions
         if len(decisions) != len(questions):

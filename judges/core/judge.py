@@ -143,7 +143,7 @@ class Judge:
     prepare: Callable[[Trace], Trace] = lambda trace: trace
     # Trace fields that may be truncated when a trace exceeds the model's context, in this order.
     cuts: tuple[str, ...] = ()
-    # Largest share of a trace's requests that may end without an answer for a reason of their own: the scores are then
+    # Largest share of a trace's requests that may end without an answer for their own reason: the scores are then
     # computed from the others.
     max_missing: float = 0.0
     # Compares an answer with the material that was shown; raises ``InvalidAnswerError``.
@@ -213,7 +213,7 @@ class Judge:
         return self.make(settings) if self.make is not None else self
 
     def for_model(self, model: ModelSettings, calibrations: Mapping[str, Calibration] = {}) -> "Judge":
-        """Return the form of the judge that a model is asked in: itself, or that of typed questions.
+        """Return the form of the judge that a model is asked in: itself, or its form with typed questions.
 
         Args:
             model: The settings of the judge model.
@@ -245,7 +245,7 @@ class Judge:
         )
 
     def for_decisions(self, calibrations: Mapping[str, Calibration]) -> "Judge":
-        """Build the form of the judge for models that answer typed questions; a version of its own.
+        """Build the form of the judge for models that answer typed questions; it has its own version.
 
         Args:
             calibrations: By metric, as fitted for one model.

@@ -125,7 +125,7 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         allow_link_local: Allow a link-local, metadata or unspecified address, which is otherwise refused.
         max_in_flight: Maximum number of concurrent calls.
         max_input_tokens: Maximum size of a request; longer traces are truncated.
-        price: Price per million tokens; without it verdicts carry no cost. `cached_input` is that of input tokens which
+        price: Price per million tokens; without it verdicts have no cost. `cached_input` is for input tokens which
             the endpoint read from its cache; without it they cost as much as others.
         label: Name of the judge model if two endpoints serve the same `model`.
         timeout_s: Time limit of one call.

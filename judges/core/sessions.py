@@ -22,13 +22,13 @@ _ROLES: Final = {"human": "user", "ai": "assistant"}
 
 
 def lacking(needs: Needs) -> str | None:
-    """Return a needed field that no conversation has, None if there is none."""
+    """Return a needed field that no conversation has, or None."""
     alternatives = ((need,) if isinstance(need, str) else need for need in needs)
     return next((names[0] for names in alternatives if all(name in _OF_ONE_ANSWER for name in names)), None)
 
 
 def session_id_of(trace: Trace, replay: str = "") -> str:
-    """Return the id of a trace's conversation in Redis, 32 hex digits; each replay gathers conversations of its own."""
+    """Return the id of a trace's conversation in Redis, 32 hex digits; each replay gathers its own conversations."""
     parts = session_parts(trace) + (joined_parts("replay", replay) if replay else b"")
     return hashlib.blake2b(parts, digest_size=16).hexdigest()
 
@@ -63,7 +63,7 @@ def join(traces: Sequence[Trace]) -> Trace:
     for trace in traces:
         last, length = -1, len(messages)
         for message in before_query(trace):
-            # The repeated history stands in the same order, and may have lost its beginning.
+            # The repeated history is in the same order, and may have lost its beginning.
             same = places.get(_key(message), ())
             following = bisect_right(same, last)
             if following < len(same) and same[following] < length:

@@ -215,7 +215,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         }
 
     def explanation(self, score: Score) -> str | None:
-        """Return the reasons of a score: its own, or the verdict's with those of all sentences that do not pass."""
+        """Return the reasons of a score: its own, or the verdict's with all reasons of sentences that do not pass."""
         reasons, lines = score.rationale or self.rationale or "", list[str]()
         for items in map(self.details.get, () if score.rationale else ("sentences", "sentence_support")):
             for number, row in enumerate(items if isinstance(items, list | tuple) else (), 1):

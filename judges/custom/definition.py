@@ -152,13 +152,13 @@ class Nearly(NamedTuple):
 
 
 def nearly_kind(table: Mapping[str, object]) -> Nearly | None:
-    """Find a key that was perhaps meant to define a judge; None if there is none."""
+    """Find a key that was perhaps meant to define a judge, or None."""
     meant = ((key, closest(key, KINDS, _MEANT_AS_KIND)) for key in table)
     return next((Nearly(key, kind) for key, kind in meant if kind is not None), None)
 
 
 def check_name(name: str, key: str) -> None:
-    """Check that a judge's name can be that of a metric and a series, or raise ``DefinitionError`` for ``key``."""
+    """Check that a judge's name can name a metric and a series, or raise ``DefinitionError`` for ``key``."""
     if not is_name(name):
         raise DefinitionError(key, f"a judge cannot be called {short(name)}; rename it: {RULE}")
 

@@ -42,7 +42,7 @@ class ObjectFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FreeForm(Scale):
-    """A text, a number, a list of texts or an object; ``fields`` are those of an object, None for any."""
+    """A text, a number, a list of texts or an object; ``fields`` are the fields of an object, None for any."""
 
     descriptive = True
 
@@ -94,7 +94,7 @@ class FreeForm(Scale):
         return {name: _typed(fields[name], kind, f"{key}.{name}") for name, kind in self._fields.items()}
 
     def choose(self, share: float) -> object:
-        """Return a result of the lexical model, which writes no texts of its own."""
+        """Return a result of the lexical model, which writes no own texts."""
         if self._kind == "text":
             return f"Share of the best by word overlap: {share:.0%}."
         empty: Mapping[str, object] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": []}

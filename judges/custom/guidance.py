@@ -46,7 +46,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         based_on: The built-in judge. A definition of the same name takes its place.
         guidance: Rules that are added to its prompt, one or two sentences each.
         settings: Settings of the built-in judge, as `[judges.NAME]` has them.
-        asks: One sentence for lists; that of the built-in judge unless given.
+        asks: One sentence for lists; the built-in judge's unless given.
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
     """

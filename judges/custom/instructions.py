@@ -1,4 +1,4 @@
-"""A judge by instructions: criteria in words, with variables that stand for parts of the trace."""
+"""A judge by instructions: criteria in words, with variables for parts of the trace."""
 
 import math
 from bisect import bisect_left

@@ -99,7 +99,7 @@ KNOWN: Final[Mapping[str, Variable]] = {
 
 
 def blocks(variables: Sequence[str], trace: Trace, document: str | None = None) -> tuple[Block, ...]:
-    """Return the values of the variables, in their order; ``document`` is that of this request, if it is about one."""
+    """Return the values of the variables, in their order; ``document`` is the document of this request, if any."""
     shown: list[Block] = []
     for name in variables:
         shown += (Block(name, document or ""),) if name == DOCUMENT else KNOWN[name].show(name, trace)

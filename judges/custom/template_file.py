@@ -59,7 +59,7 @@ class TemplateFile:
 
     @property
     def description(self) -> str | None:
-        """The description on one printable line; None if there is none."""
+        """The description on one printable line; None if absent."""
         description = self.metadata.get("description")
         return " ".join(neutralise(description).split()) or None if isinstance(description, str) else None
 

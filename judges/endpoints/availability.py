@@ -80,7 +80,7 @@ class Circuit:
             next_number: Number of the next call to begin.
             older: Calls in flight that began before the failed one.
             now: The time.
-            evaluation: What was judged; by default the call counts as an evaluation of its own.
+            evaluation: What was judged; by default the call counts as a separate evaluation.
         """
         if number < self._valid_from:
             return False

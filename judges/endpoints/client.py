@@ -104,7 +104,7 @@ class CallObserver:
         """Count a call; the status is ``ok``, ``cancelled`` or the reason of the failure."""
 
     def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
-        """Count tokens, also those of an evaluation without a verdict; no cost if the model has no price."""
+        """Count tokens, also of an evaluation without a verdict; no cost if the model has no price."""
 
     def dropped(self, field: str) -> None:
         """Count a field of a reply that was out of bounds."""

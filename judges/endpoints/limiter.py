@@ -61,7 +61,7 @@ class EndpointLimiter:
     ) -> None:
         """Bound the adaptive limit by ``max_in_flight``; turn callers away that would wait longer than ``patience_s``.
 
-        Events are logged unless ``events`` receives them. Timers are those of the event loop, whatever ``clock`` says.
+        Events are logged unless ``events`` receives them. Timers are the event loop's, whatever ``clock`` says.
         """
         self.events = events or CircuitLog(judge_model)
         self.patience_s = patience_s

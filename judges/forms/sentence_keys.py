@@ -18,7 +18,7 @@ _MAX_HEAD_WORDS: Final = 6
 _AROUND: Final = " \t\r\n\u00a0\u3000\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a*#([{<"
 _AFTER: Final = f"{_AROUND})]}}>.:,;"
 _LETTER: Final = r"[^\W\d_]"
-# Words beside a key. Those for a document and a sentence become a sign of their own, the others say nothing.
+# Words beside a key. Those for a document and a sentence become a sign, the others mean nothing.
 _DOCUMENT: Final = re.compile(rf"(?<!{_LETTER})(?:documents?|docs?)(?!{_LETTER})\.?")
 _SENTENCE: Final = re.compile(rf",?\s*(?<!{_LETTER})(?:sentences?|sent)(?!{_LETTER})\.?")
 _NOISE: Final = re.compile(rf"(?<!{_LETTER})(?:(?:the|from|answer|response|keys?|number)(?!{_LETTER})\.?|no\.)")
@@ -112,7 +112,7 @@ class SpelledKeys:
         return self._by_spelling.get(_folded(text))
 
     def _range(self, text: str) -> tuple[str, ...]:
-        """Return the keys of a range within one document; empty if there is none, or more than one reading."""
+        """Return the keys of a range within one document; empty unless there is exactly one reading."""
         text = _BETWEEN.sub(r"\1 to ", text)
         readings = set()
         for sign in _RANGE.finditer(text):
@@ -127,7 +127,7 @@ class SpelledKeys:
         return tuple(self._sentences)[start : end + 1]
 
     def _leading(self, text: str) -> str | None:
-        """Return the key that stands before the text of its sentence."""
+        """Return the key before the text of its sentence."""
         for blank in list(re.finditer(r"\s+", text[:_MAX_KEY_CHARS]))[:_MAX_HEAD_WORDS]:
             head, rest = text[: blank.start()], text[blank.end() :]
             key = self._one(head)

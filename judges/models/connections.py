@@ -70,7 +70,7 @@ class ReplyParser:
         return self._reply(self._data[: self._length])
 
     def end(self) -> RawReply:
-        """Return the reply that the end of the connection completes; raises ``BrokenReplyError`` if there is none."""
+        """Return the reply that the end of the connection completes; raises ``BrokenReplyError`` if none."""
         if self._head is None or self._length is not None or self._body is not None:
             raise BrokenReplyError("the connection ended before the reply")
         return self._reply(self._data)
@@ -267,12 +267,12 @@ class Connections:
             except TimeoutError as error:
                 raise OSError(f"no connection within {min(timeout_s, self._connect_timeout_s):g} s") from error
         waiter = connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), loop)
-        # A timer of its own: `asyncio.timeout` costs a context and a cancellation for each request.
+        # Its own timer: `asyncio.timeout` costs a context and a cancellation for each request.
         timer = loop.call_at(began + timeout_s, _expire, waiter)
         try:
             reply = await waiter
         except BaseException:
-            # The reply may still come, and would be taken for that of another request.
+            # The reply may still come, and would be taken for another request's.
             connection.close()
             raise
         finally:

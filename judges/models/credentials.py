@@ -168,7 +168,7 @@ def is_endpoint(url: str) -> bool:
 
 
 def is_guarded(host: str) -> bool:
-    """Check whether a host is a guarded address, in any notation, or a name that stands for one."""
+    """Check whether a host is a guarded address, in any notation, or a name for one."""
     bare = host.partition("%")[0].rstrip(".").lower()
     if bare in _GUARDED_NAMES:
         return True

@@ -123,7 +123,7 @@ class HttpEndpoint:
             headers=self._headers,
             proxy=self._proxy,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # No total: `post` has a timer of its own, and each costs.
+            # No total: `post` has its own timer, and each costs.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
         )
 

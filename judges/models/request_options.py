@@ -317,7 +317,7 @@ class Options:
         return reply
 
     def _offered(self, asked: Asked, *smaller: int | None) -> Mapping[str, Parts]:
-        """Return all options, those of the bound included."""
+        """Return all options, the bound's included."""
         (tokens,) = smaller or (self._output.tokens(asked.request),)
         return asked.options if tokens is None else asked.options | {name: {name: tokens} for name in self._bounds}
 

@@ -21,7 +21,7 @@ _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
 _INVISIBLE: Final = "\ufeff\u200b\u2060\0"  # A byte order mark before the first line, or the like.
 _MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
 REASONS: Final = ("rationale", "justification", "reason", "reasoning", "explanation")
-# Keys of an object in place of a value: of the value, and of what may stand beside it.
+# Keys of an object in place of a value: of the value, and of fields beside it.
 _VALUES: Final = frozenset({"", "value", "score", "rating", "grade", "result", "verdict", "answer", "label"})
 _BESIDE: Final = frozenset({"confidence", "reasons", *REASONS})
 _NAMES: Final = "(?:seed:)?think|thinking|thoughts?|reasoning"
@@ -164,10 +164,10 @@ def value_field(answer: Mapping[str, object], key: str) -> object:
 def choice(
     answer: Mapping[str, object], key: str, menu: Sequence[str], separator: str = "|", *, besides: Sequence[str] = ()
 ) -> str:
-    """Return a label of an answer, folded. The labels of the menu are folded, and ``separator`` stands between them.
+    """Return a label of an answer, folded. The labels of the menu are folded, joined by ``separator``.
 
     Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. If
-    yes and no are offered, true and false stand for them. Labels in ``besides`` are accepted and never offered.
+    yes and no are offered, true and false mean the same. Labels in ``besides`` are accepted and never offered.
 
     Raises:
         InvalidAnswerError: The value is no string, empty, or the menu itself.
@@ -191,7 +191,7 @@ def choice(
         # A repaired answer that broke off, not a choice of the model.
         raise InvalidAnswerError(f"`{key}` is empty")
     truth = truth_of(text) if is_yes_no else None
-    # A letter may stand for another label as well.
+    # A letter may mean another label as well.
     if truth is not None and (len(label) > 1 or [each[:1] for each in labels].count(label) == 1):
         return "yes" if truth else "no"
     alike = [each for each in labels if loose(each) == label]
@@ -262,7 +262,7 @@ def encodable(text: str) -> str:
 
 
 def answer_of(text: str) -> str | None:
-    """Return what stands behind the last closing mark of a thought, or in the final channels.
+    """Return the text behind the last closing mark of a thought, or in the final channels.
 
     A closing mark within an object of the answer is quoted. The opening mark may be missing, since some templates
     write it into the request. Returns None if the thoughts do not end, so that there is no answer yet.
@@ -325,7 +325,7 @@ def _end_of_thoughts(text: str) -> int:
 
 
 def _final_messages(text: str) -> str | None:
-    """Join the messages of the final channel; without one, the calls of functions, which stand in the commentary."""
+    """Join the messages of the final channel; without one, the calls of functions, which are in the commentary."""
     finals, calls = list[str](), list[str]()
     for part in text.split(_CHANNEL)[1:]:
         head = _MESSAGE.match(part)

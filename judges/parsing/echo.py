@@ -34,7 +34,7 @@ MIN_ECHO_CHARS: Final = 120
 
 _TOKEN: Final = re.compile(r"[^\W_]+")
 _ASCII_WORDS: Final = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
-# Letters of other scripts that look like Latin ones. They are replaced if both stand in one word: a key of an answer
+# Letters of other scripts that look like Latin ones. They are replaced if one word has both: a key of an answer
 # has no word that consists of such letters only.
 _ALIKE: Final = "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u04bb\u0501\u03bf"
 _LOOK_ALIKE: Final = str.maketrans(_ALIKE, "aeopcyxijshdo")
@@ -184,7 +184,7 @@ class _Material:
         return f" {texts} "
 
     def holds(self, words: str) -> bool:
-        """Return whether words stand in a text in this order, with no other word between them."""
+        """Return whether a text contains words in this order, with no other word between them."""
         return all(map(self._may_have, words.split())) and f" {words} " in self.words
 
     def holds_pieces(self, words: str) -> bool:
@@ -309,7 +309,7 @@ def _braces(text: str, position: int) -> list[tuple[int, int]]:
 
 
 def _runs(parts: Sequence[_Part], material: _Material) -> Iterator[Sequence[_Part]]:
-    """Yield the stretches of parts that stand in the material as they do in the answer, each as long as possible."""
+    """Yield the stretches of parts that are in the material as in the answer, each as long as possible."""
     first = 0
     while first < len(parts):
         part, last = parts[first], first + 1

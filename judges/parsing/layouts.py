@@ -70,7 +70,7 @@ class Layout:
         self._element = re.compile(rf"<({names})(?:\s[^<>]{{0,200}})?>", flags)
 
     def key_of(self, name: str) -> str | None:
-        """Return the key that a name stands for."""
+        """Return the key that a name means."""
         return name if name in self.keys else self._by_folded.get(fold_key(name))
 
     def fields(self, text: str) -> list[Field]:

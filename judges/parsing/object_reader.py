@@ -1,7 +1,7 @@
 """Read the answer in a text that is not simply the asked object.
 
 Candidates are collected by a few readers: objects in JSON, in fences, prose or wrappers, some of them repaired; then
-the layouts of ``judges.parsing.layouts``; last a verdict on a line of its own. All candidates must agree: two results
+the layouts of ``judges.parsing.layouts``; last a verdict on a separate line. All candidates must agree: two results
 that differ are no answer, nor is one that the text behind it withdraws.
 """
 
@@ -27,9 +27,9 @@ _MAX_BROKEN: Final = 100
 _MAX_DIGITS: Final = 300
 _CLOSED: Final = re.compile(r"\}[ \t]*(?=\n)")
 _PLACEHOLDER: Final = re.compile(r"<[\w ]+>|[^|]+\|[^|]+(?:\|[^|]+)*")
-_EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict wherever such a line stands.
+_EXPLICIT: Final = re.compile(r"\[\[.*\]\]|\$*\\boxed\{.*\}\$*")  # A verdict on any line.
 _DECORATED: Final = re.compile(r"\*\*.*\*\*\.?|`.*`\.?")  # A verdict as the first or last line.
-_PLACE: Final = "{}"  # Stands for an object, so that a word beside it has no line of its own.
+_PLACE: Final = "{}"  # Replaces an object, so that a word beside it is no separate line.
 _NO_VALUE: Final = "\0"  # A value only if any text is one.
 _LIST_SIGN: Final = re.compile(r"\d+[.)]")
 _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
@@ -207,14 +207,14 @@ class AnswerReader:
         return {**answer, last.key: last.value}
 
     def _prose(self, reason_fields: Sequence[Field], decided: Sequence[Field]) -> object:
-        """Return the reasons: those of the last field for them, or the text before or behind the verdict."""
+        """Return the reasons: the last field for them, or the text before or behind the verdict."""
         if reason_fields:
             return reason_fields[-1].value
         before, behind = self._text[: decided[0].start], self._text[decided[-1].end :]
         return _FENCE_LINE.sub("", before).strip() or _FENCE_LINE.sub("", behind).strip()
 
     def _bare(self) -> Mapping[str, object] | None:
-        """Return a verdict that is the whole text, or stands on a line of its own before or behind the reasons."""
+        """Return a verdict that is the whole text, or a separate line before or behind the reasons."""
         if self._form.written.search(self._text) is not None:
             return None
         lines = _FENCE_LINE.sub("", self._text).strip().split("\n")
@@ -259,7 +259,7 @@ class AnswerReader:
         return {key: self._compared(key, answer.get(key)) for key in self._form.deciding}
 
     def _compared(self, key: str, value: object) -> object:
-        """Return what stands for a value in comparisons."""
+        """Return the form in which a value is compared."""
         if self._value is not None:
             try:
                 return self._value({key: value}, key)
@@ -339,7 +339,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return fields
 
 
-# NaN stands for a value that is none, as Infinity or the values of a key that stands twice: all readers refuse it, and
+# NaN replaces a value that is none, as Infinity or the values of a repeated key: all readers refuse it, and
 # under a key that is not read it does not matter. Python refuses integers of more than 4,300 digits.
 DECODER: Final = json.JSONDecoder(
     strict=False,

@@ -12,7 +12,7 @@ from judges.parsing.object_reader import AnswerReader, ReadValue
 # Names that models write in place of the key of the verdict, or of its reasons.
 _SYNONYMS: Final = (("score", "rating", "grade"), ("result", "verdict", "judgement", "judgment"), REASONS)
 _MAX_DEPTH: Final = 5
-# Keys of wrappers that hold an answer as JSON in a string: those of tool calls, and others that stand alone.
+# Keys of wrappers that hold an answer as JSON in a string: keys of tool calls, and any single key.
 _TEXT_WRAPPERS: Final = ("arguments", "parameters")
 
 
@@ -33,7 +33,7 @@ def read_object(
         deciding: Keys whose values must be equal in all answers of the text; all keys if not given.
         optional: Keys that may be missing.
         entry_keys: Keys of the objects in the lists of the answer.
-        value: Reads the value under the one deciding key; then the verdict may also stand on a line of its own.
+        value: Reads the value under the one deciding key; then the verdict may also be a separate line.
 
     Raises:
         InvalidAnswerError: The text has no answer with the keys, or more than one interpretation.
@@ -70,14 +70,14 @@ class Form:
         self._folded = frozenset((*map(fold_key, keys), *self.synonyms))
         forms, flags = spelled(keys), re.IGNORECASE | re.MULTILINE
         self.opening = re.compile(rf"""\{{(?=\s*(?:["'\u201c\u201e}}]|//|/\*|(?:{forms})\s*:))""", flags)
-        # The beginning of an object with content; nothing that stands behind it is a line of its own.
+        # The beginning of an object with content; nothing behind it is a separate line.
         self.begun = re.compile(rf"""\{{\s*(?:["'\u201c\u201e]|//|/\*|(?:{forms})\s*:)""", flags)
         self.written = re.compile(rf"""[`\\"'\u201c\u201e](?:{forms})[`\\"'\u201c\u201d]+\s*:""", flags)
         self.plain = re.compile(rf"^[^\w\n]{{0,8}}(?:{forms})[^\w\n]{{0,8}}:", flags)
         self.without_brace = re.compile(rf'\s*"(?:{forms})"\s*:', flags)
 
     def is_exact(self, answer: Mapping[str, object]) -> bool:
-        """Return whether an object has the keys as they were asked for, and no other key that stands for one."""
+        """Return whether an object has the keys as they were asked for, and no other key that means one."""
         if not all(key in answer for key in self.needed):
             return False
         if any(fold_key(key) in self._folded for key in answer.keys() - self._exact):
@@ -107,7 +107,7 @@ class Form:
             yield from self.answers_in(unwrapped(key, item, alone=len(value) == 1), depth + 1)
 
     def _renamed(self, fields: Mapping[str, object]) -> Mapping[str, object] | None:
-        """Return an object with its keys as they were asked for; None if one is missing or stands twice."""
+        """Return an object with its keys as they were asked for; None if one is missing or repeated."""
         answer = rename(fields, self.layout.key_of)
         if answer is not None:
             answer = {**{self.synonyms.get(fold_key(name), name): value for name, value in answer.items()}, **answer}

@@ -36,7 +36,7 @@ _TRAILER: Final = re.compile(
 _NEAR: Final = 80  # Number of characters around a division that are looked at.
 _MIN_WORD: Final = 3  # Shorter words may be numerals or letters.
 _WORD: Final = re.compile(r"[^\W\d_]+")
-# Articles, and characters of Chinese and Japanese, which stand without blanks before a word in Latin letters.
+# Articles, and characters of Chinese and Japanese, which precede without blanks a word in Latin letters.
 _PREFIX: Final = re.compile(r".*['\u2019\u3040-\u9fff]")
 _ORDINAL: Final = re.compile(r"\d{1,3}|[ivx]{2,}")
 # A formula: `$` has no blank on its inner side, and none of `$5. Then US$ 7` is a formula.

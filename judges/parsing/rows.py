@@ -43,7 +43,7 @@ _MAX_COLUMNS: Final = 20  # Number of columns that an error names.
 # Between the texts of a list as numpy writes it: Python would join them.
 _NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")
 EMPTY_OUTPUT: Final = "has an empty cell for `output`"
-# What bytes became that are not UTF-8, and the line that stands for the rest of a text in another encoding.
+# What bytes became that are not UTF-8, and the line that replaces the rest of a text in another encoding.
 _BROKEN: Final = re.compile("\udcff(utf-..)|[\udc80-\udcff]")
 _MARKS: Final = {
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
@@ -130,13 +130,13 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def is_known(column: object) -> bool:
-    """Return whether a column is a field of a trace or stands for one, and is no tag."""
+    """Return whether a column is a field of a trace or an alias of one, and is no tag."""
     aliases = {alias for names in ALIASES.values() for alias in names}
     return column == "expectations" or column in Trace.__struct_fields__ or column in aliases
 
 
 def as_trace(row: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of the trace that a row stands for; a row that is a trace stays as it is.
+    """Return the fields of the trace that a row describes; a row that is a trace stays as it is.
 
     What cannot be understood is left as it is, and refused where the trace is read.
     """

@@ -324,7 +324,7 @@ def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
 
 
 def _fields(line: str, mark: str) -> list[str]:
-    """Return the fields of a record, or none if the marks are those of prose."""
+    """Return the fields of a record, or none if the marks belong to prose."""
     is_quoted = '"' in line
     if mark != "\t" and not is_quoted and f"{mark} " in line:
         return []

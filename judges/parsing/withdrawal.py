@@ -13,10 +13,10 @@ from typing import Final, Literal
 from judges.parsing.layouts import spelled
 
 Place = Literal["before", "behind", "reasons"]
-"""Where a text stands: before an answer, behind it, or as the reasons for an answer that is no object."""
+"""The place of a text: before an answer, behind it, or as the reasons for an answer that is no object."""
 
 _MAX_CHARS: Final = 20_000
-# Each begins a sentence that takes back what stands before it.
+# Each begins a sentence that takes back the text before it.
 _WORDS: Final = (
     r"wait(?=\W*$|\s*[^\w\s])", "correction", r"corrected \w+", "scratch that", "my mistake", "hold on",
     "hmm+", "oops",
@@ -112,7 +112,7 @@ _COPULA: Final = re.compile(r"[*_`]{0,3}([^\W\d_][^:=\n]{0,40}?) (?:is|was|be|re
 _MAX_LABEL_WORDS: Final = 5
 _MAX_VALUE_WORDS: Final = 4
 _MAX_SENTENCE_CHARS: Final = 400
-# What may stand between a value and the rest of its sentence.
+# What may come between a value and the rest of its sentence.
 _BREAKS: Final = (*".,;:!?\u2026\u3002\uff0c\uff01\uff1b\uff1a*", '"')
 _REASONS_TEXT: Final = "because since as for due given rather instead but weil da car parce porque pois"
 _REASONS: Final = frozenset(_REASONS_TEXT.split())
@@ -134,7 +134,7 @@ def stated(
     Args:
         text: The text around an answer, of any length.
         read: Returns the value that some words are, None if they are none of those offered.
-        place: Where the text stands.
+        place: The place of the text.
         keys: Keys of the verdict, which are further names for it.
     """
     text = text[-_MAX_CHARS:] if place == "before" else text[:_MAX_CHARS]

@@ -24,7 +24,7 @@ LARGE_CHARS: Final = 200_000  # Processing a longer text may take seconds.
 
 
 async def offload_if_large(
-    is_large: bool,  # noqa: FBT001 - stands before the call it decides about
+    is_large: bool,  # noqa: FBT001 - precedes the call it decides about
     function: Callable[P, Result],
     *arguments: P.args,
     **keywords: P.kwargs,
@@ -89,10 +89,10 @@ _REPETITIONS, _END_CHARS, _MIN_REPEATED_CHARS, _MAX_REPEATED_CHARS = 4, 40, 200,
 
 
 def repeats_itself(text: str) -> bool:
-    """Return whether the end of a text stands there four times in a row, over at least 200 characters."""
+    """Return whether the end of a text is repeated there four times in a row, over at least 200 characters."""
     text = text[-_MAX_REPEATED_CHARS:]
     end = text[-_END_CHARS:]
-    # The distance of the end to the place where the same stands before.
+    # The distance of the end to the same text before it.
     period = max(1, len(text) - len(end) - text.rfind(end, 0, -1))
     return bool(text) and text.endswith(text[-period:] * max(_REPETITIONS, _MIN_REPEATED_CHARS // period))
 

@@ -196,7 +196,7 @@ class JudgeFunction:
             outputs: The answer: a text, or an object with one.
             context: The retrieved documents in rank order: texts, or objects with `text` or `page_content`.
             expectations: `expected_response` or `expected_facts`, and `guidelines`.
-            model: The judge model; by default that of the judge.
+            model: The judge model; by default the judge's.
             fields: Further fields of a trace, as `messages`, `guidelines`, `tool_calls`, `spans` or `tags`.
 
         Raises:
@@ -214,7 +214,7 @@ class JudgeFunction:
         model: Model | None = None,
         **fields: object,
     ) -> JudgeVerdict:
-        """Judge one answer without blocking the event loop; arguments and errors are those of a call."""
+        """Judge one answer without blocking the event loop; arguments and errors as in a call."""
         return await join(self._judge(self._row(positional, (inputs, outputs, context, expectations), fields), model))
 
     def configured(self, *, model: Model | None = None, **settings: object) -> "JudgeFunction":
@@ -294,7 +294,7 @@ def make_judge(
     try:
         definition = define(name, table)
     except DefinitionError as error:
-        # The form to write is that of a judge file; here it is an argument.
+        # The message shows the form of a judge file; here it is an argument.
         start, sign, form = error.fix.partition(" = {")
         argument = re.sub(r"(\w+) = ", r'"\1": ', form).replace("{ ", "{").replace(" }", "}")
         key, dot, path = error.key.partition(".")
@@ -323,7 +323,7 @@ def load_judge(path: str | PathLike[str], model: Model | None = None) -> JudgeFu
     """Load the judge that a file defines, as `judges.d/NAME.toml`: of any kind, also what `judges align` wrote.
 
     Args:
-        path: The file; its name is that of the judge, and files that it names are relative to it.
+        path: The file; its name is the judge's, and files that it names are relative to it.
         model: The default model of the judge. A `model` in the file names a table of a configuration: it is not read.
 
     Raises:
@@ -342,7 +342,7 @@ def evaluate(data: Any, judge: JudgeFunction, model: Model | None = None) -> Any
     Args:
         data: Rows, each with the arguments of the judge, or a DataFrame with such columns (pandas or polars).
         judge: A judge. One whose unit is a conversation judges the rows of a `session_id` together.
-        model: The judge model; by default that of the judge.
+        model: The judge model; by default the judge's.
 
     Returns:
         A verdict for each row; for a DataFrame a copy with columns as `groundedness_value` and `groundedness_passed`.
@@ -454,7 +454,7 @@ def _plain(value: Any) -> object:
 async def _evaluate(
     rows: Sequence[Row], judges: Sequence[JudgeFunction], model: Model | None
 ) -> VerdictList[VerdictDict]:
-    """Judge each row with each judge; a conversation is judged once, and its verdict is that of all its rows."""
+    """Judge each row with each judge; a conversation is judged once, and all its rows get its verdict."""
     traces = [_trace(row, number if len(rows) > 1 else None) for number, row in enumerate(rows)]
     models = [_model_of(judge, model) for judge in judges]
     # One runner a model: judges share its bound.
@@ -500,7 +500,7 @@ def _model_of(judge: JudgeFunction, model: Model | None) -> LimitedModel | None:
 
 
 def _units(judge: Judge, traces: Sequence[Trace]) -> Iterable[list[int]]:
-    """Group the rows of a conversation for a judge of conversations; a row without a session stands alone."""
+    """Group the rows of a conversation for a judge of conversations; a row without a session is a group."""
     units: dict[Hashable, list[int]] = {}
     for number, trace in enumerate(traces):
         is_part = judge.unit == "session" and has_text(trace.session_id)

@@ -1,4 +1,4 @@
-"""The event loop of ``judges.features.lab.api`` in a thread of its own, and the judge models that live in it.
+"""The event loop of ``judges.features.lab.api`` in a thread, and the judge models that live in it.
 
 All requests run in this one loop. So calls work with and without a running event loop, as in a notebook, and all calls
 for one model share its connections and limits, whichever thread or loop they come from.

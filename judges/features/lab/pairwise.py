@@ -4,7 +4,7 @@ Judge models prefer a position as such (L. Zheng et al., Judging LLM-as-a-Judge,
 if it is preferred in both positions. A preference that follows the position is a tie, and is reported as position bias.
 
 The measure is the default one, the user's own words, or the instructions of another judge. That judge also says what is
-shown: of its material for either answer, the parts that are equal stand once, and the others once for each answer.
+shown: of its material for either answer, equal parts are shown once, and the others once for each answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ nobody asked for does not help.
 - An answer that says it does not know is better than a false one and worse than a right one. Declining is better only \
 where the request should be declined.
 - Two answers that are equally right and equally helpful are a tie, however they are worded."""
-# Between the measure and its end: the instructions of a judge have headings of their own.
+# Between the measure and its end: the instructions of a judge have their own headings.
 BORROWED: Final = """\
 It was written for a judge that is given one answer at a time. Apply it to each of the two: the part that it calls \
 `answer`, for example, stands in the material as `first answer` and as `second answer`. Where it speaks of a result, \
@@ -108,7 +108,7 @@ class Shown(NamedTuple):
 def joined(first: Trace, second: Trace, context_tools: Sequence[str] = ()) -> Trace:
     """Join two traces of one request, A and B: the trace of B, with the answer of A in a tag.
 
-    Documents that differ are left out: those of one answer would be an unfair measure for the other.
+    Documents that differ are left out: the documents of one answer would be an unfair measure for the other.
     """
     a, b = (with_context(trace, context_tools) for trace in (first, second))
     filled = {

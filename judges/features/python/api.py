@@ -180,7 +180,7 @@ class Score(Struct, frozen=True):
     """One score.
 
     Attributes:
-        value: 0..1; 1 is good; true is 1 and false is 0. With a label alone it is that of the label in `labels`;
+        value: 0..1; 1 is good; true is 1 and false is 0. With a label alone it is the label's value in `labels`;
             without `labels` the label is stored and shown, and has no value.
         metric: The name of the metric, if the judge has several.
         passed: Set if the judge itself decides; else ``pass_at`` decides, or a value that is true or false.

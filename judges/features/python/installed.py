@@ -25,9 +25,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         code: `package.module:name`, or `file.py:name` of a file.
         asks: One sentence for lists; the first line of the function's description unless given.
         time_limit_s: How long one trace may take; what the judge itself says unless given.
-        processes: How many traces may be judged at the same time, each in a process of its own.
+        processes: How many traces may be judged at the same time, each in its own process.
         memory_mib: How much memory each process may take, in MiB of address space; any unless given.
-        environment: Names of variables that the judge finds besides those of the worker that are no secrets.
+        environment: Names of variables that the judge finds besides the worker's that are no secrets.
     """
 
     code: str

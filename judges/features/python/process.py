@@ -165,7 +165,7 @@ def _start(
             stdin=connection.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a group of its own, to be killed with what it starts
+            start_new_session=True,  # a new group, to be killed with what it starts
             pass_fds=(theirs,),
             env=passed_on(os.environ, environment),
         )

@@ -31,7 +31,7 @@ MAX_ANSWER_BYTES: Final = 256 * 1024
 class Start(Struct, frozen=True):
     """The first message to a process."""
 
-    name: str  # The judge's name, which is also that of its only metric.
+    name: str  # The judge's name, which is also the name of its only metric.
     path: list[str]  # The import path: the worker's, and the folder of a judge's file.
     text: bytes | None = None  # The judge's file as the worker read it; None for a judge in a module.
     memory_bytes: int | None = None  # Limit of the address space; None for no limit.
@@ -40,8 +40,8 @@ class Start(Struct, frozen=True):
 class Answer(Struct, frozen=True, omit_defaults=True):
     """The answer to any message."""
 
-    fingerprint: str | None = None  # That of the imported judge, to ``Start``.
-    reading: Reading = Reading(())  # That of a trace.
+    fingerprint: str | None = None  # Of the imported judge, in reply to ``Start``.
+    reading: Reading = Reading(())  # Of a trace, in reply to it.
     failed: str | None = None  # Why there is neither.
     is_last: bool = False  # Whether the process cannot go on: it lacks the judge, or memory.
 

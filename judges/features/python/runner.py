@@ -151,7 +151,7 @@ def reading_of(result: object, metrics: Sequence[Metric], labels: Mapping[str, f
     if len({score.metric for score in scores}) < len(scores):
         raise JudgeFailedError("gave two scores for one metric")
     if len(scores) == 1:
-        # As for other judges: the rationale of a single score is that of the verdict.
+        # As for other judges: the rationale of a single score becomes the verdict's.
         return Reading((msgspec.structs.replace(scores[0], rationale=None),), scores[0].rationale)
     return Reading(scores)
 
