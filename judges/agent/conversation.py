@@ -15,7 +15,7 @@ from judges.core.exploration import End
 from judges.core.model import Tool
 from judges.core.prompt import Message, ToolCall, marked, neutralise
 
-# How a toolbox begins its answer to a wrong call.
+# The beginning of a toolbox's answer to a wrong call.
 _FAULT: Final = '{"error"'
 # An upper bound for the marks and notes around a truncated result.
 _MARKS_BYTES: Final = 500

@@ -75,7 +75,7 @@ _FREE: Final = Price(input=0.0, output=0.0)
 
 
 class RemainingTokens(NamedTuple):
-    """How many input tokens still fit, and the limit that sets the number."""
+    """The number of input tokens that still fit, and the limit that sets it."""
 
     tokens: float
     limit: End

@@ -85,7 +85,7 @@ def _meant(escape: re.Match[str]) -> str:
 
 
 _PIECE_BYTES: Final = 20_000
-# How far a match may see, and extend, beyond the piece in which it begins.
+# Length by which a match may see, and extend, beyond the piece in which it begins.
 _AHEAD_BYTES: Final = 4_000
 # As much text as is shown before a match.
 _BEHIND_BYTES: Final = 1_000

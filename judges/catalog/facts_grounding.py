@@ -50,7 +50,7 @@ _CITATION: Final = re.compile(r"\s*\[\^?\d{1,3}(?:\s*[,\u2013-]\s*\d{1,3})*\](?:
 _NOTE: Final = re.compile(r"(?:(?<=[^\W\d_]{3})|(?<=[.,;:!?]))[\xb9\xb2\xb3\u2070\u2074-\u2079]+")
 # A fence and its language: on a line of its own in the answer, within a line where the answer is divided.
 _FENCE_SIGN: Final = re.compile(r"(?:`{3,}|~{3,})[\w+#.-]*")
-# What precedes statements on its subject. Longer headings state something themselves.
+# Headings precede statements on their subject. Longer headings state something themselves.
 _THREE_WORDS: Final = r"(?:[^\W\d_]++[^\w.!?*]*){1,3}"
 _HEADING: Final = re.compile(
     rf"\s*(?:#{{1,6}}\W+(?:\d+[.)]\s+)?{_THREE_WORDS}|(\*\*|__)\W*{_THREE_WORDS}\1:?|(?:[^\W\d_]++\s?){{1,2}}:)\W*"

@@ -176,7 +176,7 @@ class Step(NamedTuple):
     """One of the three steps."""
 
     metric: str  # The graded metric.
-    question: str  # What a decision model is asked.
+    question: str  # The question for a decision model.
     rubric: str  # The question and the meaning of each grade.
     reasons: str  # Reason codes for a grade below the highest, one per line with meaning and example.
     perfect: str  # The reasoning for the highest grade.

@@ -85,7 +85,7 @@ def logit(probability: float) -> float:
 
 
 class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the probabilities of one model for one metric are corrected, and from where they pass.
+    """The correction of one model's probabilities for one metric, and the least that passes.
 
     Attributes:
         threshold: The lowest corrected probability that passes.

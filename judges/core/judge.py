@@ -161,7 +161,7 @@ class Judge:
     exploration: Exploration | None = None
     # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
     run: Callable[[Trace], Awaitable[Reading]] | None = None
-    # What one verdict is about: a trace, or a conversation, whose traces ``judges.core.sessions`` joins into one.
+    # The unit of one verdict: a trace, or a conversation, whose traces ``judges.core.sessions`` joins into one.
     unit: Unit = "trace"
     decision_form: DecisionForm | None = None  # None if decision models cannot be asked.
     # Of the form for decision models: its calibrations by metric, part of the version.

@@ -23,7 +23,7 @@ from judges.core.verdict import Call, Reason, Refusals
 
 
 class Window(NamedTuple):
-    """What is left until ``reset_s`` seconds from now, or until ``reset_at``, a Unix time."""
+    """The units left until ``reset_s`` seconds from now, or until ``reset_at``, a Unix time."""
 
     left: float
     reset_s: float | None
@@ -94,7 +94,7 @@ class Spent(Struct, frozen=True, array_like=True):
 
     @property
     def reported(self) -> "Spent":
-        """What verdicts show: no tokens and cost if some are unknown, since a part would look like the whole."""
+        """The sum for verdicts: no tokens and cost if some are unknown, since a part would look like the whole."""
         return self if self.is_known else Spent(self.calls, cost_usd=None)
 
     def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals = Refusals()) -> "Spent":  # noqa: B008 - frozen
@@ -227,7 +227,7 @@ class ChatRequest(Struct, frozen=True):
     max_output_tokens: int | None = None
     output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
     temperature: float = 0.0
-    questions: tuple[Question, ...] = ()  # What a decision model is asked; then the messages hold the material.
+    questions: tuple[Question, ...] = ()  # Questions to a decision model; then the messages hold the material.
     # Called before each attempt by a model behind an endpoint's limiter. It may raise ``OverBudgetError``; what it
     # returns is called with the answer if its tokens are known, and with an empty one if nothing was paid for.
     admit: "Callable[[ChatRequest], Awaitable[Callable[[ChatResponse], object]]] | None" = None

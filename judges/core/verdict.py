@@ -99,7 +99,7 @@ class Call(Struct, frozen=True, omit_defaults=True):
 
 
 class Refusals(NamedTuple):
-    """How often an endpoint refused one evaluation (401, 402, 403, 404) while it answered others, over all retries.
+    """The refusals of one evaluation by an endpoint (401 to 404) while it answered others, over all retries.
 
     ``last_at`` is the Unix time of the last refusal. The next one counts only if another request was answered since.
     """

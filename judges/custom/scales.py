@@ -31,7 +31,7 @@ class Scale(Protocol):
 
     schema: Mapping[str, object]  # The JSON schema of a value.
     placeholder: str  # The value in the skeleton of an answer, such as a menu.
-    instruction: str  # What to write, as a remark behind the skeleton's line.
+    instruction: str  # The values to write, as a remark behind the skeleton's line.
     type_name: str  # The JSON type of a value.
     words: str  # The scale for display, as `1..5`.
     pass_rule: str | None = None  # The passing values for display; None if nothing passes or fails.

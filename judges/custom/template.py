@@ -132,7 +132,7 @@ class Settings(Struct, frozen=True, omit_defaults=True):
 
     kind: str  # `template`.
     answer: str  # The form of the answers.
-    form: str  # Who describes the form: `ours` or `template`.
+    form: str  # The description of the form: `ours` or `template`.
     result: object  # The declared result, or the settings of the built-in form.
     pass_share: float | None = None  # The share of documents that must pass, if each has its own request.
     score_cut: bool = False

@@ -196,7 +196,7 @@ class LimitedModel:
         start = time.perf_counter()
         result: ChatResponse | ModelError | None = None
         status = "internal_error"
-        # Whatever is raised from here on releases the permit.
+        # Any error from here on releases the permit.
         try:
             if request.begins is not None:
                 request.begins()

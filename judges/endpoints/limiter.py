@@ -1,4 +1,4 @@
-"""The limiter of one endpoint: permits for calls in the order of asking, or an error for those that should come later.
+"""The limiter of one endpoint: permits for calls in order, or an error for those that should come later.
 
 It combines three pure parts: the adaptive limit on calls in flight (``concurrency``), the circuit breaker
 (``availability``) and the endpoint's own limits (``rate_limits``).
@@ -90,7 +90,7 @@ class EndpointLimiter:
 
     @property
     def limit(self) -> int:
-        """How many calls may be in flight; of an unavailable endpoint, those that are and a probe that is due."""
+        """The number of calls that may be in flight; of an unavailable endpoint, those in flight and a due probe."""
         if self._availability.needs_probe:
             return max(1, self.in_flight + (self._clock.steady() >= self._next_probe_at))
         return min(self._most, self._limit.limit + len(self._calls.hanging))

@@ -29,7 +29,7 @@ class Keyed:
     """Sentences by key, in the order shown; no two keys differ in case only."""
 
     sentences: Mapping[str, str]
-    forms: Mapping[str, str] = field(default_factory=dict)  # What is shown of a key in place of its sentence.
+    forms: Mapping[str, str] = field(default_factory=dict)  # The text shown for a key in place of its sentence.
 
     @classmethod
     def build(cls, units: Mapping[str, Unit]) -> "Keyed":

@@ -43,7 +43,7 @@ _OF_DOCUMENT: Final = re.compile(r"(\d+)([a-z]+)")
 
 
 class Named(NamedTuple):
-    """What a text names."""
+    """The keys that a text names."""
 
     keys: tuple[str, ...]  # Existing keys and accepted words, each once.
     unknown: tuple[str, ...]  # The parts that name no sentence, or not only one.

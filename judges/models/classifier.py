@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _PREDICT: Final = "/predict"
 _CLASSIFY: Final = "/classify"
-_MAX_INPUTS: Final = 32  # What text-embeddings-inference accepts by default.
+_MAX_INPUTS: Final = 32  # The default limit of text-embeddings-inference.
 _SMALLER_BATCH: Final = re.compile(r"maximum allowed batch size (\d{1,6})")
 _TOO_MANY_TOKENS: Final = "must have less than"
 _TOKENS_HEADER: Final = "x-compute-tokens"

@@ -45,7 +45,7 @@ class _Reply(Struct, Generic[T]):
 
 
 class _Found(NamedTuple):
-    """What a reply holds: one decision for each question, and fields beside them."""
+    """The content of a reply: one decision for each question, and fields beside them."""
 
     decisions: tuple[Decision, ...]
     model: object
@@ -158,7 +158,7 @@ def _by_option(question: Question, values: Mapping[Any, object], names: Sequence
 
 
 class _Form(NamedTuple):
-    """How a dialect is spoken."""
+    """The requests and replies of a dialect."""
 
     path: str  # Below `base_url`.
     body: Callable[[ChatRequest], dict[str, object]]  # Everything but the model.

@@ -111,7 +111,7 @@ _NAMED: Final[Mapping[str, int]] = {
     "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
     "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
 }  # fmt: skip
-# What errors without such a name say, with their status. An unknown text may pass, as an overload does.
+# Words of errors without such a name, with their status. An unknown text may pass, as an overload does.
 _SAID: Final = (
     (re.compile(r"\bquota\b|rate[- ]limit|too many requests"), 429),
     (re.compile(r"\bapi[- ]key\b|unauthori[sz]ed|authentication"), 401),

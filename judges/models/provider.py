@@ -86,7 +86,7 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
 
 
 class Access(NamedTuple):
-    """How an endpoint is reached: with which key, and through which proxy."""
+    """The key and the proxy for an endpoint."""
 
     api_key: str | None
     proxy: str | None

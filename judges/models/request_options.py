@@ -30,7 +30,7 @@ from judges.models.errors import read_fault, translated
 from judges.models.http import HttpEndpoint, Reply
 
 DEFAULT_THINKING_TOKENS: Final = 8192
-# How thoughts begin or end if a server leaves them, or a part of them, in the text.
+# Beginning or end of thoughts if a server leaves them, or a part of them, in the text.
 _THOUGHTS: Final = (
     *("<think", "</think", "seed:think", "[THINK]", "[/THINK]", "<thought", "</thought", "<reasoning", "</reasoning"),
     *("_of_thought|>", "_THINKING|>", "think\u25b7", "<|channel", "<channel|>", "<unused94>", "<unused95>"),
@@ -102,7 +102,7 @@ class OutputBound:
 
 
 Parts = dict[str, object]
-# What is answered or refused alike: the form of the answer, and the names of all fields and options.
+# Requests that are answered or refused alike: the form of the answer, and the names of all fields and options.
 _Kind = tuple[str, ...]
 _Scope = tuple[_Kind | None, str]  # An option in requests of one kind; None for all kinds.
 _WORD: Final = re.compile(r"[a-z_]+")
@@ -112,7 +112,7 @@ _REFUSING: Final = frozenset({400, 422, 500, 501})
 _MAX_COMPLAINT_CHARS: Final = 500
 MAX_EXTRA: Final = 4
 """Requests that are sent again without options, for a model and process, within one attempt."""
-# How many of them may fail at a failing endpoint, so that it can still be understood afterwards.
+# The number of them that may fail at a failing endpoint, so that it can still be understood afterwards.
 _MAX_FAILED_FOR_FAULTS: Final = 2
 # An endpoint checks a request before it answers it: one that is not refused by then is answered, or hangs.
 _PATIENCE_S: Final = 2.0
@@ -140,7 +140,7 @@ class Asked(NamedTuple):
     """One request, whose optional parts may be left out."""
 
     request: ChatRequest
-    body: Mapping[str, object]  # What every endpoint accepts, and what the operator demands.
+    body: Mapping[str, object]  # Fields that every endpoint accepts, and those the operator demands.
     options: dict[str, Parts]  # By name what each adds or replaces, without the bound of the answer.
 
 
@@ -153,7 +153,7 @@ class _Refusal(NamedTuple):
 
 
 class Options:
-    """What one endpoint accepts. Use it from one event loop."""
+    """The options that one endpoint accepts. Use it from one event loop."""
 
     def __init__(self, endpoint: HttpEndpoint, output: OutputBound, instead_of: Mapping[str, str]) -> None:
         """Send the options that ``instead_of`` names only when another one of the same request is refused."""
@@ -167,7 +167,7 @@ class Options:
         self._doubted: dict[_Scope, None] = {}  # Left out until a request with one of them succeeds.
         self._answered: set[str] = set()
         self._settled: set[_Kind] = set()  # Kinds that are answered with all that is neither refused nor doubted.
-        # What the endpoint asks for in requests with tools, and in those without.
+        # Fields that the endpoint demands, with and without tools.
         self._demanded: dict[bool, dict[str, object]] = {}
         self._refusals_in_row = self._failed_for_faults = 0
         self._leader: Asked | None = None

@@ -36,7 +36,7 @@ _CLOSING: Final = re.compile(
     r"|<channel\|>|<unused95>"
 )
 _MAX_CHARS_BESIDE: Final = 100_000  # It is read in the event loop.
-# What a server leaves of thoughts that it moved elsewhere: Gemma's name of their channel, or the opening mark alone.
+# The rest of thoughts that a server moved elsewhere: Gemma's name of their channel, or the opening mark alone.
 _LEFT: Final = re.compile(rf"\s*thought[ \t]*(?:\n|\Z)|{_OPENING.pattern}\s*\Z", re.IGNORECASE)
 _BRACKETED: Final = re.compile(r"\[/?THINK\]", re.IGNORECASE)
 _OBJECT: Final = re.compile(r"\{(?=\s*[\"}])")

@@ -24,7 +24,7 @@ _WORD: Final = re.compile("[^\\W_]|[%\u2030\xb0$\u20ac\xa3\xa5+=<>\xb1\xd7\xf7\u
 _NOTE: Final = re.compile(r"\[ \^?\d[\d,-]*(?: [,&] \d[\d,-]*)* \]")  # A mark such as `[3]`, which models seldom copy.
 _STOP: Final = re.compile("[.!?\u3002\uff01\uff1f\u061f\u06d4\u0964]")
 
-# What shows that passages were joined: dots or a line break.
+# Signs that passages were joined: dots or a line break.
 _BROKEN: Final = r"[\[(<]?(?:\.(?:\s?\.)+|\u2026)[\])>]?|(?<![-\u2010])\n"
 _MEMBER_END: Final = re.compile(r',\s*(?=")|[{}]')
 _QUOTE: Final = "[\"'`\xab\xbb\u2018-\u201f\u2039\u203a\u300c-\u300f]"

@@ -29,7 +29,7 @@ _CLOSING: Final = "\"')*]_`}\xbb\u2019\u201d\u203a\u3009\u300b\u300d\u300f\u3011
 PICTURE: Final = (
     "[\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\u20e3\ufe0f\U0001f3fb-\U0001f3ff]*"
 )
-# What belongs to the sentence before it: closing brackets, notes such as [3] and pictures.
+# Signs that belong to the sentence before them: closing brackets, notes such as [3] and pictures.
 _TRAILER: Final = re.compile(
     rf"(?:\s*(?:[)\]\xbb\u201d\u300d\u300f\uff09]|\[[0-9,\u2013-]+\]|{PICTURE}))+(?:\s+|(?!\w))"
 )

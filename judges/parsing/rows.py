@@ -43,7 +43,7 @@ _MAX_COLUMNS: Final = 20  # Number of columns that an error names.
 # Between the texts of a list as numpy writes it: Python would join them.
 _NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")
 EMPTY_OUTPUT: Final = "has an empty cell for `output`"
-# What bytes became that are not UTF-8, and the line that replaces the rest of a text in another encoding.
+# The sign for bytes that are not UTF-8, and the line that replaces the rest of a text in another encoding.
 _BROKEN: Final = re.compile("\udcff(utf-..)|[\udc80-\udcff]")
 _MARKS: Final = {
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),

@@ -112,7 +112,7 @@ _COPULA: Final = re.compile(r"[*_`]{0,3}([^\W\d_][^:=\n]{0,40}?) (?:is|was|be|re
 _MAX_LABEL_WORDS: Final = 5
 _MAX_VALUE_WORDS: Final = 4
 _MAX_SENTENCE_CHARS: Final = 400
-# What may come between a value and the rest of its sentence.
+# Words that may come between a value and the rest of its sentence.
 _BREAKS: Final = (*".,;:!?\u2026\u3002\uff0c\uff01\uff1b\uff1a*", '"')
 _REASONS_TEXT: Final = "because since as for due given rather instead but weil da car parce porque pois"
 _REASONS: Final = frozenset(_REASONS_TEXT.split())

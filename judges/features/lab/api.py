@@ -158,7 +158,7 @@ class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
 
 
 class _Sampling(Struct):
-    """What every judge that asks a model may be configured with."""
+    """The settings of every judge that asks a model."""
 
     temperature: Temperature | None = None
 

@@ -99,7 +99,7 @@ _PROBE: Final = Trace(
 
 
 class Shown(NamedTuple):
-    """What is sent for a single answer: the fixed part and the material."""
+    """The request for a single answer: the fixed part and the material."""
 
     fixed: str
     blocks: tuple[Block, ...]

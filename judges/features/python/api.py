@@ -198,7 +198,7 @@ class Score(Struct, frozen=True):
 
 
 Result: TypeAlias = bool | float | str | tuple[bool | float | str, str] | Score | Sequence[Score] | None
-"""What a judge returns: a value, a label, either of them with a text that gives the reasons, or scores.
+"""The result of a judge: a value, a label, either of them with a text that gives the reasons, or scores.
 
 None, or an empty list, means that it abstains.
 """

@@ -177,7 +177,7 @@ def _start(
     return program, ours
 
 
-# How long the imports of a judge may take.
+# Time limit of a judge's imports.
 _START_LIMIT_S: Final = 120.0
 # Starts since the last answer without a pause before the next: one trace that ends a process is no reason for a pause.
 _WITHOUT_PAUSE: Final = 2
@@ -189,14 +189,14 @@ Sleep = Callable[[float], Awaitable[object]]
 class Limits(NamedTuple):
     """Limits of a judge's processes."""
 
-    time_s: float  # How long one trace may take.
-    processes: int = 1  # How many traces may be judged concurrently.
+    time_s: float  # Time limit of one trace.
+    processes: int = 1  # Maximum number of traces judged concurrently.
     memory_mib: int | None = None  # Address space of each process in MiB; unlimited by default.
     environment: tuple[str, ...] = ()  # Names of variables that it gets besides those that every judge gets.
 
 
 class Program(NamedTuple):
-    """What the processes of a pool run."""
+    """The program of a pool's processes."""
 
     target: str  # The judge: module or file, and its name there.
     start: Start  # The first message to each process.
