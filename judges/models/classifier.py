@@ -28,11 +28,11 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.errors import read_fault, translated
 from judges.models.http import HttpEndpoint, Reply, no_chat_reply
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
+from judges.models.reply_errors import read_fault, translated
 from judges.requests.request import LARGE_CHARS, offload_if_large
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from judges.core.decision import Decision, Question, read_probabilities
 from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, Dialect, ModelSettings
-from judges.models.errors import read_fault, translated
 from judges.models.http import HttpEndpoint, below, no_chat_reply
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
+from judges.models.reply_errors import read_fault, translated
 
 T = TypeVar("T")
 _TOKEN_FIELDS: Final = ("input_tokens", "output_tokens")

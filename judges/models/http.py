@@ -25,7 +25,7 @@ from judges.core.model import (
 )
 from judges.models.connections import BrokenReplyError, Connections
 from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, pem_fault
-from judges.models.errors import REJECTED, as_named
+from judges.models.reply_errors import REJECTED, as_named
 from tracejudge.redis_url import mask_url
 
 _MAX_REPLY_BYTES: Final = 4 * 1024 * 1024

@@ -26,8 +26,8 @@ from judges.core.model import (
     ModelSettings,
     ToolsRefusedError,
 )
-from judges.models.errors import read_fault, translated
 from judges.models.http import HttpEndpoint, Reply
+from judges.models.reply_errors import read_fault, translated
 
 DEFAULT_THINKING_TOKENS: Final = 8192
 # Beginning or end of thoughts if a server leaves them, or a part of them, in the text.

@@ -25,7 +25,7 @@ from judges.core.model import (
 )
 from judges.core.prompt import Message
 from judges.models.credentials import ProxyRefusedError, proxy_for
-from judges.models.errors import quote_message
+from judges.models.reply_errors import quote_message
 
 PERSONAL = "The patient's name is Ada Lovelace, and her number is 555-0199."
 REQUEST = ChatRequest((Message("system", "Judge."), Message("user", PERSONAL)), "safety", {"type": "object"}, dict)

@@ -26,10 +26,10 @@ from judges.models.credentials import (
     proxy_for,
     read_key,
 )
-from judges.models.errors import quote_message, read_fault
 from judges.models.http import Reply, content_type
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
+from judges.models.reply_errors import quote_message, read_fault
 from worker.base.doctor.finding import (
     Finding,
     broken,
