@@ -40,7 +40,10 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
     """Make a judge from its table, or raise ``DefinitionError``."""
-    definition = convert(table, Definition)
+    return _load(name, convert(table, Definition), _KEY)
+
+
+def _load(name: str, definition: Definition, key: str) -> Judge:
     try:
         loaded = load_at_start(definition.code, definition.environment)
         time_s = definition.time_limit_s or loaded.judge.time_limit_s
@@ -48,7 +51,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         asks = checked_asks(definition.asks, loaded.judge.asks)
         return make_judge(name, definition.code, loaded, asks=asks, limits=limits)
     except CodeError as error:
-        raise DefinitionError(_KEY, f"{short(definition.code)}: {error}") from error
+        raise DefinitionError(key, f"{short(definition.code)}: {error}") from error
 
 
 GROUP: Final = "tracejudge.judges"
@@ -72,12 +75,7 @@ def installed(taken: frozenset[str] = frozenset()) -> Mapping[str, Judge]:
         if entry.name in judges:
             raise DefinitionError(here, "another distribution has a judge of this name; uninstall one of them")
         check_name(entry.name, here)
-        try:
-            loaded = load_at_start(entry.value)
-            asks = checked_asks(None, loaded.judge.asks)
-            judges[entry.name] = make_judge(entry.name, entry.value, loaded, asks=asks)
-        except CodeError as error:
-            raise DefinitionError(here, f"{short(entry.value)}: {error}") from error
+        judges[entry.name] = _load(entry.name, Definition(entry.value), here)
     return MappingProxyType(judges)
 
 
