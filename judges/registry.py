@@ -1,4 +1,4 @@
-"""All judges of a configuration: the built-in ones, those of installed distributions, and the user's own.
+"""All judges of a configuration: the built-in ones, the installed ones, and the user's own.
 
 A user's judge is a table of the configuration, or a file of its own. Files are read once, with the templates they name.
 Every mistake raises ``SettingsError``, which names the file and the key.
@@ -30,7 +30,7 @@ def distributed(taken: frozenset[str] | None = None) -> Mapping[str, Judge]:
     """Load the judges in Python of installed distributions, by name; none without that feature.
 
     Args:
-        taken: The names of built-in judges, which none of them may have; by default those of the catalogue.
+        taken: The names of built-in judges, which none of them may have; by default the catalogue's.
 
     Raises:
         DefinitionError: One is no judge, or its name is taken.
@@ -84,12 +84,12 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
 
 
 class Place(NamedTuple):
-    """Where the table of a judge stands: a file or variable, and the table in it unless the file is the table."""
+    """The place of a judge's table: a file or variable, and the table in it unless the file is the table."""
 
     file: str
     table: str = ""
 
-    def at(self, key: str = "") -> str:
+    def describe(self, key: str = "") -> str:
         """Return the place of a key, with which errors begin."""
         return ": ".join(filter(None, (self.file, self.whole(key))))
 
@@ -114,9 +114,9 @@ class JudgeTable(NamedTuple):
     values: Mapping[str, object]
 
 
-def shown(path: Path) -> Path:
+def display(path: Path) -> Path:
     """Shorten a path below the working directory for error texts; others are absolute."""
-    # Links are not resolved, except where a `..` follows one.
+    # Links are not resolved, except if a `..` follows one.
     follow = os.path.realpath if ".." in path.parts else os.path.abspath
     try:
         here, whole = Path.cwd(), Path(follow(path.parent), path.name)
@@ -128,7 +128,7 @@ def shown(path: Path) -> Path:
 
 def read_judge(path: Path) -> JudgeTable:
     """Read a file that defines one judge, whose name is the file's."""
-    path, advice = shown(path), "name the file of a judge, NAME.toml"
+    path, advice = display(path), "name the file of a judge, NAME.toml"
     _check_readable(path, Place(f"{path}"), advice)
     values = read_toml(path, advice)
     name = path.stem if is_toml(path) else path.name
@@ -172,7 +172,7 @@ def complete(table: JudgeTable, base: Path) -> JudgeTable:
         file = table.values["template"]
         if not isinstance(file, str) or not file.strip() or len(file) > _MAX_FILE_CHARS:
             raise table.place.error('must be the name of a file, as "facts.yaml"', key="template")
-        path, advice = shown(base / file), "name a template file"
+        path, advice = display(base / file), "name a template file"
         _check_readable(path, table.place, advice, "template")
         text = read_text(path, advice, table.place.whole("template"), table.place.file)
         table = table._replace(values={**table.values, "template": {"file": file, "text": text}})
@@ -180,7 +180,7 @@ def complete(table: JudgeTable, base: Path) -> JudgeTable:
     place, colon, name = code.rpartition(":") if isinstance(code, str) else ("", "", "")
     if not place.endswith(".py"):
         return table
-    path = shown(base / place)
+    path = display(base / place)
     _check_readable(path, table.place, "name a file of Python", "code")
     return table._replace(values={**table.values, "code": f"{base / place}{colon}{name}"})
 

@@ -32,14 +32,14 @@ def read(arguments: str, form: type[_Arguments]) -> _Arguments:
         ToolError: They are no JSON object, or do not fit.
     """
     try:
-        given = json.loads(arguments) if arguments.strip() else {}
+        fields = json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         raise ToolError(f"The arguments are no JSON. {_wanted(form)}") from None
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise ToolError(f"The arguments are no JSON object. {_wanted(form)}")
     try:
         # Not strict: models write numbers as strings. Unknown keys are still errors.
-        return msgspec.convert({key: value for key, value in given.items() if value is not None}, form, strict=False)
+        return msgspec.convert({key: value for key, value in fields.items() if value is not None}, form, strict=False)
     except (msgspec.ValidationError, UnicodeError) as error:
         raise ToolError(f"The arguments do not fit: {str(error)[:_MAX_TOLD]}. {_wanted(form)}") from None
 
@@ -53,14 +53,14 @@ def offset_of(token: str | UnsetType, size: int) -> int:
     """Decode where a content of this size continues, or raise ``ToolError`` for a token of another content."""
     if isinstance(token, UnsetType) or not token:
         return 0
-    found = _TOKEN.fullmatch(token)
+    match = _TOKEN.fullmatch(token)
     # A token of another span, or of the same one with other attributes, would silently show the wrong place.
-    if found is None or int(found[2]) != size or int(found[1]) >= size:
+    if match is None or int(match[2]) != size or int(match[1]) >= size:
         raise ToolError(
             "The page_token does not belong to this content. Send the page_token of an earlier result unchanged, with "
             "the same span and the same attributes_to_fetch; or leave it out to begin at the start."
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def search_token(position: Position, steps: int) -> str:
@@ -72,13 +72,13 @@ def position_of(token: str | UnsetType, steps: int) -> Position:
     """Decode where a search through so many steps continues, or raise ``ToolError``."""
     if isinstance(token, UnsetType) or not token:
         return Position(0, 0)
-    found = _SEARCH_TOKEN.fullmatch(token)
-    if found is None or int(found[3]) != steps or int(found[1]) >= steps:
+    match = _SEARCH_TOKEN.fullmatch(token)
+    if match is None or int(match[3]) != steps or int(match[1]) >= steps:
         raise ToolError(
             "The page_token is none of a search. Send the page_token that stands beside `matches` in the result of an "
             "earlier search unchanged; or leave it out to begin at the start."
         )
-    return Position(int(found[1]), int(found[2]))
+    return Position(int(match[1]), int(match[2]))
 
 
 def _wanted(form: type[Struct]) -> str:

@@ -16,7 +16,7 @@ from judges.core.model import Tool
 from judges.core.prompt import Message, marked, neutralise
 from judges.requests.size import MESSAGE_OVERHEAD_BYTES, size_bytes, text_bytes
 
-# How a toolbox begins its answer to a wrong call.
+# The beginning of a toolbox's answer to a wrong call.
 _FAULT: Final = '{"error"'
 # An upper bound for the marks and notes around a truncated result.
 _MARKS_BYTES: Final = 500
@@ -29,13 +29,13 @@ class Result(NamedTuple):
     """The result of one call."""
 
     message: Message  # The message that is sent.
-    shown: str = ""  # The text between the marks; empty where there are none.
+    shown: str = ""  # The text between the marks; empty if there are none.
     reads: bool = False  # Whether it shows a part of the trace, and no fault of the call.
     size_bytes: int = 0  # The length of what the tool returned.
     is_cut: bool = False  # Whether only its beginning is shown.
 
     def truncated(self, max_bytes: int, most_bytes: int) -> "Result | None":
-        """Return only the beginning; None where too little would be left.
+        """Return only the beginning; None if too little would be left.
 
         Args:
             max_bytes: How long all of it may be now.
@@ -78,16 +78,16 @@ class ExplorationStats:
     tool_errors: int = 0  # Calls without a result: wrong names or arguments, too many at once, overruns, faults.
     exchanges_dropped: int = 0  # Rounds left out of later requests, because the context or the budget was full.
     results_withheld: int = 0  # Results that did not fit even alone, and were truncated or left out.
-    # The limit that forced the verdict, ``answer`` where the model gave it itself, None without a verdict.
+    # The limit that forced the verdict, ``answer`` if the model gave it itself, None without a verdict.
     ended_by: End | None = None
     is_unpriced: bool = False  # Whether a limit in USD could not be applied, because the model has no price.
 
     def details(self) -> dict[str, object]:
         """Return the part of a verdict's details that describes the exploration."""
-        found = {**vars(self), "tool_calls": dict(sorted(self.tool_calls.items()))}
-        if found.pop("is_unpriced"):
-            found["max_usd"] = "not kept: the model has no price"
-        return found
+        details = {**vars(self), "tool_calls": dict(sorted(self.tool_calls.items()))}
+        if details.pop("is_unpriced"):
+            details["max_usd"] = "not kept: the model has no price"
+        return details
 
 
 # A result that does not fit gets a quarter of the room, so that more can be read after it.
@@ -101,13 +101,13 @@ _SHORT_BYTES: Final = 400
 class Size(NamedTuple):
     """The bytes of a conversation: those that were in an earlier request, and those that were in none."""
 
-    known: int
+    sent: int
     fresh: int
 
     @property
     def total(self) -> int:
         """All bytes."""
-        return self.known + self.fresh
+        return self.sent + self.fresh
 
 
 class _Exchange(NamedTuple):
@@ -150,9 +150,9 @@ class Conversation:
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages to be sent."""
-        messages = [*self._head, *(message for one in self._exchanges for message in one.messages)]
+        messages = [*self._head, *(message for exchange in self._exchanges for message in exchange.messages)]
         if self._demand:
-            # Not a message of its own: Mistral's servers reject one of the user after one of a tool.
+            # Not a separate message: Mistral's servers reject one of the user after one of a tool.
             messages[-1] = messages[-1]._replace(content=f"{messages[-1].content}\n\n{self._demand}")
         return (*messages, *self._tail)
 
@@ -166,7 +166,7 @@ class Conversation:
     @property
     def shows_trace(self) -> bool:
         """Whether a result is left that shows a part of the trace."""
-        return any(result.reads for one in self._exchanges for result in one.results)
+        return any(result.reads for exchange in self._exchanges for result in exchange.results)
 
     @property
     def opening(self) -> str:
@@ -176,7 +176,7 @@ class Conversation:
     @property
     def results(self) -> list[str]:
         """The results of tools that the model still sees, oldest first."""
-        return [result.shown for one in self._exchanges for result in one.results if result.shown]
+        return [result.shown for exchange in self._exchanges for result in exchange.results if result.shown]
 
     def add(self, answer: Message, results: Sequence[Result]) -> None:
         """Add an exchange."""
@@ -207,7 +207,7 @@ class Conversation:
     def shorten(self, fits: Callable[[Size], bool]) -> bool:
         """Reduce what does not fit: first too long results of the newest exchange, then the oldest exchanges.
 
-        A result that is too long alone is truncated, or withheld where there is no room. Where the answer itself is too
+        A result that is too long alone is truncated, or withheld if there is no room. If the answer itself is too
         long, as with calls that ran on, its exchange is dropped and earlier results stay.
 
         Returns:

@@ -54,7 +54,7 @@ class RetryGuard(NamedTuple):
     deadline: Deadline | None  # The deadline of this attempt.
 
     def end(self, end: UnscoredError) -> UnscoredError:
-        """Return the error itself, or ``over_budget`` where a further attempt would cost too much."""
+        """Return the error itself, or ``over_budget`` if a further attempt would cost too much."""
         statuses = [call.status for call in self.calls]
         # Attempts in which nothing was answered cost nothing.
         if end.reason in FINAL_REASONS or "ok" not in statuses:
@@ -76,7 +76,7 @@ _FREE: Final = Price(input=0.0, output=0.0)
 
 
 class RemainingTokens(NamedTuple):
-    """How many input tokens still fit, and the limit that sets the number."""
+    """The number of input tokens that still fit, and the limit that sets it."""
 
     tokens: float
     limit: End
@@ -108,7 +108,7 @@ class TokenBudget:
     def cost_tokens(self, size: Size) -> int:
         """Estimate the tokens of a request, on the safe side."""
         per_fresh_byte = max(self._tokens_per_byte, 1 / _LEAST_BYTES_PER_TOKEN)
-        return math.ceil(size.known * self._tokens_per_byte + size.fresh * per_fresh_byte)
+        return math.ceil(size.sent * self._tokens_per_byte + size.fresh * per_fresh_byte)
 
     def spend(self, calls: Iterable[Call]) -> None:
         """Subtract the tokens of requests, failed ones included."""
@@ -235,7 +235,7 @@ class AgentLoop:
         return remaining.limit
 
     async def _ask(self, *, may_call: bool) -> ChatResponse:
-        """Send what fits; where the endpoint still finds it too long, send less."""
+        """Send what fits; if the endpoint still finds it too long, send less."""
         calls = self._call.calls
         while True:
             self._shorten()

@@ -17,7 +17,7 @@ _ESCAPE: Final = re.compile(
 )
 _MEANT: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SINGLE: Final = {"\\" + sign: _MEANT.get(sign, sign) for sign in '"/bfnrt'}
-# Replaces an escaped backslash while other escapes are decoded, where the text does not contain it.
+# Replaces an escaped backslash while other escapes are decoded, if the text does not contain it.
 _BACKSLASH: Final = "\0"
 # Results of tools may be JSON in a string of JSON in a string, and no deeper in practice.
 _MAX_WRAPPINGS: Final = 3
@@ -85,7 +85,7 @@ def _meant(escape: re.Match[str]) -> str:
 
 
 _PIECE_BYTES: Final = 20_000
-# How far a match may see, and extend, beyond the piece in which it begins.
+# Length by which a match may see, and extend, beyond the piece in which it begins.
 _AHEAD_BYTES: Final = 4_000
 # As much text as is shown before a match.
 _BEHIND_BYTES: Final = 1_000
@@ -118,42 +118,42 @@ class Pieces:
         self._kept: dict[tuple[str, int], list[str]] = {}
         self._kept_bytes = 0
 
-    def at(self, step: Step, offset: int) -> Piece:
+    def read(self, step: Step, offset: int) -> Piece:
         """Return the piece of a step's content from an offset on; its end is the same in every search."""
         content = self._contents.whole(step)
         size = len(content)
         if offset == 0 and size <= _PIECE_BYTES:
             # The short way, because a trace may have very many short contents.
             text = content.decode()
-            found = self._views(text, (step.id, 0))
-            return Piece(text, 0, 0, len(text), found, (0,) * len(found), size, size)
+            readings = self._views(text, (step.id, 0))
+            return Piece(text, 0, 0, len(text), readings, (0,) * len(readings), size, size)
         number = offset // _PIECE_BYTES
         begin = boundary(content, offset)
         first = boundary(content, max(0, number * _PIECE_BYTES - _BEHIND_BYTES))
         stop = boundary(content, min(size, (number + 1) * _PIECE_BYTES))
         text = content[first : boundary(content, min(size, stop + _AHEAD_BYTES))].decode()
         before = len(content[first:begin].decode())
-        found = self._views(text, (step.id, number))
+        readings = self._views(text, (step.id, number))
         # Views that differ only after the beginning share the last place.
         begun = [view.first_at(before) for view in views(text[: before + _CUT_ESCAPE_CHARS])] if before else [0]
-        starts = [*begun, *[begun[-1]] * len(found)][: len(found)]
-        return Piece(text, first, before, before + len(content[begin:stop].decode()), found, starts, stop, size)
+        starts = [*begun, *[begun[-1]] * len(readings)][: len(readings)]
+        return Piece(text, first, before, before + len(content[begin:stop].decode()), readings, starts, stop, size)
 
     def _views(self, text: str, key: tuple[str, int]) -> Sequence[View]:
         if key in self._kept:
-            found: list[View] = []
+            readings: list[View] = []
             for read in self._kept[key]:
-                outer = found[-1] if found else None
-                found.append(View(read, text if outer is None else outer.text, outer))
-            return found
-        found = list(views(text))
+                outer = readings[-1] if readings else None
+                readings.append(View(read, text if outer is None else outer.text, outer))
+            return readings
+        readings = list(views(text))
         if "\\" in text:
-            texts = [view.text for view in found]
+            texts = [view.text for view in readings]
             size = sum(map(sys.getsizeof, (key, key[0], texts, *texts)))
             if self._kept_bytes + size <= _MAX_KEPT_BYTES:
                 self._kept[key] = texts
                 self._kept_bytes += size
-        return found
+        return readings
 
 
 _MAX_MATCH_BYTES: Final = 1000
@@ -169,17 +169,17 @@ class Hit(NamedTuple):
 
 def hits(piece: Piece, pattern: Pattern, most: int) -> Sequence[Hit]:
     """Find the first matches that begin in a piece, in order, in all its views without overlaps."""
-    found: list[Hit] = []
+    earliest: list[Hit] = []
     for view, start in zip(piece.views, piece.starts, strict=True):
         places = pattern.places(view.text, start)
         # With enough matches, only text before the last one matters for further views.
-        stop = piece.stop if len(found) < most else found[-1].place.start
-        new = list(islice(_new_hits(view, places, range(piece.begin, stop), found), most))
-        found = sorted(found + new, key=lambda hit: hit.place)[:most] if new else found
-    return found
+        stop = piece.stop if len(earliest) < most else earliest[-1].place.start
+        new = list(islice(_new_hits(view, places, range(piece.begin, stop), earliest), most))
+        earliest = sorted(earliest + new, key=lambda hit: hit.place)[:most] if new else earliest
+    return earliest
 
 
-def shown(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[str, object]:
+def render_hit(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[str, object]:
     """Describe a match to the model."""
     start, end = hit.in_view
     match = neutralise(hit.view.text[start:end])
@@ -195,15 +195,15 @@ def shown(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> dict[st
     }
 
 
-def _new_hits(view: View, places: Iterable[Place], beginning: range, others: Sequence[Hit]) -> Iterator[Hit]:
+def _new_hits(view: View, places: Iterable[Place], beginning: range, earlier: Sequence[Hit]) -> Iterator[Hit]:
     """Yield the matches that begin in a range and overlap none of the others, which are sorted without overlaps."""
-    ends = [other.place.end for other in others]
+    ends = [hit.place.end for hit in earlier]
     for in_view in places:
         place = Place(view.place(in_view.start), view.place(in_view.end - 1) + 1)
         if place.start >= beginning.stop:
             return
         next_one = bisect_right(ends, place.start)
-        if place.start in beginning and (next_one == len(others) or others[next_one].place.start >= place.end):
+        if place.start in beginning and (next_one == len(earlier) or earlier[next_one].place.start >= place.end):
             yield Hit(place, view, in_view)
 
 
@@ -240,19 +240,19 @@ def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget
     note, there_are_more = "", False
     while position.step < len(steps) and not (there_are_more or note):
         step = steps[position.step]
-        piece = pieces.at(step, position.offset)
-        wanted = request.max_matches - len(matches)
+        piece = pieces.read(step, position.offset)
+        room = request.max_matches - len(matches)
         try:
-            found = hits(piece, pattern, wanted + 1)
+            new = hits(piece, pattern, room + 1)
         except SlowPatternError:
             if not matches:
                 raise ToolError(_TOO_SLOW) from None
             note = _TOO_SLOW
             continue
-        there_are_more = len(found) > wanted
-        matches += [shown(step, piece, hit, request.surrounding_bytes) for hit in found[:wanted]]
-        position = _behind(piece, found[:wanted], position, is_searched=not there_are_more)
-        # Not before the first piece: each call gets further, also on a machine that stands still.
+        there_are_more = len(new) > room
+        matches += [render_hit(step, piece, hit, request.surrounding_bytes) for hit in new[:room]]
+        position = _behind(piece, new[:room], position, is_searched=not there_are_more)
+        # Not before the first piece: each call gets further, also on a machine that is suspended.
         if position.step < len(steps) and not there_are_more and budget.is_spent:
             note = _OUT_OF_TIME.format(span_id=steps[position.step].id)
     token = search_token(position, len(steps)) if position.step < len(steps) else None

@@ -30,7 +30,7 @@ def short(text: str, max_chars: int = _MAX_CHARS) -> str:
 
 
 def finite(seconds: float | None) -> float | None:
-    """Return a time, or None where it is absent, infinite or NaN."""
+    """Return a time, or None if it is absent, infinite or NaN."""
     return seconds if seconds is not None and math.isfinite(seconds) else None
 
 
@@ -40,7 +40,7 @@ def rounded(seconds: float | None) -> float | None:
 
 
 def spoken_time(seconds: float | None) -> str | None:
-    """Format a time since the epoch as a date, or as a number where no calendar has it."""
+    """Format a time since the epoch as a date, or as a number if no calendar has it."""
     if seconds is None:
         return None
     try:
@@ -86,22 +86,22 @@ class Step:
 
     @cached_property
     def kind(self) -> str | None:
-        """The role, in one spelling for all dialects; a transport kind where nothing else is known."""
+        """The role, in one spelling for all dialects; a transport kind if nothing else is known."""
         own = _spelled(self.span.kind).removeprefix("span_kind_").removeprefix("spankind.")
         attributes = self.span.attributes or {}
-        found = own if own not in _TRANSPORT_KINDS else ""
-        found = found or next(filter(None, (_spelled(attributes.get(name)) for name in _KIND_ATTRIBUTES)), own)
-        return short(_SAME_KINDS.get(found, found)) or None
+        kind = own if own not in _TRANSPORT_KINDS else ""
+        kind = kind or next(filter(None, (_spelled(attributes.get(name)) for name in _KIND_ATTRIBUTES)), own)
+        return short(_SAME_KINDS.get(kind, kind)) or None
 
     @cached_property
     def status(self) -> str | None:
         """The status, `ok`, `error` or `unset` in every dialect that has these."""
-        said = _spelled(self.span.status).removeprefix("statuscode.").removeprefix("status_code_")
-        return short(_STATUSES.get(said, said)) or None
+        status = _spelled(self.span.status).removeprefix("statuscode.").removeprefix("status_code_")
+        return short(_STATUSES.get(status, status)) or None
 
     @property
     def duration_s(self) -> float | None:
-        """The duration; None where a time is missing or the end is before the start."""
+        """The duration; None if a time is missing or the end is before the start."""
         if self.started_at is None or self.ended_at is None or self.ended_at < self.started_at:
             return None
         return self.ended_at - self.started_at
@@ -111,11 +111,11 @@ class Steps:
     """All steps in order of their start; those without a start come last, in their original order."""
 
     def __init__(self, trace: Trace) -> None:
-        given = sorted(trace.spans or (), key=lambda span: inf if (start := finite(span.started_at)) is None else start)
+        spans = sorted(trace.spans or (), key=lambda span: inf if (start := finite(span.started_at)) is None else start)
         ids = _Ids()
-        named = [(ids.next(span.span_id), span) for span in given]
+        named = [(ids.next(span.span_id), span) for span in spans]
         # Of spans that share an id, the first one is the parent of those that name it.
-        known = {span.span_id: step_id for step_id, span in reversed(named)}
+        step_ids = {span.span_id: step_id for step_id, span in reversed(named)}
         record = Span(
             span_id=_RECORD_ID,
             name=trace.name or _RECORD_ID,
@@ -127,10 +127,10 @@ class Steps:
             outputs=_fields(trace, _OUTPUTS),
             attributes=_fields(trace, _ATTRIBUTES),
         )
-        self.record: Final = Step(ids.next(_RECORD_ID), record, None, is_root=not given)
+        self.record: Final = Step(ids.next(_RECORD_ID), record, None, is_root=not spans)
         """The content of the trace outside of its spans."""
-        self.are_recorded: Final = bool(given)
-        self._all = [_step(step_id, span, known) for step_id, span in named] or [self.record]
+        self.are_recorded: Final = bool(spans)
+        self._all = [_step(step_id, span, step_ids) for step_id, span in named] or [self.record]
         self._by_id = {step.id: step for step in (*self._all, self.record)}
 
     def __len__(self) -> int:
@@ -156,43 +156,43 @@ class Steps:
 
     def find(self, step_id: str) -> Step:
         """Find a step by its id, or raise ``ToolError``."""
-        found = self._by_id.get(step_id) or self._by_id.get(short(step_id.strip()))
-        if found is None:
+        named = self._by_id.get(step_id) or self._by_id.get(short(step_id.strip()))
+        if named is None:
             some = ", ".join(step.id for step in self._all[:_NAMED_IDS])
             raise ToolError(f"There is no span `{short(step_id, 50)}`. Spans are: {some}. list_spans gives all ids.")
-        return found
+        return named
 
 
 class _Ids:
-    """Makes unique ids: the span's own, with a number where an earlier span has the same."""
+    """Makes unique ids: the span's own, with a number if an earlier span has the same."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
         self._counts: dict[str, Iterator[int]] = {}
 
-    def next(self, wanted: str) -> str:
-        name = short(wanted) or "unnamed"
-        found = name
-        while found in self._taken:
-            found = f"{name}#{next(self._counts.setdefault(name, count(2)))}"
-        self._taken.add(found)
-        return found
+    def next(self, span_id: str) -> str:
+        name = short(span_id) or "unnamed"
+        unique = name
+        while unique in self._taken:
+            unique = f"{name}#{next(self._counts.setdefault(name, count(2)))}"
+        self._taken.add(unique)
+        return unique
 
 
-def _step(step_id: str, span: Span, known: Mapping[str, str]) -> Step:
+def _step(step_id: str, span: Span, step_ids: Mapping[str, str]) -> Step:
     parent_id = span.parent_id or None
     if parent_id is None or parent_id == span.span_id:
         return Step(step_id, span, None, is_root=True)
-    return Step(step_id, span, known.get(parent_id, short(parent_id)), is_root=parent_id not in known)
+    return Step(step_id, span, step_ids.get(parent_id, short(parent_id)), is_root=parent_id not in step_ids)
 
 
 def _fields(trace: Trace, names: Iterable[str]) -> dict[str, object]:
     return {name: value for name in names if (value := getattr(trace, name)) is not None}
 
 
-def _spelled(said: object) -> str:
+def _spelled(value: object) -> str:
     # MLflow's exporter encodes attributes as JSON, so the kind is in quotation marks.
-    return said.strip(' "').lower() if isinstance(said, str) else ""
+    return value.strip(' "').lower() if isinstance(value, str) else ""
 
 
 _INPUT_ATTRIBUTES: Final = (
@@ -246,13 +246,13 @@ def page(content: bytes, offset: int, max_bytes: int) -> dict[str, object]:
 def as_json(value: object) -> str:
     """Encode as JSON with invisible characters made visible; what has no JSON raises as ``json.dumps`` does."""
 
-    def plain(part: object) -> object:
+    def encodable(part: object) -> object:
         if isinstance(part, Struct):
             return {name: inner for name, inner in structs.asdict(part).items() if inner is not None}
         return str(part)
 
     # Not msgspec, which would fail for a whole trace because of one value.
-    written = json.dumps(value, ensure_ascii=False, default=plain)
+    written = json.dumps(value, ensure_ascii=False, default=encodable)
     # In pieces, because no other thread runs during one call: a text of 4 MB would block all of them for 50 ms.
     return "".join(
         neutralise(written[start : start + _AT_ONCE_CHARS]) for start in range(0, len(written), _AT_ONCE_CHARS)
@@ -271,8 +271,8 @@ def _encoded(step: Step, names: Sequence[str] | None) -> bytes:
     inputs, input_name = _content(span.inputs, attributes, _INPUT_ATTRIBUTES)
     outputs, output_name = _content(span.outputs, attributes, _OUTPUT_ATTRIBUTES)
     # Attributes shown as inputs and outputs are not repeated.
-    wanted: Iterable[str] = (name for name in attributes if name not in {input_name, output_name})
-    shown = wanted if names is None else (name for name in names if name in attributes)
+    requested: Iterable[str] = (name for name in attributes if name not in {input_name, output_name})
+    shown = requested if names is None else (name for name in names if name in attributes)
     described = {
         "id": step.id,
         "name": span.name,
@@ -372,12 +372,12 @@ def listed(steps: Steps, offset: int, max_results: int) -> dict[str, object]:
         if left_bytes < 0 and rows:
             break
         rows.append(row)
-    found: dict[str, object] = {
+    listing: dict[str, object] = {
         "spans": rows,
         "number_of_spans": len(steps),
         "page_token": page_token(offset + len(rows), len(steps)),
     }
-    return found if steps.are_recorded else found | {"note": _NO_SPANS}
+    return listing if steps.are_recorded else listing | {"note": _NO_SPANS}
 
 
 def _row(steps: Steps, step: Step) -> dict[str, object]:

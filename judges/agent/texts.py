@@ -1,4 +1,4 @@
-"""What the model of an agent judge is told besides the results of its tools; part of every such judge's version."""
+"""Texts for the model of an agent judge besides the results of its tools; part of every such judge's version."""
 
 from typing import Final
 

@@ -12,7 +12,7 @@ _LISTED_KINDS: Final = 20
 
 
 class _Timed(NamedTuple):
-    """A step with known start and end; ``self_s`` is its time without that of its children."""
+    """A step with known start and end; ``self_s`` is its time without the time of its children."""
 
     step: Step
     start: float
@@ -72,15 +72,15 @@ def report(steps: Steps) -> dict[str, object]:
 
 
 def _timed(steps: Iterable[Step]) -> list[_Timed]:
-    known = [
+    timed = [
         (step, step.started_at, step.ended_at)
         for step in steps
         if step.started_at is not None and step.ended_at is not None and step.duration_s is not None
     ]
     below: defaultdict[str | None, list[tuple[float, float]]] = defaultdict(list)
-    for step, start, end in known:
+    for step, start, end in timed:
         below[step.parent_id].append((start, end))
-    return [_Timed(step, start, end, end - start - _covered(start, end, below[step.id])) for step, start, end in known]
+    return [_Timed(step, start, end, end - start - _covered(start, end, below[step.id])) for step, start, end in timed]
 
 
 def _covered(start: float, end: float, parts: Iterable[tuple[float, float]]) -> float:
@@ -101,14 +101,14 @@ def _overlapping(parent_id: str | None, siblings: Sequence[_Timed]) -> list[_Gro
         else:
             groups.append([each])
         reached = max(reached, each.end)
-    found = []
+    overlapping = []
     for group in groups:
         # At one instant ends come before starts: steps that only touch do not overlap.
         changes = sorted(change for each in group for change in ((each.start, 1), (each.end, -1)))
         most_at_once = max(accumulate(change for _, change in changes))
         if len(group) > 1:
-            found.append(_Group(parent_id, group, max(each.end for each in group), most_at_once))
-    return found
+            overlapping.append(_Group(parent_id, group, max(each.end for each in group), most_at_once))
+    return overlapping
 
 
 def _largest(steps: Steps, timed: Iterable[_Timed], weight: Callable[[_Timed], float]) -> list[dict[str, object]]:

@@ -14,33 +14,33 @@ from judges.core.prompt import ToolCall
 
 T = TypeVar("T")
 MAX_CALLS: Final = 16
-"""How many calls of one answer are run."""
+"""The number of calls of one answer that are run."""
 # A guard only: tools end by themselves within about a second.
 _MAX_TOOL_S: Final = 5.0
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run a function in a thread of its own, which is abandoned when the future is cancelled."""
+    """Run a function in a new thread, which is abandoned when the future is cancelled."""
     # Not in the loop's executor: its few threads serve all evaluations, and the process ends only after them. Work that
     # hangs would keep one of them forever, and a worker from stopping.
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
     def tell(settle: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(lambda: None if found.done() else settle())
+            loop.call_soon_threadsafe(lambda: None if future.done() else settle())
 
     def run() -> None:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
             failure = error
-            tell(lambda: found.set_exception(failure))
+            tell(lambda: future.set_exception(failure))
         else:
-            tell(lambda: found.set_result(result))
+            tell(lambda: future.set_result(result))
 
     threading.Thread(target=run, name="tracejudge-tool", daemon=True).start()
-    return found
+    return future
 
 
 class ToolUse:
@@ -59,7 +59,7 @@ class ToolUse:
         unique = []
         for call in calls:
             fresh = (f"call{number:05d}" for number in itertools.count(len(self._ids)))
-            call_id = next(one for one in itertools.chain([call.id], fresh) if one and one not in self._ids)
+            call_id = next(new for new in itertools.chain([call.id], fresh) if new and new not in self._ids)
             self._ids.add(call_id)
             unique.append(call._replace(id=call_id))
         return tuple(unique)

@@ -141,18 +141,18 @@ class TraceToolbox:
         self._calls: Mapping[str, Callable[[Any], dict[str, object]]] = {
             "get_trace_info": lambda _: overview.info(trace, self._steps),
             "get_root_span": self._read_root,
-            "get_span": lambda given: self._read(self._steps.find(given.span_id), given),
-            "list_spans": lambda given: overview.listed(
-                self._steps, offset_of(given.page_token, len(self._steps)), given.max_results
+            "get_span": lambda request: self._read(self._steps.find(request.span_id), request),
+            "list_spans": lambda request: overview.listed(
+                self._steps, offset_of(request.page_token, len(self._steps)), request.max_results
             ),
-            "search_trace_regex": lambda given: searching.search(
+            "search_trace_regex": lambda request: searching.search(
                 searched,
                 self._pieces,
                 SearchRequest(
-                    given.pattern,
-                    position_of(given.page_token, len(searched)),
-                    given.max_matches,
-                    given.surrounding_content_length,
+                    request.pattern,
+                    position_of(request.page_token, len(searched)),
+                    request.max_matches,
+                    request.surrounding_content_length,
                 ),
                 SearchBudget(clocks),
             ),
@@ -179,14 +179,14 @@ class TraceToolbox:
         except Exception:  # noqa: BLE001 - a trace may contain anything; the model can use the other tools
             return as_json({"error": _FAILED})
 
-    def _read_root(self, given: ReadRootSpan) -> dict[str, object]:
+    def _read_root(self, request: ReadRootSpan) -> dict[str, object]:
         roots = self._steps.roots
-        shown = self._read(roots[0], given)
-        others = [step.id for step in roots[1 : 1 + overview.MAX_NAMES]]
-        return shown | {"other_roots": others} if others else shown
+        shown = self._read(roots[0], request)
+        other_roots = [step.id for step in roots[1 : 1 + overview.MAX_NAMES]]
+        return shown | {"other_roots": other_roots} if other_roots else shown
 
-    def _read(self, step: Step, given: ReadRootSpan | ReadSpan) -> dict[str, object]:
-        names = given.attributes_to_fetch
+    def _read(self, step: Step, request: ReadRootSpan | ReadSpan) -> dict[str, object]:
+        names = request.attributes_to_fetch
         content = self._contents.whole(step) if names is UNSET else self._contents.with_attributes(step, names)
-        offset = offset_of(given.page_token, len(content))
-        return {"span_id": step.id, **page(content, offset, given.max_content_length)}
+        offset = offset_of(request.page_token, len(content))
+        return {"span_id": step.id, **page(content, offset, request.max_content_length)}

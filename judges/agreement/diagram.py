@@ -12,10 +12,10 @@ _TOP: Final = 20
 _MAP_STEPS: Final = 100
 
 
-def as_text(one: Bin) -> str:
+def as_text(group: Bin) -> str:
     """Draw one bin on a line from 0 to 1: the interval of the share as dashes, the share as o, the mean as |."""
-    share = one.passing
-    low, middle, high, mean = (round(_COLUMNS * at) for at in (share.low, share.value, share.high, one.mean))
+    share = group.passing
+    low, middle, high, mean = (round(_COLUMNS * at) for at in (share.low, share.value, share.high, group.mean))
     line = [" "] * (_COLUMNS + 1)
     line[low : high + 1] = "-" * (high + 1 - low)
     line[mean] = "|"
@@ -34,9 +34,9 @@ def as_svg(reliability: Reliability, calibration: Calibration, title: str) -> st
     width, height = _LEFT + _SIDE + 20, _TOP + _SIDE + 60
     curve = " ".join(_at(step / _MAP_STEPS, calibration.apply(step / _MAP_STEPS)) for step in range(_MAP_STEPS + 1))
     marks = []
-    for one in reliability.bins:
-        ends = f"{_at(one.mean, one.passing.low)} {_at(one.mean, one.passing.high)}"
-        x, y = _at(one.mean, one.passing.value).split(",")
+    for group in reliability.bins:
+        ends = f"{_at(group.mean, group.passing.low)} {_at(group.mean, group.passing.high)}"
+        x, y = _at(group.mean, group.passing.value).split(",")
         marks += [
             f'<polyline points="{ends}" stroke="#247" fill="none"/><circle cx="{x}" cy="{y}" r="3.5" fill="#247"/>'
         ]

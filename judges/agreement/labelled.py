@@ -46,8 +46,8 @@ class Judged(NamedTuple):
     @property
     def left_out(self) -> str:
         """Why there is no score: the reason, `abstained`, or `unrated` for a verdict without this metric."""
-        found = self.assessment
-        return found.reason or ("unrated" if found.outcome == "scored" else found.outcome)
+        assessment = self.assessment
+        return assessment.reason or ("unrated" if assessment.outcome == "scored" else assessment.outcome)
 
 
 class Agreement(NamedTuple):
@@ -86,13 +86,13 @@ def agreement(judged: Iterable[Judged]) -> Agreement:
     cells: Counter[tuple[bool, bool]] = Counter()
     unscored: Counter[str] = Counter()
     values: dict[bool, list[float]] = {True: [], False: []}
-    for one in judged:
-        if one.score is None or one.score.passed is None:
-            unscored[one.left_out] += 1
+    for case in judged:
+        if case.score is None or case.score.passed is None:
+            unscored[case.left_out] += 1
             continue
-        is_yes = says_yes(one.label)
-        cells[is_yes, one.score.passed] += 1
-        values[is_yes].append(one.score.value)
+        is_yes = says_yes(case.label)
+        cells[is_yes, case.score.passed] += 1
+        values[is_yes].append(case.score.value)
     return Agreement(
         true_pass=cells[True, True],
         false_pass=cells[False, True],
@@ -122,19 +122,19 @@ class Share(NamedTuple):
 def shares(judged: Iterable[Judged]) -> Mapping[str, Share]:
     """Count passes per label, for labels other than yes and no."""
     groups: dict[str, list[Judged]] = {}
-    for one in judged:
-        groups.setdefault(one.label, []).append(one)
-    found = {}
+    for case in judged:
+        groups.setdefault(case.label, []).append(case)
+    by_label = {}
     for label, group in sorted(groups.items()):
-        scores = [one.score for one in group if one.score is not None]
-        found[label] = Share(
+        scores = [case.score for case in group if case.score is not None]
+        by_label[label] = Share(
             passed=sum(score.passed is True for score in scores),
             scored=len(scores),
-            unscored=dict(Counter(one.left_out for one in group if one.score is None)),
+            unscored=dict(Counter(case.left_out for case in group if case.score is None)),
             rated=sum(score.passed is not None for score in scores),
             mean=_mean([score.value for score in scores]),
         )
-    return found
+    return by_label
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -186,11 +186,11 @@ class Grades(NamedTuple):
 
 def grades(pairs: Iterable[tuple[float, float]], scale: Scale) -> Grades:
     """Compare the values, 0..1, of grades and ratings on the same scale."""
-    given = list(pairs)
-    if not given:
+    grades_and_values = list(pairs)
+    if not grades_and_values:
         return Grades(None, None)
-    error = math.fsum(abs(grade - value) for grade, value in given) / len(given)
-    ours, theirs = (_ranks(values) for values in zip(*given, strict=True))
+    error = math.fsum(abs(grade - value) for grade, value in grades_and_values) / len(grades_and_values)
+    ours, theirs = (_ranks(values) for values in zip(*grades_and_values, strict=True))
     varies = len(set(ours)) > 1 and len(set(theirs)) > 1
     return Grades(error * (scale.highest - scale.lowest), correlation(ours, theirs) if varies else None)
 

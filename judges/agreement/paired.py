@@ -32,11 +32,11 @@ def halves(labelled: Iterable[Labelled]) -> Halves:
     The half of a trace does not depend on the others. With more labels, or a judge that was aligned before, no trace
     moves from the half that was learnt from to the one that is measured.
     """
-    found: tuple[list[Labelled], list[Labelled]] = [], []
-    for one in labelled:
-        unit = (one.trace.session_id or one.trace.trace_id).encode("utf-8", "surrogatepass")
-        found[hashlib.blake2b(unit, digest_size=1, key=_SALT).digest()[0] % 2].append(one)
-    return Halves(*found)
+    both: tuple[list[Labelled], list[Labelled]] = [], []
+    for case in labelled:
+        unit = (case.trace.session_id or case.trace.trace_id).encode("utf-8", "surrogatepass")
+        both[hashlib.blake2b(unit, digest_size=1, key=_SALT).digest()[0] % 2].append(case)
+    return Halves(*both)
 
 
 class Cells(NamedTuple):
@@ -60,22 +60,22 @@ class Cells(NamedTuple):
         product = max(0.0, product - total / 2) if product > 0 else product
         phi = product / math.sqrt(margins) if margins else 0.0
 
-        def distance(one: float, other: float) -> float:
-            return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+        def distance(near: float, far: float) -> float:
+            return math.sqrt(max(0.0, near * near - 2 * phi * near * far + far * far))
 
         low = value - distance(after.value - after.low, before.high - before.value)
         high = value + distance(after.high - after.value, before.value - before.low)
         return Interval(value, max(-1.0, low), min(1.0, high))
 
 
-def is_right(one: Judged) -> bool:
+def is_right(case: Judged) -> bool:
     """Return whether a verdict agrees with its label; a trace without a verdict agrees with none."""
-    return one.passed is says_yes(one.label)
+    return case.passed is says_yes(case.label)
 
 
 def balanced(judged: Sequence[Judged]) -> Interval:
     """Return the agreement; both labels must occur."""
-    groups = [[is_right(one) for one in judged if says_yes(one.label) is label] for label in (True, False)]
+    groups = [[is_right(case) for case in judged if says_yes(case.label) is label] for label in (True, False)]
     return _joined([wilson(sum(group) / len(group), len(group)) for group in groups])
 
 
@@ -87,19 +87,19 @@ def improvement(before: Sequence[Judged], after: Sequence[Judged]) -> Interval:
 def _cells(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[Cells]:
     for label in (True, False):
         pairs = [
-            (is_right(one), is_right(other))
-            for one, other in zip(before, after, strict=True)
-            if says_yes(one.label) is label
+            (is_right(earlier), is_right(later))
+            for earlier, later in zip(before, after, strict=True)
+            if says_yes(earlier.label) is label
         ]
         kinds = ((True, True), (False, True), (True, False), (False, False))
         yield Cells(*(pairs.count(kind) for kind in kinds))
 
 
 def _joined(groups: Sequence[Interval]) -> Interval:
-    value = sum(one.value for one in groups) / len(groups)
+    value = sum(group.value for group in groups) / len(groups)
     below, above = (
         math.sqrt(sum(distance**2 for distance in distances)) / len(groups)
-        for distances in ([one.value - one.low for one in groups], [one.high - one.value for one in groups])
+        for distances in ([group.value - group.low for group in groups], [group.high - group.value for group in groups])
     )
     return Interval(value, value - below, value + above)
 
@@ -116,7 +116,7 @@ def least_shown(passing: int, failing: int, before: float) -> float | None:
     for points in range(1, round((1 - before) * 100) + 1):
         after = min(1.0, before + points / 100)
         shares = (before * after, (1 - before) * after, before * (1 - after), (1 - before) * (1 - after))
-        found = _joined([Cells(*(share * count for share in shares)).difference for count in (passing, failing)])
-        if found.value > (found.value - found.low) * (1 + _Z_POWER / Z):
+        difference = _joined([Cells(*(share * count for share in shares)).difference for count in (passing, failing)])
+        if difference.value > (difference.value - difference.low) * (1 + _Z_POWER / Z):
             return points / 100
     return None

@@ -29,7 +29,7 @@ class Row(NamedTuple):
     Attributes:
         probability: That the trace passes, by the judge model.
         passed: The label.
-        weight: For how many traces it stands.
+        weight: How many traces it represents.
     """
 
     probability: float
@@ -75,7 +75,7 @@ class Threshold(NamedTuple):
     Attributes:
         value: The threshold, with the limits between which resampled labels place it.
         agreement: The share of other traces that would then be judged as labelled.
-        precision: The share of passing traces that are labelled pass; None where none passes.
+        precision: The share of passing traces that are labelled pass; None if none passes.
     """
 
     value: Interval
@@ -88,7 +88,7 @@ class ThresholdNotFoundError(ValueError):
 
 
 class Weighted(Protocol):
-    """Whatever stands for a number of traces."""
+    """A row that represents a number of traces."""
 
     @property
     def weight(self) -> float:
@@ -105,9 +105,9 @@ def reliability(rows: Sequence[Row]) -> Reliability:
     """Compare probabilities with labels.
 
     The calibration error of few labels is too high, because noise adds to each distance. The bootstrap shows by how
-    much, and this is taken off; the limits are those of the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
-    the upper one at least that of the percentile method, since the correction has an error of its own.
-    The lower limit is 0 where calibrated probabilities would show as large an error in one of forty such samples.
+    much, and this is taken off; the limits are from the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
+    the upper one at least the percentile method's, since the correction has an error too.
+    The lower limit is 0 if calibrated probabilities would show as large an error in one of forty such samples.
     """
     ordered = sorted(rows, key=attrgetter("probability"))
     bins = [
@@ -177,9 +177,9 @@ def threshold(rows: Sequence[Row], precision: float | None = None) -> Threshold:
     placed, optimism = list[float](), list[float]()
     for picks in _resamples(len(ordered)):
         sample = [ordered[pick] for pick in picks]
-        if (found := _threshold(sample, precision)) is not None:
-            placed.append(found)
-            optimism.append(_agreement(sample, found) - _agreement(ordered, found))
+        if (limit := _threshold(sample, precision)) is not None:
+            placed.append(limit)
+            optimism.append(_agreement(sample, limit) - _agreement(ordered, limit))
     low, high = _percentiles(sorted(placed) or [value])
     size = effective(rows)
     agreed = _agreement(rows, value) - max(0.0, sum(optimism) / len(optimism) if optimism else 0.0)
@@ -231,17 +231,17 @@ def _platt(rows: Sequence[Row]) -> tuple[float, float]:
 
     reached = loss(slope, intercept)
     for _ in range(_STEPS):
-        gradient, other, xx, x1, one = 0.0, 0.0, _EXACT, 0.0, _EXACT
+        gradient, offset, xx, x1, total = 0.0, 0.0, _EXACT, 0.0, _EXACT
         for x, target, weight in points:
             p = 1 / (1 + math.exp(-max(-500.0, min(500.0, slope * x + intercept))))
             excess, curve = weight * (p - target), weight * p * (1 - p)
             gradient += excess * x
-            other += excess
+            offset += excess
             xx += curve * x * x
             x1 += curve * x
-            one += curve
-        determinant = xx * one - x1 * x1
-        step = (one * gradient - x1 * other) / determinant, (xx * other - x1 * gradient) / determinant
+            total += curve
+        determinant = xx * total - x1 * x1
+        step = (total * gradient - x1 * offset) / determinant, (xx * offset - x1 * gradient) / determinant
         share = 1.0
         while share > _EXACT and (now := loss(slope - share * step[0], intercept - share * step[1])) > reached:
             share /= 2
@@ -276,13 +276,13 @@ def _threshold(ordered: Sequence[Row], precision: float | None) -> float | None:
     right = sum(row.weight for row in ordered if row.passed)
     agreed, best = right, -1.0
     previous: float | None = None
-    found: float | None = None
+    limit: float | None = None
     for probability, same in groupby(ordered, attrgetter("probability")):
         # Half-way between two probabilities, so that a verdict of either is not decided by rounding.
         middle: float = probability if previous is None else (previous + probability) / 2
         if precision is None:
             if agreed > best:
-                best, found = agreed, middle
+                best, limit = agreed, middle
         elif passes > 0 and right / passes >= precision:
             return middle
         for row in same:
@@ -293,4 +293,4 @@ def _threshold(ordered: Sequence[Row], precision: float | None) -> float | None:
     if precision is None and agreed > best and previous is not None:
         # Above all probabilities nothing passes.
         return min(1.0, math.nextafter(previous, 2))
-    return found
+    return limit

@@ -89,10 +89,10 @@ class JudgeRunner:
         if self._model is None:
             return judge
         # By identity, as judges are not hashable: the form is asked for with every trace, and its version is a hash.
-        known = self._forms.get(id(judge))
-        if known is None:
-            known = self._forms[id(judge)] = judge, self._form(judge, self._model.settings)
-        return known[1]
+        cached = self._forms.get(id(judge))
+        if cached is None:
+            cached = self._forms[id(judge)] = judge, self._form(judge, self._model.settings)
+        return cached[1]
 
     async def ask(self, judge: Judge, trace: Trace) -> TimedAssessment:
         """Judge a trace; any failure is returned as an assessment."""
@@ -137,11 +137,11 @@ async def in_order(
 
     beginning, unkept = asyncio.create_task(begin()), list[tuple[T, asyncio.Future[Result]]]()
     try:
-        while (one := await begun.get()) is not None:
-            unkept = [one]
-            result = await one[1]
+        while (task := await begun.get()) is not None:
+            unkept = [task]
+            result = await task[1]
             unkept = []
-            keep(one[0], result)
+            keep(task[0], result)
             places.release()
         await beginning
     except asyncio.CancelledError:

@@ -17,7 +17,7 @@ class CatalogueError(Exception):
 def catalogue() -> Mapping[str, Judge]:
     """Load all built-in judges, by name; raises ``CatalogueError``."""
     judges: dict[str, Judge] = {}
-    for name in sorted(found.name for found in pkgutil.iter_modules(__path__) if not found.name.startswith("_")):
+    for name in sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")):
         file = f"judges/catalog/{name}.py"
         try:
             judge = getattr(importlib.import_module(f"{__name__}.{name}"), "JUDGE", None)

@@ -59,10 +59,10 @@ def heuristic(trace: Trace) -> tuple[int, str]:
     # Words of the question are no merit of the answer, unless the reference has no others.
     expected = content_words(reference) - content_words(question) or content_words(reference)
     share = coverage(expected, content_words(trace.output))
-    said = f"{share:.0%} of the words that the reference adds to the question appear in the answer"
+    summary = f"{share:.0%} of the words that the reference adds to the question appear in the answer"
     if not numbers(reference) <= numbers(f"{question} {trace.output}"):
-        return min(graded.grade(share, _STEPS), _MOST_WITH_OTHER_NUMBERS), f"{said}; a number of it is absent."
-    return graded.grade(share, _STEPS), f"{said}; no number of it is absent."
+        return min(graded.grade(share, _STEPS), _MOST_WITH_OTHER_NUMBERS), f"{summary}; a number of it is absent."
+    return graded.grade(share, _STEPS), f"{summary}; no number of it is absent."
 
 
 JUDGE: Final = graded.make(

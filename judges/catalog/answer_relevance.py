@@ -70,8 +70,8 @@ def heuristic(trace: Trace) -> tuple[int, str]:
     score = graded.grade(share, _STEPS)
     if len(sentences) >= _MANY_SENTENCES and aside > _MAX_ASIDE * len(sentences):
         score = max(graded.LOWEST, score - 1)
-    said = f"{share:.0%} of the words of the question appear in the answer"
-    return score, f"{said}; {aside} of its {len(sentences)} sentences hold none of them."
+    summary = f"{share:.0%} of the words of the question appear in the answer"
+    return score, f"{summary}; {aside} of its {len(sentences)} sentences hold none of them."
 
 
 JUDGE: Final = graded.make(

@@ -57,13 +57,13 @@ _MOST_WITH_OTHER_NUMBERS: Final = 3
 def heuristic(trace: Trace) -> tuple[int, str]:
     """Grade by word overlap."""
     reference = trace.expected_response or ""
-    expected, given = content_words(reference), content_words(trace.output)
-    found, needed = coverage(expected, given), coverage(given, expected)
-    score = graded.grade(2 * found * needed / (found + needed) if found + needed else 0.0, _STEPS)
-    said = f"{found:.0%} of the words of the reference appear in the answer, and {needed:.0%} the other way round"
+    expected, written = content_words(reference), content_words(trace.output)
+    there, back = coverage(expected, written), coverage(written, expected)
+    score = graded.grade(2 * there * back / (there + back) if there + back else 0.0, _STEPS)
+    text = f"{there:.0%} of the words of the reference appear in the answer, and {back:.0%} the other way round"
     if not numbers(reference) <= numbers(trace.output):
-        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{said}; a number of the reference is absent."
-    return score, f"{said}; no number of the reference is absent."
+        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{text}; a number of the reference is absent."
+    return score, f"{text}; no number of the reference is absent."
 
 
 JUDGE: Final = graded.make(

@@ -36,8 +36,8 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     for place, message in enumerate(turns):
         if message.role != "user" or "?" not in (message.content or ""):
             continue
-        said = " ".join(later.content or "" for later in turns[place + 1 :] if later.role == "assistant")
-        share = coverage(content_words(message.content or ""), content_words(said))
+        replies = " ".join(later.content or "" for later in turns[place + 1 :] if later.role == "assistant")
+        share = coverage(content_words(message.content or ""), content_words(replies))
         if share < _MIN_COVERAGE:
             return False, f"Message {place + 1} asks something, and {share:.0%} of its words stand in later answers."
     return True, "The words of every question stand in later answers."

@@ -43,13 +43,13 @@ _MIN_COVERAGE: Final = 0.5
 def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by word overlap."""
     expected, answer = trace.expected_response or "", trace.output
-    wanted, found = content_words(expected), content_words(answer)
-    if wanted or found:
-        there, back = coverage(wanted, found), coverage(found, wanted)
+    expected_words, answer_words = content_words(expected), content_words(answer)
+    if expected_words or answer_words:
+        there, back = coverage(expected_words, answer_words), coverage(answer_words, expected_words)
         same_numbers = numbers(expected) == numbers(answer)
         same_meaning = same_numbers and min(there, back) >= _MIN_COVERAGE
-        said = f"{there:.0%} of the expected words appear in the answer, {back:.0%} the other way round"
-        of_meaning = f"{said}, and the numbers {'are the same' if same_numbers else 'differ'}"
+        summary = f"{there:.0%} of the expected words appear in the answer, {back:.0%} the other way round"
+        of_meaning = f"{summary}, and the numbers {'are the same' if same_numbers else 'differ'}"
     else:
         same_meaning = expected.split() == answer.split()
         of_meaning = "neither contains a word, so that the signs were compared"

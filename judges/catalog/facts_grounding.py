@@ -50,7 +50,7 @@ _CITATION: Final = re.compile(r"\s*\[\^?\d{1,3}(?:\s*[,\u2013-]\s*\d{1,3})*\](?:
 _NOTE: Final = re.compile(r"(?:(?<=[^\W\d_]{3})|(?<=[.,;:!?]))[\xb9\xb2\xb3\u2070\u2074-\u2079]+")
 # A fence and its language: on a line of its own in the answer, within a line where the answer is divided.
 _FENCE_SIGN: Final = re.compile(r"(?:`{3,}|~{3,})[\w+#.-]*")
-# What precedes statements on its subject. Longer headings state something themselves.
+# Headings precede statements on their subject. Longer headings state something themselves.
 _THREE_WORDS: Final = r"(?:[^\W\d_]++[^\w.!?*]*){1,3}"
 _HEADING: Final = re.compile(
     rf"\s*(?:#{{1,6}}\W+(?:\d+[.)]\s+)?{_THREE_WORDS}|(\*\*|__)\W*{_THREE_WORDS}\1:?|(?:[^\W\d_]++\s?){{1,2}}:)\W*"
@@ -76,28 +76,28 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Checked(NamedTuple):
-    """A line, its label after the evidence check, and whether its excerpt was found; None if none is required."""
+    """A line, its label after the evidence check, and whether its excerpt is in the context (None: needs none)."""
 
     line: Line
     label: str
-    found: bool | None
+    is_quoted: bool | None
 
     def reason(self) -> str:
         """Why the sentence has its label."""
-        if self.found is not False:
+        if self.is_quoted is not False:
             return self.line.rationale
-        given = "its excerpt is not in the context" if self.line.excerpt else "it has no excerpt"
-        return f"called {self.line.label}, but {given}. {self.line.rationale}".strip()
+        fault = "its excerpt is not in the context" if self.line.excerpt else "it has no excerpt"
+        return f"called {self.line.label}, but {fault}. {self.line.rationale}".strip()
 
     def details(self, reasons: ReasonBudget) -> Mapping[str, object]:
-        """The entry of the sentence in the details of the verdict, with the reason where it does not pass."""
+        """The entry of the sentence in the details of the verdict, with the reason if it does not pass."""
         entry: dict[str, object] = {"sentence": self.line.sentence, "label": self.label}
         if self.label not in _FINE and (reason := reasons.cut(self.reason())):
             entry["rationale"] = reason
         if self.label != self.line.label:
             entry["labelled"] = self.line.label
-        if self.found is not None:
-            entry |= {"excerpt": self.line.excerpt, "excerpt_found": self.found}
+        if self.is_quoted is not None:
+            entry |= {"excerpt": self.line.excerpt, "excerpt_found": self.is_quoted}
         return entry
 
 
@@ -168,8 +168,8 @@ def _decision_form(settings: Settings) -> DecisionForm:
         context, entries = ContextIndex("", texts_of(trace.context)), list[Mapping[str, object]]()
         for sentence, label, probability in zip(answered[0].prompt.about, labels, each_fine, strict=True):
             passage = context.nearest(sentence) if label in _EVIDENCED else None
-            found = {} if passage is None else {"passage": passage}
-            entries.append({"sentence": sentence, "label": label, "probability": probability, **found})
+            evidence = {} if passage is None else {"passage": passage}
+            entries.append({"sentence": sentence, "label": label, "probability": probability, **evidence})
         details = {
             "grounded_as_labelled": _FINE.issuperset(labels),
             "passages": "looked up by common words, not named by the model",
@@ -209,8 +209,8 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
     coverage = _coverage(trace.output, lines)
     checked = []
     for line in coverage.lines:
-        found = line.excerpt is not None and source.holds(line.excerpt) if line.label in _EVIDENCED else None
-        checked.append(Checked(line, menu.lacking if found is False else line.label, found))
+        is_quoted = line.excerpt is not None and source.holds(line.excerpt) if line.label in _EVIDENCED else None
+        checked.append(Checked(line, menu.lacking if is_quoted is False else line.label, is_quoted))
     counts = Counter(each.label for each in checked)
     rated = len(checked) - counts["no_rad"]
     grounded = float(counts["supported"] == rated)
@@ -220,17 +220,17 @@ def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
         share = counts["supported"] / rated
         scores.append(Score("supported_share", share, share))
         failing = [f"{label}: {counts[label]}" for label in menu.labels if label not in _FINE and counts[label]]
-        said = "; ".join((f"{counts['supported']} of {rated} sentences are supported", *failing))
+        summary = "; ".join((f"{counts['supported']} of {rated} sentences are supported", *failing))
         failed = ((number, each) for number, each in enumerate(checked, 1) if each.label not in _FINE)
         first = next((f" Sentence {number}: {each.reason()}" for number, each in failed), "")
-        rationale = f"{said}.{first}"
+        rationale = f"{summary}.{first}"
     reasons = ReasonBudget()
     as_labelled = all(line.label in _FINE for line in coverage.lines)
     details = {
         "grounded_as_labelled": as_labelled,
         "check_differs": int(as_labelled != grounded),
-        "fabricated_evidence": sum(each.found is False and has_text(each.line.excerpt) for each in checked),
-        "missing_evidence": sum(each.found is False and not has_text(each.line.excerpt) for each in checked),
+        "fabricated_evidence": sum(each.is_quoted is False and has_text(each.line.excerpt) for each in checked),
+        "missing_evidence": sum(each.is_quoted is False and not has_text(each.line.excerpt) for each in checked),
         "uncovered_sentences": coverage.uncovered,
         "invented_sentences": coverage.invented,
         "repeated_sentences": coverage.repeated,
@@ -250,7 +250,7 @@ class Coverage(NamedTuple):
     is_divided: bool  # Whether the lines on one sentence have different labels.
 
     @classmethod
-    def of(cls, response: str, lines: tuple[Line, ...]) -> "Coverage":
+    def measure(cls, response: str, lines: tuple[Line, ...]) -> "Coverage":
         """Compare the lines with the sentences of a response.
 
         The model may divide the response differently. So a sentence is covered if its words stand in the consecutive
@@ -260,25 +260,25 @@ class Coverage(NamedTuple):
         plain = {text: _plain(text) for text in {*sentences, *(line.sentence for line in lines)}}
         texts, labelled = [plain[each] for each in sentences], [plain[line.sentence] for line in lines]
         # Most sentences are equal but for case and punctuation; only the others need a search.
-        known, answer = Counter(texts), cache(lambda: Source([_plain(response)]))
+        occurrences, answer = Counter(texts), cache(lambda: Source([_plain(response)]))
         kept: dict[int, Line] = {}
         labels: dict[str, set[str]] = {}
         times: Counter[str] = Counter()
         invented = 0
         for number, (line, text) in enumerate(zip(lines, labelled, strict=True)):
-            if text and text not in known and not answer().says(text):
+            if text and text not in occurrences and not answer().says(text):
                 invented += 1
                 continue
             times[text] += 1
             labels.setdefault(text, set()).add(line.label)
             # A model that does not find its end repeats lines.
-            if times[text] <= max(1, known[text]):
+            if times[text] <= max(1, occurrences[text]):
                 kept[number] = line
-        said = cache(lambda: Source([" ".join(labelled[number] for number in kept)]))
+        covered = cache(lambda: Source([" ".join(labelled[number] for number in kept)]))
         uncovered = [
             sentence
             for sentence, text in zip(sentences, texts, strict=True)
-            if text and not times[text] and not said().says(_plain(_NUMBERING.sub("", sentence, count=1)))
+            if text and not times[text] and not covered().says(_plain(_NUMBERING.sub("", sentence, count=1)))
         ]
         counted, missing = (_weight(each, sentences[-1]) if uncovered else 0 for each in (sentences, uncovered))
         return cls(
@@ -287,12 +287,12 @@ class Coverage(NamedTuple):
             len(uncovered),
             invented,
             times.total() - len(kept),
-            any(len(labels[text]) > 1 and times[text] > max(1, known[text]) for text in labels),
+            any(len(labels[text]) > 1 and times[text] > max(1, occurrences[text]) for text in labels),
         )
 
 
 # An answer is checked, and scored right after.
-_coverage = lru_cache(maxsize=4)(Coverage.of)
+_coverage = lru_cache(maxsize=4)(Coverage.measure)
 
 
 def _check(settings: Settings, trace: Trace, lines: tuple[Line, ...]) -> None:

@@ -66,8 +66,8 @@ def heuristic(trace: Trace) -> tuple[int, str]:
         for sentence in sentences
     )
     share = supported / len(sentences) if sentences else 1.0
-    said = f"{supported} of {len(sentences)} sentences share most of their words and all of their numbers with it."
-    return graded.grade(share, _STEPS), f"Compared with the document: {said}"
+    summary = f"{supported} of {len(sentences)} sentences share most of their words and all of their numbers with it."
+    return graded.grade(share, _STEPS), f"Compared with the document: {summary}"
 
 
 JUDGE: Final = graded.make(

@@ -116,9 +116,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     score_cut: bool | UnsetType = UNSET
 
 
-def rules(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def rules(guidelines: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the rules with text, each once and stripped."""
-    listed = [given] if isinstance(given, str) else given or ()
+    listed = [guidelines] if isinstance(guidelines, str) else guidelines or ()
     return tuple(dict.fromkeys(rule.strip() for rule in listed if has_text(rule)))
 
 
@@ -240,12 +240,12 @@ def _decision_form(shown: Callable[[Trace], tuple[Block, ...]], *, history: bool
     def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
         obeyed = [each.probability for each in typed_questions.joined(answered)]
         raw = min(obeyed)
-        found = typed_questions.binary("guidelines", raw, calibrations)
+        whole = typed_questions.binary("guidelines", raw, calibrations)
         # By a calibration the answer may fail though each rule is rather obeyed than not: then it is the least obeyed.
-        broken = [number for number, each in enumerate(obeyed, 1) if not found.passed and (each == raw or each < _HALF)]
+        broken = [number for number, each in enumerate(obeyed, 1) if not whole.passed and (each == raw or each < _HALF)]
         listed = [{"rule": number, "probability": each} for number, each in enumerate(obeyed, 1)]
         details = {"probabilities": listed, **typed_questions.details({"guidelines": raw}, calibrations)}
-        return _naming(Reading((found,), details=details), len(obeyed), broken)
+        return _naming(Reading((whole,), details=details), len(obeyed), broken)
 
     return DecisionForm(prompts, (fixed, STATEMENT), score, "guidelines, decisions/1")
 
@@ -258,15 +258,15 @@ def numbered(trace: Trace) -> str:
 
 def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by counting and looking for words."""
-    said = content_words(trace.output)
+    words = content_words(trace.output)
     for number, rule in enumerate(rules(trace.guidelines), 1):
-        complaint = _complaint(rule, trace.output, said)
+        complaint = _complaint(rule, trace.output, words)
         if complaint is not None:
             return False, f"Rule {number} {complaint}"
     return True, "Of what can be checked by counting words and looking for them, no rule is broken."
 
 
-def _complaint(rule: str, output: str, said: AbstractSet[str]) -> str | None:
+def _complaint(rule: str, output: str, words: AbstractSet[str]) -> str | None:
     """Compare the output with what a rule sets: a limit in sentences or words, a list, forbidden or demanded words."""
     limit, forbidding = _LIMIT.search(rule), _FORBIDDING.search(rule)
     if limit is not None:
@@ -280,12 +280,12 @@ def _complaint(rule: str, output: str, said: AbstractSet[str]) -> str | None:
         return None
     if forbidding is not None:
         forbidden = content_words(rule[forbidding.end() :]) - _BESIDE
-        share = coverage(forbidden, said)
+        share = coverage(forbidden, words)
         is_broken = bool(forbidden) and share >= _MIN_COVERAGE
         return f"forbids something, and {share:.0%} of its words appear in the output." if is_broken else None
     if (demanding := _DEMANDING.search(rule)) is not None:
         demanded = content_words(rule[demanding.end() :]) - _BESIDE
-        is_broken = bool(demanded) and not demanded & said
+        is_broken = bool(demanded) and not demanded & words
         return "demands something, and none of its words appear in the output." if is_broken else None
     return None
 

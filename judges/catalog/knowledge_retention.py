@@ -34,14 +34,14 @@ _ASKED: Final = re.compile(
 
 def heuristic(trace: Trace) -> tuple[bool, str]:
     """Look for questions of the assistant about something that the user has named as "my ..."."""
-    known = ""
+    earlier = ""
     for place, message in enumerate(sessions.turns(trace), 1):
         text = " ".join((message.content or "").casefold().split())
         if message.role == "user":
-            known += f" {text}"
+            earlier += f" {text}"
         elif message.role == "assistant":
             for asked in _ASKED.findall(text):
-                if f"my {asked.casefold()} is " in known:
+                if f"my {asked.casefold()} is " in earlier:
                     return False, f"Message {place} asks for something that the user has named before."
     return True, "The assistant asks for nothing that the user has named before as theirs."
 

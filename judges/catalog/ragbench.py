@@ -103,10 +103,10 @@ class Entry(NamedTuple):
     explanation: str
 
     @classmethod
-    def read(cls, found: Mapping[str, object]) -> "Entry":
+    def read(cls, entry: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
-        key, evidence = text_field(found, "response_sentence_key"), support.key_list(found, "supporting_sentence_keys")
-        return cls(key, evidence, truth(found, "fully_supported"), reasons_field(found, "explanation"))
+        key, evidence = text_field(entry, "response_sentence_key"), support.key_list(entry, "supporting_sentence_keys")
+        return cls(key, evidence, truth(entry, "fully_supported"), reasons_field(entry, "explanation"))
 
 
 def make(settings: Settings) -> Judge:
@@ -189,19 +189,19 @@ def prompts(trace: Trace) -> tuple[Prompt, ...]:
 
 
 def _material(trace: Trace) -> tuple[tuple[Block, ...], Shown]:
-    documents = Keyed.of(
+    documents = Keyed.build(
         {
             f"{index}{letter}": unit
             for index, text in enumerate(texts_of(trace.context))
             for letter, unit in zip(letters(), units(text), strict=False)
         }
     )
-    answer = Keyed.of(dict(zip(letters(), units(trace.output), strict=False)))
+    answer = Keyed.build(dict(zip(letters(), units(trace.output), strict=False)))
     blocks = (
         *history(trace),
         Block("question", trace.input or ""),
-        Block("documents", documents.shown(".")),
-        Block("answer", answer.shown(".")),
+        Block("documents", documents.render(".")),
+        Block("answer", answer.render(".")),
     )
     return blocks, Shown(documents, answer)
 

@@ -87,9 +87,9 @@ class Entry(NamedTuple):
     explanation: str
 
     @classmethod
-    def read(cls, found: Mapping[str, object]) -> "Entry":
+    def read(cls, entry: Mapping[str, object]) -> "Entry":
         """Parse an entry with all its keys."""
-        return cls(text_field(found, "sentence_key"), truth(found, "is_supported"), reasons_field(found, "explanation"))
+        return cls(text_field(entry, "sentence_key"), truth(entry, "is_supported"), reasons_field(entry, "explanation"))
 
 
 def make(settings: Settings) -> Judge:
@@ -98,7 +98,7 @@ def make(settings: Settings) -> Judge:
     def material(trace: Trace) -> tuple[tuple[Block, ...], Keyed]:
         context = trace.context or ()
         names = _names(context, ids=settings.document_ids)
-        documents = Keyed.of(
+        documents = Keyed.build(
             {
                 f"{name}_S{number}": unit
                 for name, text in zip(names, texts_of(context), strict=True)
@@ -108,7 +108,7 @@ def make(settings: Settings) -> Judge:
         blocks = (
             *history(trace),
             Block("question", trace.input or ""),
-            Block("documents", documents.shown(":")),
+            Block("documents", documents.render(":")),
             Block("answer", trace.output),
         )
         return blocks, documents
@@ -164,8 +164,8 @@ def _names(context: Sequence[Document | str], *, ids: bool) -> list[str]:
     defaults = [f"D{rank}" for rank in range(1, len(context) + 1)]
     if not ids:
         return defaults
-    given = [None if isinstance(document, str) else document.id for document in context]
-    names = [default if name is None else name for name, default in zip(given, defaults, strict=True)]
+    own_ids = [None if isinstance(document, str) else document.id for document in context]
+    names = [default if name is None else name for name, default in zip(own_ids, defaults, strict=True)]
     own = {name.lower() for name, default in zip(names, defaults, strict=True) if name.lower() != default.lower()}
     usable = (
         all(_PLAIN_ID.fullmatch(name) for name in names)
@@ -209,9 +209,9 @@ def heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
 
     def judged(overlap: Overlap, near: Mapping[str, Near], relevant: Sequence[str]) -> tuple[object, object]:
         used = overlap.used(near)
-        said = {key: f"{share:.0%} of its words appear in the answer." for key, share in used.items()}
+        explanations = {key: f"{share:.0%} of its words appear in the answer." for key, share in used.items()}
         entries = [
-            {"sentence_key": key, "is_supported": True, "explanation": said.get(key, "Not used.")}
+            {"sentence_key": key, "is_supported": True, "explanation": explanations.get(key, "Not used.")}
             for key in documents.ordered({*relevant, *used})[:MAX_ENTRIES]
         ]
         return entries, list(used)

@@ -62,17 +62,17 @@ _MOST_WITH_OTHER_NUMBERS: Final = 3
 def heuristic(trace: Trace) -> tuple[int, str]:
     """Grade by word overlap."""
     question, source = trace.input or "", "\n".join(texts_of(trace.context))
-    asked, given, known = content_words(question), content_words(trace.output), content_words(source)
+    asked, answer, facts = content_words(question), content_words(trace.output), content_words(source)
     # A request such as "summarise" needs to stand neither in the document nor in the answer.
-    addressed, borne_out = coverage(asked & known, given), coverage(given, known | asked)
+    addressed, borne_out = coverage(asked & facts, answer), coverage(answer, facts | asked)
     score = min(graded.grade(addressed, _STEPS_QUESTION), graded.grade(borne_out, _STEPS_DOCUMENT))
-    said = (
+    summary = (
         f"{addressed:.0%} of the words that question and document share appear in the answer, and {borne_out:.0%} "
         "of the words of the answer in the document or the question"
     )
     if not numbers(trace.output) <= numbers(f"{source} {question}"):
-        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{said}; a number appears in neither."
-    return score, f"{said}; so do all numbers."
+        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{summary}; a number appears in neither."
+    return score, f"{summary}; so do all numbers."
 
 
 JUDGE: Final = graded.make(

@@ -40,8 +40,8 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     """Answer by word overlap."""
     question = content_words(trace.input or "")
     share = coverage(question, content_words(trace.output))
-    said = f"{share:.0%} of the words of the question appear in the answer."
-    return share >= _MIN_COVERAGE, said
+    rationale = f"{share:.0%} of the words of the question appear in the answer."
+    return share >= _MIN_COVERAGE, rationale
 
 
 JUDGE: Final = yes_no.make(

@@ -176,7 +176,7 @@ class Step(NamedTuple):
     """One of the three steps."""
 
     metric: str  # The graded metric.
-    question: str  # What a decision model is asked.
+    question: str  # The question for a decision model.
     rubric: str  # The question and the meaning of each grade.
     reasons: str  # Reason codes for a grade below the highest, one per line with meaning and example.
     perfect: str  # The reasoning for the highest grade.
@@ -234,23 +234,23 @@ def make(settings: Settings) -> Judge:
 
     def read(text: str) -> tuple[Grade, ...]:
         metrics = tuple(step.metric for step in STEPS)
-        others = tuple(key for key in properties if key not in metrics)
-        answer = read_object(text, tuple(properties), deciding=metrics, optional=others)
+        optional = tuple(key for key in properties if key not in metrics)
+        answer = read_object(text, tuple(properties), deciding=metrics, optional=optional)
         # All ratings before any reasoning: one off the scale is final, whatever stands beside it.
         graded = list(zip(STEPS, _ratings(answer), strict=True))
         if not settings.reasoning:
-            return tuple(Grade(step.metric, found) for step, found in graded)
-        return tuple(_grade(step, found, *_written(answer, step, found)) for step, found in graded)
+            return tuple(Grade(step.metric, grade) for step, grade in graded)
+        return tuple(_grade(step, grade, *_written(answer, step, grade)) for step, grade in graded)
 
     def heuristic(trace: Trace, _prompt: Prompt) -> Mapping[str, object]:
-        found: dict[str, object] = {}
+        fields: dict[str, object] = {}
         for metric, grade, reasoning, _, _ in guesses(trace):
-            found[metric] = grade
+            fields[metric] = grade
             if settings.reasoning:
                 perfect = grade == _HIGHEST
-                found[f"{metric}Reasoning"] = "" if perfect else reasoning
-                found[f"{metric}Reasons"] = [] if perfect else [f"{metric}_reason_other"]
-        return found
+                fields[f"{metric}Reasoning"] = "" if perfect else reasoning
+                fields[f"{metric}Reasons"] = [] if perfect else [f"{metric}_reason_other"]
+        return fields
 
     return Judge(
         name="relevance_truth_completeness",
@@ -284,8 +284,8 @@ def _decision_form() -> DecisionForm:
     questions = tuple(Question("score", step.question, typed_questions.levels(step.rubric)) for step in STEPS)
 
     def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
-        found = zip(STEPS, questions, answered[0].answer, strict=True)
-        answers = {step.metric: (question.options, answer) for step, question, answer in found}
+        steps = zip(STEPS, questions, answered[0].answer, strict=True)
+        answers = {step.metric: (question.options, answer) for step, question, answer in steps}
         return typed_questions.grading(answers, _PASSES_AT, calibrations)
 
     meanings = (f"{value}: {meaning}" for question in questions for value, meaning in question.options)
@@ -299,44 +299,44 @@ def _decision_form() -> DecisionForm:
 
 
 def _ratings(answer: Mapping[str, object]) -> list[int]:
-    found: list[int] = []
+    ratings: list[int] = []
     off_the_scale: OutOfRangeError | None = None
     for step in STEPS:
         try:
-            found.append(rating(answer, step.metric, _LOWEST, _HIGHEST))
+            ratings.append(rating(answer, step.metric, _LOWEST, _HIGHEST))
         except OutOfRangeError as error:
             # Raised only after all ratings are parsed: a wrong type in a later one takes precedence.
             off_the_scale = off_the_scale or error
     if off_the_scale is not None:
         raise off_the_scale
-    return found
+    return ratings
 
 
-def _written(answer: Mapping[str, object], step: Step, found: int) -> tuple[str, tuple[str, ...]]:
+def _written(answer: Mapping[str, object], step: Step, rated: int) -> tuple[str, tuple[str, ...]]:
     """Return reasoning and codes of a grade; at the highest grade both may be null or absent."""
     reasoning, reasons = f"{step.metric}Reasoning", f"{step.metric}Reasons"
     # Some models write what belongs to one grade into an object, under whole keys or their ends.
     within = grade if isinstance(grade := answer[step.metric], dict) else {}
-    given = {**answer, **within, **{f"{step.metric}{name.title()}": value for name, value in within.items()}}
-    codes = given.get(reasons)
-    if isinstance(codes, str) and (found == _HIGHEST or set(_CODE_GAP.split(codes)) <= set(step.codes)):
+    fields = {**answer, **within, **{f"{step.metric}{name.title()}": value for name, value in within.items()}}
+    codes = fields.get(reasons)
+    if isinstance(codes, str) and (rated == _HIGHEST or set(_CODE_GAP.split(codes)) <= set(step.codes)):
         # A list written as one text; at the highest grade the codes are not used.
-        given[reasons] = _CODE_GAP.split(codes)
-    if found == _HIGHEST:
+        fields[reasons] = _CODE_GAP.split(codes)
+    if rated == _HIGHEST:
         # The prompt asks for an empty text and an empty list, for which many models write null or nothing.
-        given = {reasoning: "", reasons: [], **{key: value for key, value in given.items() if value is not None}}
-    if missing := next((key for key in (reasoning, reasons) if key not in given), None):
+        fields = {reasoning: "", reasons: [], **{key: value for key, value in fields.items() if value is not None}}
+    if missing := next((key for key in (reasoning, reasons) if key not in fields), None):
         raise InvalidAnswerError(f"`{missing}` is missing")
-    return reasons_field(given, reasoning), text_list(given, reasons)
+    return reasons_field(fields, reasoning), text_list(fields, reasons)
 
 
-def _grade(step: Step, found: int, reasoning: str, labels: Sequence[str]) -> Grade:
-    if found == _HIGHEST:
-        return Grade(step.metric, found, step.perfect)
-    given = dict.fromkeys(label.strip().removesuffix(".").rstrip().casefold() for label in labels)
+def _grade(step: Step, grade: int, reasoning: str, labels: Sequence[str]) -> Grade:
+    if grade == _HIGHEST:
+        return Grade(step.metric, grade, step.perfect)
+    codes = dict.fromkeys(label.strip().removesuffix(".").rstrip().casefold() for label in labels)
     allowed = step.codes
-    known = tuple(code for code in given if code in allowed)
-    return Grade(step.metric, found, reasoning.strip(), known, len(given) - len(known))
+    allowed_codes = tuple(code for code in codes if code in allowed)
+    return Grade(step.metric, grade, reasoning.strip(), allowed_codes, len(codes) - len(allowed_codes))
 
 
 def _score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
@@ -373,14 +373,14 @@ def guesses(trace: Trace) -> tuple[Grade, ...]:
     asked = content_words(query)
     request = asked | content_words(history)
     sentences = [content_words(sentence) for sentence in split(trace.output)]
-    said = frozenset[str]().union(*sentences)
+    answer_words = frozenset[str]().union(*sentences)
 
     related = sum(not request.isdisjoint(words) for words in sentences)
     relevance = (related / max(len(sentences), 1)) if request else None
     related_said = f"{related} of {len(sentences)} sentences of the answer share a word with the query or the history."
 
     new_numbers = len(numbers(trace.output) - numbers(query) - numbers(history))
-    hedges = len(said & _HEDGES)
+    hedges = len(answer_words & _HEDGES)
     truth = Grade(
         "truth",
         _HIGHEST_OF_TRUTH - (new_numbers > 0) - (hedges > 0),
@@ -388,7 +388,7 @@ def guesses(trace: Trace) -> tuple[Grade, ...]:
         f"query nor in the history, and {hedges} of its words sound unsure.",
     )
 
-    share = coverage(asked, said) if asked else None
+    share = coverage(asked, answer_words) if asked else None
     covered_said = f"{share or 0:.0%} of the words of the query appear in the answer."
     return (_by_share("relevance", relevance, related_said), truth, _by_share("completeness", share, covered_said))
 

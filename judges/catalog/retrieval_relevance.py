@@ -104,12 +104,12 @@ def make(settings: Settings) -> Judge:
         return {name: count for name, count in counts.items() if count}
 
     def decided(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
-        relevant = [one.answer[0].probability for one in answered]
+        relevant = [answer.answer[0].probability for answer in answered]
         if not relevant:
             return Reading((), "No document was judged.", missing(trace, ()))
         judged = [
-            _Judged(one.prompt.about, probability >= _HALF, f"relevant with probability {probability:.3f}")
-            for one, probability in zip(answered, relevant, strict=True)
+            _Judged(answer.prompt.about, probability >= _HALF, f"relevant with probability {probability:.3f}")
+            for answer, probability in zip(answered, relevant, strict=True)
         ]
         raw = typed_questions.at_least(relevant, math.ceil(settings.pass_at * len(relevant) - _ROUNDING))
         probability, passed = typed_questions.corrected("precision", raw, calibrations)
@@ -165,23 +165,23 @@ def _documents(trace: Trace) -> Iterator[tuple[Shown, str]]:
 
 def _precision(judged: Sequence[_Judged]) -> float | None:
     """Return the share of yes among the documents with a yes or no; None without any."""
-    known = [one.relevant for one in judged if one.relevant is not None]
-    return sum(known) / len(known) if known else None
+    decided = [document.relevant for document in judged if document.relevant is not None]
+    return sum(decided) / len(decided) if decided else None
 
 
 def _details(judged: Sequence[_Judged], pass_at: float) -> dict[str, object]:
-    """List the documents, by span where spans were judged, and count those without a yes or no."""
-    unknown = sum(one.relevant is None for one in judged)
-    if all(one.shown.span_id is None for one in judged):
-        return {"documents": [one.details() for one in judged], "unknown": unknown}
-    groups = [list(group) for _, group in groupby(judged, key=lambda one: one.shown.group)]
+    """List the documents, by span if spans were judged, and count those without a yes or no."""
+    unknown = sum(document.relevant is None for document in judged)
+    if all(document.shown.span_id is None for document in judged):
+        return {"documents": [document.details() for document in judged], "unknown": unknown}
+    groups = [list(group) for _, group in groupby(judged, key=lambda document: document.shown.group)]
     spans = [
         {
             "span_id": group[0].shown.span_id,
             "name": group[0].shown.span_name,
             "precision": share,
             "passed": None if share is None else share >= pass_at,
-            "documents": [one.details() for one in group],
+            "documents": [document.details() for document in group],
         }
         for group in groups
         for share in [_precision(group)]
@@ -190,21 +190,21 @@ def _details(judged: Sequence[_Judged], pass_at: float) -> dict[str, object]:
 
 
 def _rationale(judged: Sequence[_Judged]) -> str:
-    known = sum(one.relevant is not None for one in judged)
-    relevant = sum(one.relevant is True for one in judged)
-    said = f"{relevant} of {known} documents {'is' if relevant == 1 else 'are'} relevant"
-    said = said if known else "No document was judged"
+    decided = sum(document.relevant is not None for document in judged)
+    relevant = sum(document.relevant is True for document in judged)
+    text = f"{relevant} of {decided} documents {'is' if relevant == 1 else 'are'} relevant"
+    text = text if decided else "No document was judged"
     for value, singular, plural in ((False, "is not", "are not"), (None, "was left open", "were left open")):
-        ones = [one.shown for one in judged if one.relevant is value]
-        if ones:
-            # Named by rank, and where spans were judged also by the number of the retrieval.
+        documents = [document.shown for document in judged if document.relevant is value]
+        if documents:
+            # Named by rank, and if spans were judged also by the number of the retrieval.
             named = []
-            for group, same in groupby(ones, key=lambda one: (one.group, one.span_id)):
-                ranks = [str(one.rank) for one in same]
+            for group, same in groupby(documents, key=lambda document: (document.group, document.span_id)):
+                ranks = [str(document.rank) for document in same]
                 of_span = "" if group[1] is None else f" of retrieval {group[0] + 1}"
                 named.append(f"rank{'s' if len(ranks) > 1 else ''} {_joined(ranks)}{of_span}")
-            said += f"; {_joined(named)} {singular if len(ones) == 1 else plural}"
-    return f"{said}."
+            text += f"; {_joined(named)} {singular if len(documents) == 1 else plural}"
+    return f"{text}."
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -88,7 +88,7 @@ def make(settings: Settings) -> Judge:
         cuts=("context",) if "context" in parts else (),
         statement=STATEMENT.format(what="The text is" if parts == _DEFAULT else "Every part of the material is"),
     )
-    # The default is left out of the version only where it is the same object.
+    # The default is left out of the version only if it is the same object.
     kept = Settings(_DEFAULT if parts == _DEFAULT else parts, settings.score_cut)
     return dataclasses.replace(judge, settings=kept, make=make)
 

@@ -39,16 +39,16 @@ JOINT: Final = Judge(
 )
 
 
-def join(found: Mapping[str, Assessment]) -> Assessment:
-    """Combine an assessment of each judge of ``PARTS``: passed where both pass, unscored where either is."""
-    passed = {judge: any(each.passed for each in found[judge].scores if each.metric == PARTS[judge]) for judge in PARTS}
-    parts = {judge: {"outcome": one.outcome, "passed": passed[judge]} for judge, one in found.items()}
-    for judge, one in sorted(found.items(), key=lambda item: item[1].outcome != "unscored"):
-        if one.outcome != "scored":
-            return Assessment(one.outcome, one.reason, details={"judges": parts}, note=f"{judge} is {one.outcome}")
+def join(parts: Mapping[str, Assessment]) -> Assessment:
+    """Combine an assessment of each judge of ``PARTS``: passed if both pass, unscored if either is."""
+    passed = {judge: any(each.passed for each in parts[judge].scores if each.metric == PARTS[judge]) for judge in PARTS}
+    shown = {judge: {"outcome": part.outcome, "passed": passed[judge]} for judge, part in parts.items()}
+    for judge, part in sorted(parts.items(), key=lambda item: item[1].outcome != "unscored"):
+        if part.outcome != "scored":
+            return Assessment(part.outcome, part.reason, details={"judges": shown}, note=f"{judge} is {part.outcome}")
     rationale = "; ".join(f"{judge} {'passes' if passed[judge] else 'fails'}" for judge in PARTS)
     score = _verdict(JOINT.metrics[0], passed=all(passed.values()))
-    return Assessment("scored", scores=(score,), rationale=f"{rationale}.", details={"judges": parts})
+    return Assessment("scored", scores=(score,), rationale=f"{rationale}.", details={"judges": shown})
 
 
 def metrics_of(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
@@ -62,7 +62,7 @@ def is_disagreement(metric: str) -> bool:
     return metric == DISAGREEMENT or metric.endswith(f"_{DISAGREEMENT}")
 
 
-def combine(mode: Combine, found: Mapping[str, Assessment], metrics: Sequence[Metric]) -> Assessment:
+def combine(mode: Combine, votes: Mapping[str, Assessment], metrics: Sequence[Metric]) -> Assessment:
     """Combine the assessments of several models, by judge model; their order does not matter.
 
     ``majority`` passes if more than half of the ratings pass; without a pass rule it is their mean. ``mean`` passes if
@@ -75,15 +75,15 @@ def combine(mode: Combine, found: Mapping[str, Assessment], metrics: Sequence[Me
     If no metric can be combined, the result is abstained if at least as many models abstained as are unscored, and
     otherwise unscored for their most frequent reason.
     """
-    by_model = {model: found[model] for model in sorted(found)}
-    scored = [(model, score) for model, one in by_model.items() if one.outcome == "scored" for score in one.scores]
+    by_model = {model: votes[model] for model in sorted(votes)}
+    scored = [(model, score) for model, vote in by_model.items() if vote.outcome == "scored" for score in vote.scores]
     scores: list[Score] = []
     disagreements: list[Score] = []
     rationale: list[str] = []
     for metric, disagreement in zip(metrics, metrics_of(metrics)[len(metrics) :], strict=True):
         # The last of several scores of a metric counts.
         ratings = {model: score for model, score in scored if score.metric == metric.name}
-        score = _score(mode, metric, ratings, len(found))
+        score = _score(mode, metric, ratings, len(votes))
         if score is None:
             continue
         scores.append(score)
@@ -92,13 +92,13 @@ def combine(mode: Combine, found: Mapping[str, Assessment], metrics: Sequence[Me
             value = math.fsum(high - low for low, high in pairs) / len(pairs)
             disagreements.append(Score(disagreement.name, value, value))
         passing = sum(each.passed is True for each in ratings.values())
-        said = f"{passing} of {len(ratings)} models pass" if score.passed is not None else f"{len(ratings)} models rate"
-        rationale.append(said if len(metrics) == 1 else f"{metric.name}: {said}")
+        text = f"{passing} of {len(ratings)} models pass" if score.passed is not None else f"{len(ratings)} models rate"
+        rationale.append(text if len(metrics) == 1 else f"{metric.name}: {text}")
     models: dict[str, object] = {}
-    for model, one in by_model.items():
-        values = {score.metric: {"value": score.value, "passed": score.passed} for score in one.scores}
-        given = (("reason", one.reason), ("scores", values))
-        models[model] = {"outcome": one.outcome, **{key: value for key, value in given if value}}
+    for model, vote in by_model.items():
+        values = {score.metric: {"value": score.value, "passed": score.passed} for score in vote.scores}
+        fields = (("reason", vote.reason), ("scores", values))
+        models[model] = {"outcome": vote.outcome, **{key: value for key, value in fields if value}}
     details = {"models": models}
     if not scores:
         return _without_score(by_model, details)
@@ -117,9 +117,9 @@ def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Scor
         return _verdict(metric, passed=True)
     values = [score.value for score in ratings.values()]
     if mode in {"min", "max", "all"}:
-        wanted = max(values) if mode == "max" else min(values)
+        chosen = max(values) if mode == "max" else min(values)
         # Of several with this value a failing one, whatever their order; its rationale stays in its model's verdict.
-        equal = (score for score in ratings.values() if score.value == wanted)
+        equal = (score for score in ratings.values() if score.value == chosen)
         score = min(equal, key=lambda score: (score.passed is True, f"{score.label} {score.raw}"))
         return Score(score.metric, score.value, score.raw, score.label, score.passed)
     mean = math.fsum(values) / len(values)
@@ -136,10 +136,10 @@ def _verdict(metric: Metric, *, passed: bool) -> Score:
 
 
 def _without_score(by_model: Mapping[str, Assessment], details: Mapping[str, object]) -> Assessment:
-    outcomes = Counter(one.outcome for one in by_model.values())
+    outcomes = Counter(vote.outcome for vote in by_model.values())
     note = f"{outcomes['scored']} of {len(by_model)} models gave a score, which are too few to combine"
     if outcomes["abstained"] >= outcomes["unscored"]:
         return Assessment("abstained", details=details, note=note)
-    reasons = Counter(one.reason for one in by_model.values() if one.reason is not None)
+    reasons = Counter(vote.reason for vote in by_model.values() if vote.reason is not None)
     most = min(reasons, key=lambda reason: (-reasons[reason], reason))
     return Assessment("unscored", most, details=details, note=note)

@@ -35,7 +35,7 @@ class Question(Struct, frozen=True):
         instructions: The statement of a predicate, or the question of a choice or score.
         options: The options of a choice, or the levels of a score from the lowest; empty for a predicate.
         pair: Evidence and claim of a predicate that says "the evidence supports the claim", for classifiers of pairs;
-            None where only a decision model can answer.
+            None if only a decision model can answer.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class Decision(Struct, frozen=True):
 
     Attributes:
         probabilities: Of a predicate the probability that it is true; else one of each option, in their order, with
-            sum 1. Empty where there is no usable answer.
+            sum 1. Empty if there is no usable answer.
         problem: Why there is no usable answer: the model declined, the endpoint left the answer out, or the answer
             cannot be used.
     """
@@ -85,7 +85,7 @@ def logit(probability: float) -> float:
 
 
 class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How the probabilities of one model for one metric are corrected, and from where they pass.
+    """The correction of one model's probabilities for one metric, and the least that passes.
 
     Attributes:
         threshold: The lowest corrected probability that passes.

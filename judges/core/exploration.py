@@ -9,7 +9,7 @@ from judges.core.model import Tool
 from tracejudge import Trace
 
 End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]
-"""What ended an exploration."""
+"""The reason why an exploration ended."""
 
 
 class Toolbox(Protocol):
@@ -49,9 +49,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exploration(Struct, frozen=True):
-    """How the model of an agent judge reads a trace."""
+    """The tools, limits and texts with which a model reads a trace."""
 
     open: Callable[[Trace], Toolbox]  # Creates the toolbox of a trace.
     limits: Limits = Limits()  # Limits of one attempt.
     tools: tuple[Tool, ...] = ()  # Definitions of the tools in every toolbox; part of the judge's version.
-    texts: tuple[str, ...] = ()  # What the model is told besides the results of tools; part of the judge's version.
+    texts: tuple[str, ...] = ()  # Texts for the model besides the results of tools; part of the judge's version.

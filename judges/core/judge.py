@@ -44,7 +44,7 @@ class Metric:
     scale: str  # Range of the raw rating, as ``0 or 1`` or ``1..5``.
     pass_rule: str | None  # When a score passes, in words; None for a metric without a pass rule.
     descriptive: bool = False  # Neither high nor low values are good, so the metric raises no alert.
-    pass_at: float | None = None  # Lowest value, 0..1, that passes; None where the pass rule is not a threshold.
+    pass_at: float | None = None  # Lowest value, 0..1, that passes; None if the pass rule is not a threshold.
 
     @property
     def is_yes_no(self) -> bool:
@@ -143,27 +143,27 @@ class Judge:
     prepare: Callable[[Trace], Trace] = lambda trace: trace
     # Trace fields that may be truncated when a trace exceeds the model's context, in this order.
     cuts: tuple[str, ...] = ()
-    # Largest share of a trace's requests that may end without an answer for a reason of their own: the scores are then
+    # Largest share of a trace's requests that may end without an answer for their own reason: the scores are then
     # computed from the others.
     max_missing: float = 0.0
     # Compares an answer with the material that was shown; raises ``InvalidAnswerError``.
     check: Callable[[Trace, Prompt, Answer], None] | None = None
     # Maximum number of tokens that the form of the answer to one request can need, without thinking.
     output_tokens: Callable[[Trace, Prompt], int] = output_tokens_of_reasons
-    # Returns the complete lines of an answer that was cut off, empty if there is none; None where one answer is one
+    # Returns the complete lines of an answer that was cut off, empty if there is none; None if one answer is one
     # object, of which a part is of no use.
     whole_lines: Callable[[str], str] | None = None
     # Name of the model of the configuration that judges, whatever model a rule names.
     model: str | None = None
     temperature: float | None = None  # Sent in place of 0.
-    # Tools by which the model reads the trace; None where the request shows everything. A judge with an exploration
+    # Tools by which the model reads the trace; None if the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None
     # Scores a trace in Python without a judge model; raises ``JudgeFailedError``.
     run: Callable[[Trace], Awaitable[Reading]] | None = None
-    # What one verdict is about: a trace, or a conversation, whose traces ``judges.core.sessions`` joins into one.
+    # The unit of one verdict: a trace, or a conversation, whose traces ``judges.core.sessions`` joins into one.
     unit: Unit = "trace"
-    decision_form: DecisionForm | None = None  # None where decision models cannot be asked.
+    decision_form: DecisionForm | None = None  # None if decision models cannot be asked.
     # Of the form for decision models: its calibrations by metric, part of the version.
     calibrations: Mapping[str, Calibration] | None = None
     # Releases what ``run`` holds; called in the same event loop after the last trace.
@@ -213,7 +213,7 @@ class Judge:
         return self.make(settings) if self.make is not None else self
 
     def for_model(self, model: ModelSettings, calibrations: Mapping[str, Calibration] = {}) -> "Judge":
-        """Return the form of the judge that a model is asked in: itself, or that of typed questions.
+        """Return the form of the judge that a model is asked in: itself, or its form with typed questions.
 
         Args:
             model: The settings of the judge model.
@@ -245,7 +245,7 @@ class Judge:
         )
 
     def for_decisions(self, calibrations: Mapping[str, Calibration]) -> "Judge":
-        """Build the form of the judge for models that answer typed questions; a version of its own.
+        """Build the form of the judge for models that answer typed questions; it has its own version.
 
         Args:
             calibrations: By metric, as fitted for one model.
@@ -281,7 +281,7 @@ class Judge:
 
 
 def field_of(trace: Trace, name: str) -> object:
-    """Return a field of a trace, or one of its tags as `tags.NAME`; None where it is absent."""
+    """Return a field of a trace, or one of its tags as `tags.NAME`; None if it is absent."""
     field, dot, tag = name.partition(".")
     return (trace.tags or {}).get(tag) if dot else getattr(trace, field)
 

@@ -23,7 +23,7 @@ from judges.core.verdict import Call, Reason, Refusals
 
 
 class Window(NamedTuple):
-    """What is left until ``reset_s`` seconds from now, or until ``reset_at``, a Unix time."""
+    """The units left until ``reset_s`` seconds from now, or until ``reset_at``, a Unix time."""
 
     left: float
     reset_s: float | None
@@ -94,7 +94,7 @@ class Spent(Struct, frozen=True, array_like=True):
 
     @property
     def reported(self) -> "Spent":
-        """What verdicts show: no tokens and cost if some are unknown, since a part would look like the whole."""
+        """The sum for verdicts: no tokens and cost if some are unknown, since a part would look like the whole."""
         return self if self.is_known else Spent(self.calls, cost_usd=None)
 
     def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals = Refusals()) -> "Spent":  # noqa: B008 - frozen
@@ -125,9 +125,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         allow_link_local: Allow a link-local, metadata or unspecified address, which is otherwise refused.
         max_in_flight: Maximum number of concurrent calls.
         max_input_tokens: Maximum size of a request; longer traces are truncated.
-        price: Price per million tokens; without it verdicts carry no cost. `cached_input` is that of input tokens which
+        price: Price per million tokens; without it verdicts have no cost. `cached_input` is for input tokens which
             the endpoint read from its cache; without it they cost as much as others.
-        label: Name of the judge model where two endpoints serve the same `model`.
+        label: Name of the judge model if two endpoints serve the same `model`.
         timeout_s: Time limit of one call.
         script: File with the steps of a `scripted` model, one JSON object per line.
         max_output_tokens: Maximum length of an answer, its thinking included. By default each request has what the form
@@ -144,7 +144,7 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         backend: Where a `classifier` runs: `http` for a server, whose whole address `base_url` is, with `/predict` or
             `/classify`; `onnx` for a model in the worker, which needs the extra `local`.
         reasoning_effort: How much a reasoning model thinks, as the endpoint names it: `none`, `low`, `medium`, … Only
-            with `openai`. Where an endpoint refuses it and names another value, the nearest one is sent from then on.
+            with `openai`. If an endpoint refuses it and names another value, the nearest one is sent from then on.
         body: Further fields of each request, as the endpoint names them; none that TraceJudge sets, and no secret. Only
             with `openai` and `anthropic`.
         path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
@@ -223,11 +223,11 @@ class ChatRequest(Struct, frozen=True):
     # down. Without it each request counts separately.
     evaluation: str = ""
     refusals: Refusals = Refusals()  # Refusals in earlier rounds.
-    # Maximum number of tokens that the answer can need, without thinking; None where it is not bounded.
+    # Maximum number of tokens that the answer can need, without thinking; None if it is not bounded.
     max_output_tokens: int | None = None
     output_factor: int = 1  # Multiplies this bound and the allowance for thinking, after an answer that was cut off.
     temperature: float = 0.0
-    questions: tuple[Question, ...] = ()  # What a decision model is asked; then the messages hold the material.
+    questions: tuple[Question, ...] = ()  # Questions to a decision model; then the messages hold the material.
     # Called before each attempt by a model behind an endpoint's limiter. It may raise ``OverBudgetError``; what it
     # returns is called with the answer if its tokens are known, and with an empty one if nothing was paid for.
     admit: "Callable[[ChatRequest], Awaitable[Callable[[ChatResponse], object]]] | None" = None
@@ -259,7 +259,7 @@ class ChatResponse(Struct, frozen=True):
     # Names from ``REPLY_FIELDS`` that were dropped because their values were out of bounds.
     invalid: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()  # One answer to each question, in their order; the text is then empty.
-    elsewhere: tuple[tuple[str, str], ...] = ()  # Where the text is empty: other places of the reply, and their texts.
+    elsewhere: tuple[tuple[str, str], ...] = ()  # If the text is empty: other places of the reply, and their texts.
 
 
 @runtime_checkable
@@ -288,7 +288,7 @@ class ModelError(Exception):
     took_s: float | None = None  # As in ``ChatResponse``.
     was_asked: bool = True  # False if no request was sent because the circuit is open.
     status: int | None = None  # The HTTP status, if there was a reply.
-    said: str = ""  # Start of the endpoint's own message, without secrets and text of the request.
+    message: str = ""  # Start of the endpoint's own message, without secrets and text of the request.
     refusals: Refusals = Refusals()  # Refusals of the evaluation, including this one if it counts.
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:

@@ -55,7 +55,7 @@ class Prompt(NamedTuple):
 
     ``about`` is kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
     ``schema`` replaces the schema of the judge for this request. ``messages`` are sent in place of the two parts
-    where a template is filled inline: its values bear no marks. ``questions`` are what a decision model is asked.
+    if a template is filled inline: its values bear no marks. ``questions`` are what a decision model is asked.
     """
 
     fixed: str

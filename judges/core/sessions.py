@@ -22,13 +22,13 @@ _ROLES: Final = {"human": "user", "ai": "assistant"}
 
 
 def lacking(needs: Needs) -> str | None:
-    """Return a needed field that no conversation has, None if there is none."""
-    wanted = ((need,) if isinstance(need, str) else need for need in needs)
-    return next((names[0] for names in wanted if all(name in _OF_ONE_ANSWER for name in names)), None)
+    """Return a needed field that no conversation has, or None."""
+    alternatives = ((need,) if isinstance(need, str) else need for need in needs)
+    return next((names[0] for names in alternatives if all(name in _OF_ONE_ANSWER for name in names)), None)
 
 
 def session_id_of(trace: Trace, replay: str = "") -> str:
-    """Return the id of a trace's conversation in Redis, 32 hex digits; each replay gathers conversations of its own."""
+    """Return the id of a trace's conversation in Redis, 32 hex digits; each replay gathers its own conversations."""
     parts = session_parts(trace) + (joined_parts("replay", replay) if replay else b"")
     return hashlib.blake2b(parts, digest_size=16).hexdigest()
 
@@ -39,12 +39,12 @@ def part(trace: Trace) -> Trace:
 
 
 def in_order(traces: Sequence[Trace]) -> list[Trace]:
-    """Sort traces by the start of their calls; where one has no time, they stay as they are."""
+    """Sort traces by the start of their calls; if one has no time, they stay as they are."""
     times = [trace.ended_at if trace.started_at is None else trace.started_at for trace in traces]
-    known = [time for time in times if time is not None]
-    if len(known) < len(traces):
+    stated = [time for time in times if time is not None]
+    if len(stated) < len(traces):
         return list(traces)
-    return [traces[place] for place in sorted(range(len(traces)), key=known.__getitem__)]
+    return [traces[place] for place in sorted(range(len(traces)), key=stated.__getitem__)]
 
 
 def join(traces: Sequence[Trace]) -> Trace:
@@ -53,27 +53,27 @@ def join(traces: Sequence[Trace]) -> Trace:
     The result is the last trace with all earlier messages, queries and answers as its messages. Applications send the
     history with each call: a message that a trace repeats from earlier ones is not added again.
     """
-    said: list[Message] = []
+    messages: list[Message] = []
     places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def add(message: Message) -> None:
-        places[_key(message)].append(len(said))
-        said.append(message)
+        places[_key(message)].append(len(messages))
+        messages.append(message)
 
     for trace in traces:
-        last, known = -1, len(said)
+        last, length = -1, len(messages)
         for message in before_query(trace):
-            # The repeated history stands in the same order, and may have lost its beginning.
+            # The repeated history is in the same order, and may have lost its beginning.
             same = places.get(_key(message), ())
-            found = bisect_right(same, last)
-            if found < len(same) and same[found] < known:
-                last = same[found]
+            following = bisect_right(same, last)
+            if following < len(same) and same[following] < length:
+                last = same[following]
             else:
                 add(message)
         if trace is not traces[-1]:
             for message in _own(trace):
                 add(message)
-    return replace(part(traces[-1]), messages=said or None, started_at=traces[0].started_at)
+    return replace(part(traces[-1]), messages=messages or None, started_at=traces[0].started_at)
 
 
 def turns(trace: Trace) -> list[Message]:

@@ -75,10 +75,10 @@ class Score(Struct, NoTruth, frozen=True, omit_defaults=True):
     """One metric of one verdict. It has no truth value: use ``passed``."""
 
     metric: str  # Name of the metric within its judge.
-    value: float  # 0..1, where 1 is good; descriptive metrics have no good direction.
+    value: float  # 0..1; 1 is good; descriptive metrics have no good direction.
     raw: float | str | None = None  # The rating on the judge's own scale.
     label: str | None = None
-    passed: bool | None = None  # Absent where the metric has no pass rule.
+    passed: bool | None = None  # Absent if the metric has no pass rule.
     rationale: str | None = None
     probability: float | None = None  # That it passes, as calibrated; only from a model that returns probabilities.
 
@@ -99,7 +99,7 @@ class Call(Struct, frozen=True, omit_defaults=True):
 
 
 class Refusals(NamedTuple):
-    """How often an endpoint refused one evaluation (401, 402, 403, 404) while it answered others, over all retries.
+    """The refusals of one evaluation by an endpoint (401 to 404) while it answered others, over all retries.
 
     ``last_at`` is the Unix time of the last refusal. The next one counts only if another request was answered since.
     """
@@ -119,7 +119,7 @@ class Assessment(Struct, frozen=True, omit_defaults=True):
     calls: tuple[Call, ...] = ()
     note: str | None = None  # Why there is no score, in one sentence without text of the trace.
     retry_after_s: float | None = None  # Delay requested by the endpoint; only with a passing reason.
-    said: str = ""  # The endpoint's own message without secrets and text of the trace; appended to the verdict's note.
+    message: str = ""  # The endpoint's own message, without secrets and texts; appended to the verdict's note.
     refusals: Refusals = Refusals()  # Refusals over all retries, this one included; only with a passing reason.
 
     @property
@@ -136,10 +136,10 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         origin: `live`, `late_feedback`, `replay`, `session_update`, `repeat` or `canary`; only `live` feeds shares and
             their alerts.
         outcome: `scored`, `abstained` or `unscored`.
-        reason: Why there is no score; only where unscored.
+        reason: Why there is no score; only if unscored.
         note: The reason in one sentence, without text of the trace.
         scores: One per metric; `value` is 0..1, `raw` the rating on the judge's own scale.
-        metrics: The metrics of the judge, also where there is no score.
+        metrics: The metrics of the judge, also if there is no score.
         rationale: The judge's reasons.
         details: Further findings of the judge: sentences, keys, excerpts, counts. In `session` the generation, the
             number of traces and the trace ids of a judged conversation. In `repeat` the first verdict, of a repeat.
@@ -163,7 +163,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         weight: 1 / probability for live traffic, 0 for late feedback.
         input_tokens: Sum over all calls.
         output_tokens: Sum over all calls.
-        cost_usd: Absent where no price is configured, or an endpoint does not report its tokens: unknown is not free.
+        cost_usd: Absent if no price is configured, or an endpoint does not report its tokens: unknown is not free.
         attempts: Requests sent to the judge model, including failed ones.
         calls: These requests with status, times and tokens.
         trace_ended_at: End of the judged call; seconds since the epoch.
@@ -207,7 +207,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """The probability that each metric with a pass rule passes, by metric; empty where the model gives none."""
+        """The probability that each metric with a pass rule passes, by metric; empty if the model gives none."""
         return {
             score.metric: score.probability
             for score in self.scores
@@ -215,14 +215,14 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         }
 
     def explanation(self, score: Score) -> str | None:
-        """Return the reasons of a score: its own, or the verdict's with those of all sentences that do not pass."""
-        said, lines = score.rationale or self.rationale or "", list[str]()
-        for found in map(self.details.get, () if score.rationale else ("sentences", "sentence_support")):
-            for number, one in enumerate(found if isinstance(found, list | tuple) else (), 1):
-                if isinstance(one, Mapping) and (reason := one.get("rationale") or one.get("explanation")):
-                    name = one.get("response_sentence_key") or one.get("sentence_key") or number
+        """Return the reasons of a score: its own, or the verdict's with all reasons of sentences that do not pass."""
+        reasons, lines = score.rationale or self.rationale or "", list[str]()
+        for items in map(self.details.get, () if score.rationale else ("sentences", "sentence_support")):
+            for number, row in enumerate(items if isinstance(items, list | tuple) else (), 1):
+                if isinstance(row, Mapping) and (reason := row.get("rationale") or row.get("explanation")):
+                    name = row.get("response_sentence_key") or row.get("sentence_key") or number
                     lines.append(f"Sentence {name}: {reason}")
-        return "\n".join(filter(None, (said, *(line for line in lines if line not in said)))) or None
+        return "\n".join(filter(None, (reasons, *(line for line in lines if line not in reasons)))) or None
 
 
 class ReasonBudget:
@@ -241,8 +241,8 @@ class ReasonBudget:
 
 def declared_errors(module: ModuleType | None) -> dict[type[BaseException], str]:
     """Map the exception classes in a module, imported ones included, to their current names."""
-    found = vars(module).values() if module is not None else ()
-    return {kind: kind.__name__ for kind in found if isinstance(kind, type) and issubclass(kind, BaseException)}
+    attributes = vars(module).values() if module is not None else ()
+    return {kind: kind.__name__ for kind in attributes if isinstance(kind, type) and issubclass(kind, BaseException)}
 
 
 def class_name(error: BaseException, declared: Mapping[type[BaseException], str] | None = None) -> str:
@@ -254,9 +254,9 @@ def class_name(error: BaseException, declared: Mapping[type[BaseException], str]
 _BUILT_IN: Final = declared_errors(builtins)
 
 
-def with_said(note: str, said: str) -> str:
-    """Append the endpoint's message to a note, where there is one."""
-    return f'{note}; it says: "{said}"' if said else note
+def with_message(note: str, message: str) -> str:
+    """Append the endpoint's message to a note, if there is one."""
+    return f'{note}; it says: "{message}"' if message else note
 
 
 def evaluation_id(

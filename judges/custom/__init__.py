@@ -13,7 +13,7 @@ from judges.custom.definition import KINDS, DefinitionError, check_name, is_defi
 
 __all__ = ["KINDS", "DefinitionError", "define", "is_definition", "kind_of", "nearly_kind"]
 
-# Modules whose names are not those of their kinds; that of judges in Python is a feature.
+# Modules that are not named as their kinds; the module of judges in Python is in a feature.
 _MODULES: Final = {"code": "judges.features.python.installed", "based_on": f"{__name__}.guidance"}
 
 

@@ -10,7 +10,7 @@ from judges.core.judge import Judge
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom.definition import DefinitionError, convert, text_of
 from judges.custom.instructions import InWords, Settings, guidance_and_examples, make_judge
-from judges.custom.label_scale import LabelKeys, checked_labels, plain
+from judges.custom.label_scale import LabelKeys, checked_labels, normalise
 from judges.custom.results import Result
 from judges.custom.variables import TRACE, find, meanings
 
@@ -38,7 +38,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     definition = convert(table, Definition)
     written = text_of(definition.custom_prompt, _KEY)
     # A prompt may name a choice more than once.
-    choices = tuple(dict.fromkeys(plain(match[1]) for match in _CHOICE.finditer(written)))
+    choices = tuple(dict.fromkeys(normalise(match[1]) for match in _CHOICE.finditer(written)))
     text = _CHOICE.sub(r"\1", written)
     if "[[" in text or "]]" in text:
         raise DefinitionError(_KEY, "the brackets of a choice do not close on one label; write it as [[label]]")

@@ -93,17 +93,17 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(shown[:_MAX_LISTED]) + more
 
 
-def closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
+def closest(name: str, choices: Iterable[str], similarity: float = 0.6) -> str | None:
     """Find the known name that was most likely meant: similar, a word of it, or a name with this word."""
-    names, shown = list(known), short(name)
+    names, shown = list(choices), short(name)
     similar = difflib.get_close_matches(shown, names, n=1, cutoff=similarity)
     words = shown.split("_")
-    return similar[0] if similar else next((one for one in names if shown in one.split("_") or one in words), None)
+    return similar[0] if similar else next((key for key in names if shown in key.split("_") or key in words), None)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, choices: Iterable[str]) -> str:
     """Suggest the name that was meant, or list the known ones: the end of a sentence."""
-    names = sorted(known) if isinstance(known, set | frozenset) else list(known)
+    names = sorted(choices) if isinstance(choices, set | frozenset) else list(choices)
     meant = closest(name, names)
     if meant is not None:
         return f"; did you mean {short(meant)}?"
@@ -133,15 +133,15 @@ def is_definition(table: Mapping[str, object]) -> bool:
 
 def kind_of(table: Mapping[str, object]) -> str:
     """Return the one key by which a table defines its judge, or raise ``DefinitionError``."""
-    found = [kind for kind in KINDS if kind in table]
-    if not found:
+    kinds = [kind for kind in KINDS if kind in table]
+    if not kinds:
         if meant := nearly_kind(table):
             raise DefinitionError(short(meant.key), f"unknown key; did you mean {meant.kind}?", "unknown-key")
         raise DefinitionError(KINDS[0], f"is missing; a judge is defined by one of {', '.join(KINDS)}", "missing-key")
-    if len(found) > 1:
-        fix = f"cannot be combined with {found[0]}; a judge is defined by one of them, take one out"
-        raise DefinitionError(found[1], fix, "conflict")
-    return found[0]
+    if len(kinds) > 1:
+        fix = f"cannot be combined with {kinds[0]}; a judge is defined by one of them, take one out"
+        raise DefinitionError(kinds[1], fix, "conflict")
+    return kinds[0]
 
 
 class Nearly(NamedTuple):
@@ -152,13 +152,13 @@ class Nearly(NamedTuple):
 
 
 def nearly_kind(table: Mapping[str, object]) -> Nearly | None:
-    """Find a key that was perhaps meant to define a judge; None where there is none."""
+    """Find a key that was perhaps meant to define a judge, or None."""
     meant = ((key, closest(key, KINDS, _MEANT_AS_KIND)) for key in table)
     return next((Nearly(key, kind) for key, kind in meant if kind is not None), None)
 
 
 def check_name(name: str, key: str) -> None:
-    """Check that a judge's name can be that of a metric and a series, or raise ``DefinitionError`` for ``key``."""
+    """Check that a judge's name can name a metric and a series, or raise ``DefinitionError`` for ``key``."""
     if not is_name(name):
         raise DefinitionError(key, f"a judge cannot be called {short(name)}; rename it: {RULE}")
 
@@ -219,8 +219,8 @@ def convert(table: object, kind: type[S], path: str = "") -> S:
     steps = [step for step in _STEP.findall(match[1] if match else "") if not step.startswith("[")]
     here = ".".join(filter(None, (path, *steps)))
     # A place in a list is named by its key, so the type of the whole list is described.
-    wanted = type_at(inspect.type_info(kind), ".".join(steps))
-    fields = fields_of(wanted)
+    schema = type_at(inspect.type_info(kind), ".".join(steps))
+    fields = fields_of(schema)
     if name := UNKNOWN.search(text):
         place = here or next((kind for kind in KINDS if kind in fields), "")
         key, fix = ".".join(filter(None, (here, short(name[1])))), _BY_PLACE.get(place, {}).get(name[1])
@@ -230,32 +230,32 @@ def convert(table: object, kind: type[S], path: str = "") -> S:
     if name := MISSING.search(text):
         key = ".".join(filter(None, (here, name[1])))
         raise DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}", "missing-key") from cause
-    raise DefinitionError(here or "the table", f"must be {expected(wanted)}") from cause
+    raise DefinitionError(here or "the table", f"must be {expected(schema)}") from cause
 
 
-def expected(wanted: inspect.Type) -> str:
+def expected(schema: inspect.Type) -> str:
     """Describe the values of a type."""
     words = "a string"
-    match wanted:
+    match schema:
         case inspect.UnionType():
-            parts = [*map(expected, _kinds(wanted))]
+            parts = [*map(expected, _kinds(schema))]
             words = (", or " if any(part.startswith("a table,") for part in parts) else " or ").join(parts)
         case inspect.LiteralType():
-            words = f"one of {', '.join(map(str, wanted.values))}"
+            words = f"one of {', '.join(map(str, schema.values))}"
         case inspect.BoolType():
             words = "true or false"
         case inspect.IntType() | inspect.FloatType():
-            words = _number(wanted)
+            words = _number(schema)
         case inspect.StrType():
-            words = _string(wanted)
+            words = _string(schema)
         case inspect.TupleType():
-            words = f"a list of {len(wanted.item_types)}, each {expected(wanted.item_types[0])}"
+            words = f"a list of {len(schema.item_types)}, each {expected(schema.item_types[0])}"
         case inspect.VarTupleType() | inspect.ListType():
-            words = _list(wanted.item_type)
+            words = _list(schema.item_type)
         case inspect.DictType():
-            words = f"a table, each value {expected(wanted.value_type)}"
+            words = f"a table, each value {expected(schema.value_type)}"
         case inspect.StructType():
-            words = f"a table with some of {', '.join(fields_of(wanted))}"
+            words = f"a table with some of {', '.join(fields_of(schema))}"
     return words
 
 
@@ -265,60 +265,60 @@ def _list(item: inspect.Type) -> str:
     return f"a list, each {expected(item)}" if isinstance(item, inspect.StructType) else 'a list, as ["…"]'
 
 
-def _string(wanted: inspect.StrType) -> str:
-    if wanted.max_length is not None:
-        least = f"{wanted.min_length} to" if wanted.min_length else "at most"
-        return f"a string of {least} {wanted.max_length} characters"
-    if wanted.pattern == r"\S":
+def _string(schema: inspect.StrType) -> str:
+    if schema.max_length is not None:
+        least = f"{schema.min_length} to" if schema.min_length else "at most"
+        return f"a string of {least} {schema.max_length} characters"
+    if schema.pattern == r"\S":
         return "a string that is not blank"
-    if wanted.pattern is not None and "prompt_version" in wanted.pattern:
+    if schema.pattern is not None and "prompt_version" in schema.pattern:
         return "one of name, model, release, prompt_version, or tags.NAME"
-    if wanted.pattern is not None and "tags" in wanted.pattern:
+    if schema.pattern is not None and "tags" in schema.pattern:
         return "the name of a field of a trace, or tags.NAME"
-    return "a string" if wanted.pattern is None else "a string of letters, digits, '_', '-' and '.'"
+    return "a string" if schema.pattern is None else "a string of letters, digits, '_', '-' and '.'"
 
 
-def _number(wanted: inspect.IntType | inspect.FloatType) -> str:
-    words = "a whole number" if isinstance(wanted, inspect.IntType) else "a number"
+def _number(schema: inspect.IntType | inspect.FloatType) -> str:
+    words = "a whole number" if isinstance(schema, inspect.IntType) else "a number"
     names = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
     bounds = " and ".join(
-        f"{said} {bound}" for name, said in names.items() if (bound := getattr(wanted, name)) is not None
+        f"{phrase} {bound}" for name, phrase in names.items() if (bound := getattr(schema, name)) is not None
     )
-    if wanted.ge is not None and wanted.le is not None:
-        bounds = f"from {wanted.ge} to {wanted.le}"
-    percent = "; write 5 % as 0.05" if 0 in {wanted.ge, wanted.gt} and wanted.le == 1 else ""
+    if schema.ge is not None and schema.le is not None:
+        bounds = f"from {schema.ge} to {schema.le}"
+    percent = "; write 5 % as 0.05" if 0 in {schema.ge, schema.gt} and schema.le == 1 else ""
     return f"{words} {bounds}{percent}".rstrip()
 
 
-def fields_of(wanted: inspect.Type) -> dict[str, inspect.Type]:
+def fields_of(table: inspect.Type) -> dict[str, inspect.Type]:
     """Return the types of a table's keys; of several tables, or of a list of them, the keys of all."""
-    kinds = [kind.item_type if isinstance(kind, inspect.VarTupleType) else kind for kind in _kinds(wanted)]
+    kinds = [kind.item_type if isinstance(kind, inspect.VarTupleType) else kind for kind in _kinds(table)]
     tables = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
     return {field.encode_name: field.type for table in tables for field in table.fields}
 
 
-def type_at(wanted: inspect.Type, path: str) -> inspect.Type:
+def type_at(schema: inspect.Type, path: str) -> inspect.Type:
     """Return the type at a path such as `where.has[0]`."""
-    wanted = _held(wanted)
+    schema = _held(schema)
     for step in _STEP.findall(path):
         if step.startswith("["):
-            lists = [kind for kind in _kinds(wanted) if isinstance(kind, inspect.VarTupleType | inspect.TupleType)]
-            wanted = lists[0].item_type if isinstance(lists[0], inspect.VarTupleType) else lists[0].item_types[0]
+            lists = [kind for kind in _kinds(schema) if isinstance(kind, inspect.VarTupleType | inspect.TupleType)]
+            schema = lists[0].item_type if isinstance(lists[0], inspect.VarTupleType) else lists[0].item_types[0]
         else:
-            wanted = fields_of(wanted)[step]
-        wanted = _held(wanted)
+            schema = fields_of(schema)[step]
+        schema = _held(schema)
     # The path hides the keys of mappings.
-    return _held(wanted.value_type) if path.endswith("[...]") and isinstance(wanted, inspect.DictType) else wanted
+    return _held(schema.value_type) if path.endswith("[...]") and isinstance(schema, inspect.DictType) else schema
 
 
-def _held(wanted: inspect.Type) -> inspect.Type:
+def _held(schema: inspect.Type) -> inspect.Type:
     """Return the type inside an optional type."""
-    kinds = _kinds(wanted)
+    kinds = _kinds(schema)
     return kinds[0] if len(kinds) == 1 else inspect.UnionType(kinds)
 
 
-def _kinds(wanted: inspect.Type) -> tuple[inspect.Type, ...]:
-    kinds = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+def _kinds(schema: inspect.Type) -> tuple[inspect.Type, ...]:
+    kinds = schema.types if isinstance(schema, inspect.UnionType) else (schema,)
     return tuple(kind for kind in kinds if not isinstance(kind, inspect.NoneType))
 
 

@@ -42,7 +42,7 @@ class ObjectFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FreeForm(Scale):
-    """A text, a number, a list of texts or an object; ``fields`` are those of an object, None for any."""
+    """A text, a number, a list of texts or an object; ``fields`` are the fields of an object, None for any."""
 
     descriptive = True
 
@@ -55,7 +55,7 @@ class FreeForm(Scale):
             self.declaration: object = kind if fields is None else {"object": dict(fields)}
             # Strict schemas name every key, so for an object with any keys no schema is sent.
             self.schema: Mapping[str, object] = (
-                {} if fields is None else object_schema({name: _TYPES[one] for name, one in fields.items()})
+                {} if fields is None else object_schema({name: _TYPES[kind] for name, kind in fields.items()})
             )
             within = {"<key>": "<value>"} if fields is None else {f: _PLACEHOLDERS[t] for f, t in fields.items()}
             self.placeholder = "{" + ", ".join(f'"{name}": {value}' for name, value in within.items()) + "}"
@@ -84,17 +84,17 @@ class FreeForm(Scale):
             number = amount(answer, key, _MAX_NUMBER)
             _typed(number, cast("FieldType", self._kind), key)
             return number
-        found = answer[key]
-        if not isinstance(found, dict):
+        fields = answer[key]
+        if not isinstance(fields, dict):
             raise InvalidAnswerError(f"`{key}` is not an object")
         if self._fields is None:
-            return {encodable(name): _plain(value, key) for name, value in found.items()}
-        if missing := [name for name in self._fields if name not in found]:
+            return {encodable(name): _plain(value, key) for name, value in fields.items()}
+        if missing := [name for name in self._fields if name not in fields]:
             raise InvalidAnswerError(f"`{key}` has no `{missing[0]}`")
-        return {name: _typed(found[name], kind, f"{key}.{name}") for name, kind in self._fields.items()}
+        return {name: _typed(fields[name], kind, f"{key}.{name}") for name, kind in self._fields.items()}
 
-    def at(self, share: float) -> object:
-        """Return a result of the lexical model, which writes no texts of its own."""
+    def choose(self, share: float) -> object:
+        """Return a result of the lexical model, which writes no own texts."""
         if self._kind == "text":
             return f"Share of the best by word overlap: {share:.0%}."
         empty: Mapping[str, object] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": []}

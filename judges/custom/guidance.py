@@ -46,7 +46,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         based_on: The built-in judge. A definition of the same name takes its place.
         guidance: Rules that are added to its prompt, one or two sentences each.
         settings: Settings of the built-in judge, as `[judges.NAME]` has them.
-        asks: One sentence for lists; that of the built-in judge unless given.
+        asks: One sentence for lists; the built-in judge's unless given.
         model: The `[models.NAME]` that judges, whatever model a rule names; `--model` of a command wins.
         temperature: The temperature to ask with; 0 unless given.
     """
@@ -85,7 +85,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
 
     def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
         reading = base.score(trace, answered)
-        scores = tuple(structs.replace(one, metric=own(one.metric)) for one in reading.scores)
+        scores = tuple(structs.replace(score, metric=own(score.metric)) for score in reading.scores)
         return reading._replace(scores=scores)
 
     form = base.decision_form
@@ -115,7 +115,7 @@ def _with_guidance(
     def score(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
         of_base = {metric: calibrations[own(metric)] for metric in metrics if own(metric) in calibrations}
         reading = form.score(trace, answered, of_base)
-        scores = tuple(structs.replace(one, metric=own(one.metric)) for one in reading.scores)
+        scores = tuple(structs.replace(score, metric=own(score.metric)) for score in reading.scores)
         raw = cast("Mapping[str, float]", reading.details.get(typed_questions.UNCORRECTED, {}))
         details = dict(reading.details)
         if raw:

@@ -30,7 +30,7 @@ class LabelList(Struct, frozen=True, forbid_unknown_fields=True):
     """A `result` of labels."""
 
     labels: dict[str, float] | tuple[str, ...]  # A number for each, or a bare list.
-    passing: tuple[str, ...] | None = field(name="pass", default=None)  # Needed where labels have no numbers.
+    passing: tuple[str, ...] | None = field(name="pass", default=None)  # Needed if labels have no numbers.
     rated: bool = True  # Whether a label is worth something; otherwise it is stored as it is.
 
 
@@ -72,7 +72,7 @@ class Labels(Scale):
         return self._by_folded[choice(answer, key, tuple(self._by_folded), self._separator)]
 
     def rate(self, value: Value) -> Rating | None:
-        """Score a label by its number between the lowest and the highest; without numbers, 1 where it passes."""
+        """Score a label by its number between the lowest and the highest; without numbers, 1 if it passes."""
         if self.descriptive:
             return None
         label = str(value)
@@ -81,12 +81,12 @@ class Labels(Scale):
             return Rating(float(bool(passed)), label, label, passed)
         return Rating(self._value(label), self._numbers[label], label, passed)
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return the label whose value is nearest, the first of several."""
         if self._numbers:
             return min(self._labels, key=lambda label: abs(self._value(label) - share))
-        wanted = share >= _HALF
-        return next((label for label in self._labels if (label in self._passing) == wanted), self._labels[0])
+        passes = share >= _HALF
+        return next((label for label in self._labels if (label in self._passing) == passes), self._labels[0])
 
     def options(self) -> Sequence[tuple[Value, Option]]:
         """Return the labels; none without a value, because a decision would be scored."""
@@ -119,8 +119,8 @@ def checked_labels(
     rated: bool = True,
 ) -> Labels:
     """Check declared labels, with a number for each or a set that passes, or raise ``DefinitionError`` for ``keys``."""
-    stripped = tuple(map(plain, labels))
-    worth = {plain(label): number for label, number in (numbers or {}).items()}
+    stripped = tuple(map(normalise, labels))
+    worth = {normalise(label): number for label, number in (numbers or {}).items()}
     if len(worth) < len(numbers or {}):
         raise DefinitionError(keys.numbers, "two labels differ in blanks only, or look the same; rename one")
     _check_menu(stripped, keys.labels)
@@ -130,7 +130,7 @@ def checked_labels(
         return Labels(stripped, {}, ())
     if passing is None and numbers is None and (good := passing_of(stripped)) is not None:
         passing = (good,)
-    names = tuple(dict.fromkeys(map(plain, passing or ())))
+    names = tuple(dict.fromkeys(map(normalise, passing or ())))
     if passing is None and numbers is None:
         fix = f'name the labels that pass, as ["{short(stripped[0])}"]'
         raise DefinitionError(keys.passing, f"is missing; {fix}", "missing-key")
@@ -157,8 +157,8 @@ def _check_menu(labels: Sequence[str], key: str) -> None:
     if not 1 < len(labels) <= _MAX_LABELS:
         raise DefinitionError(key, f"must be from 2 to {_MAX_LABELS} different labels")
     if pair := _first_alike(labels, folded):
-        said = f"the labels {short(pair[0])} and {short(pair[1])} overlap"
-        raise DefinitionError(key, f"{said}: an answer in another case or with a full stop fits both; rename one")
+        fault = f"the labels {short(pair[0])} and {short(pair[1])} overlap"
+        raise DefinitionError(key, f"{fault}: an answer in another case or with a full stop fits both; rename one")
     # Compatibility forms and letters of other scripts look the same to a reader.
     if pair := _first_alike(
         labels,
@@ -209,6 +209,6 @@ def _check_passing(passing: Sequence[str], labels: Sequence[str], numbers: Mappi
         raise DefinitionError(key, f"{short(worst)} passes and is worth less than {short(best)}, which fails; {fix}")
 
 
-def plain(label: str) -> str:
+def normalise(label: str) -> str:
     """Strip a label, and compose its accented letters, so that it has one spelling."""
     return unicodedata.normalize("NFC", label).strip()

@@ -46,7 +46,7 @@ _MAY_BE: Final = '"yes/no", "boolean", "text", "list", "object", or a table with
 
 
 class AnswerKeys(NamedTuple):
-    """The keys of an answer; ``rationale`` is None where no reasons are requested."""
+    """The keys of an answer; ``rationale`` is None if no reasons are requested."""
 
     rationale: str | None = "rationale"
     result: str = "result"
@@ -118,7 +118,7 @@ class Result:
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 
     def score(self, metric: str, answered: Sequence[Answered]) -> Reading:
-        """Score the one answer under the name of a metric; no score where it has no value or the model cannot tell."""
+        """Score the one answer under the name of a metric; no score if it has no value or the model cannot tell."""
         answer: ParsedAnswer = answered[0].answer
         if self.scale.words in FREE_FORMS:
             return Reading((), answer.rationale, {RESULT: answer.value})
@@ -129,7 +129,7 @@ class Result:
     def decision_form(
         self, metric: str, task: str, blocks: Callable[[Trace], tuple[Block, ...]]
     ) -> DecisionForm | None:
-        """Build the form of one typed question; None where the result has no options to choose from.
+        """Build the form of one typed question; None if the result has no options to choose from.
 
         Args:
             metric: The one metric of the judge.
@@ -150,10 +150,10 @@ class Result:
             answer: Decision = answered[0].answer[0]
             if question.kind != "predicate":
                 return self._decided(metric, values, answer, calibrations)
-            found = typed_questions.binary(metric, answer.probability, calibrations)
+            result = typed_questions.binary(metric, answer.probability, calibrations)
             if self.scale.type_name == "boolean":
-                found = structs.replace(found, label=str(found.passed).lower())
-            return Reading((found,), details=typed_questions.details({metric: answer.probability}, calibrations))
+                result = structs.replace(result, label=str(result.passed).lower())
+            return Reading((result,), details=typed_questions.details({metric: answer.probability}, calibrations))
 
         meanings = (f"{value}: {meaning}" for value, meaning in question.options)
         return DecisionForm(
@@ -178,7 +178,7 @@ class Result:
             return Reading((Score(metric, value, raw, best.label),))
         passing = sum(share for share, rating in weighed if rating.passed)
         probability, passed = typed_questions.corrected(metric, passing, calibrations)
-        # Labels without numbers are worth 1 where they pass, which has no mean.
+        # Labels without numbers are worth 1 if they pass, which has no mean.
         value = float(passed) if isinstance(best.raw, str) else value
         details = typed_questions.details({metric: passing}, calibrations)
         return Reading((Score(metric, value, raw, best.label, passed, probability=probability),), details=details)
@@ -186,7 +186,7 @@ class Result:
     def guess(self, share: float, reason: str) -> Mapping[str, object]:
         """Return the lexical model's answer: the value at a share of the best, 0..1, with a reason."""
         rationale = {} if self.keys.rationale is None else {self.keys.rationale: f"{yes_no.OPENING}. {reason}"}
-        return {**rationale, self.keys.result: self.scale.at(share)}
+        return {**rationale, self.keys.result: self.scale.choose(share)}
 
 
 def checked_result(result: object) -> Result:
@@ -197,8 +197,8 @@ def checked_result(result: object) -> Result:
         raise DefinitionError("result", f"needs a scale; write it as {_NEEDS_MORE[result]}")
     if isinstance(result, list | tuple) and result and all(isinstance(label, str) for label in result):
         if passing_of(result) is None:
-            first, *others = (json.dumps(label, ensure_ascii=False) for label in result)
-            form = f"result = {{ labels = [{', '.join((first, *others))}], pass = [{first}] }}"
+            first, *failing = (json.dumps(label, ensure_ascii=False) for label in result)
+            form = f"result = {{ labels = [{', '.join((first, *failing))}], pass = [{first}] }}"
             raise DefinitionError("result", f"does not say which labels pass; write it as {form}")
         result = {"labels": tuple(result)}
     if not isinstance(result, Mapping) or not result:
@@ -208,21 +208,21 @@ def checked_result(result: object) -> Result:
 
 def _scale(result: Mapping[str, object]) -> Scale:
     """Check a declaration that is a table."""
-    found = [name for name in _TABLES if name in result]
-    if len(found) > 1:
+    tables = [name for name in _TABLES if name in result]
+    if len(tables) > 1:
         raise DefinitionError(
-            f"result.{found[1]}", f"cannot be combined with {found[0]}; a judge has one result, take one out"
+            f"result.{tables[1]}", f"cannot be combined with {tables[0]}; a judge has one result, take one out"
         )
-    if not found:
+    if not tables:
         unknown = next(iter(result))
         if whole := RESULT_EXAMPLES.get(unknown):
             raise DefinitionError(f"result.{unknown}", f"needs a scale; write it as {whole}")
         raise DefinitionError(f"result.{short(unknown)}", f"unknown key{nearest(unknown, _TABLES)}", "unknown-key")
-    if found[0] == "integer":
+    if tables[0] == "integer":
         return checked_range(convert(result, IntegerRange, "result"))
-    if found[0] == "number":
+    if tables[0] == "number":
         return checked_range(convert(result, NumberRange, "result"))
-    if found[0] == "object":
+    if tables[0] == "object":
         return checked_fields(convert(result, ObjectFields, "result").object)
     listed = convert(result, LabelList, "result")
     numbers = listed.labels if isinstance(listed.labels, dict) else None

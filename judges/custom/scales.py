@@ -31,11 +31,11 @@ class Scale(Protocol):
 
     schema: Mapping[str, object]  # The JSON schema of a value.
     placeholder: str  # The value in the skeleton of an answer, such as a menu.
-    instruction: str  # What to write, as a remark behind the skeleton's line.
+    instruction: str  # The values to write, as a remark behind the skeleton's line.
     type_name: str  # The JSON type of a value.
     words: str  # The scale for display, as `1..5`.
-    pass_rule: str | None = None  # The passing values for display; None where nothing passes or fails.
-    pass_value: float | None = None  # The least value, 0..1, that passes; None where only the rating decides.
+    pass_rule: str | None = None  # The passing values for display; None if nothing passes or fails.
+    pass_value: float | None = None  # The least value, 0..1, that passes; None if only the rating decides.
     descriptive: bool = False  # Whether neither end is good.
     declaration: object  # The declaration with its defaults, for a judge's settings.
 
@@ -44,15 +44,15 @@ class Scale(Protocol):
         """Read the value under a key of an answer, or raise ``AnswerError``."""
 
     def rate(self, value: Value) -> Rating | None:  # noqa: ARG002 - of other scales
-        """Score a value; None where the model cannot tell, or where such a result has no value."""
+        """Score a value; None if the model cannot tell, or if such a result has no value."""
         return None
 
     @abstractmethod
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return the value at a share of the best, 0..1, as JSON writes it."""
 
     def options(self) -> Sequence[tuple[Value, Option]]:
-        """Return the values that a decision model chooses from, the lowest first; empty where it cannot be asked."""
+        """Return the values that a decision model chooses from, the lowest first; empty if it cannot be asked."""
         return ()
 
 
@@ -78,7 +78,7 @@ class YesNo(Scale):
         passed = value == self.pass_rule
         return Rating(float(passed), float(passed), str(value), passed)
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return yes from a half on."""
         return "yes" if share >= _HALF else "no"
 
@@ -103,7 +103,7 @@ class Boolean(YesNo):
         """Read true or false."""
         return "true" if truth(answer, key) else "false"
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return true from a half on."""
         return share >= _HALF
 
@@ -123,7 +123,7 @@ class IntegerRange(Struct, frozen=True, forbid_unknown_fields=True):
 
     integer: tuple[int, int]  # The lowest and the highest rating.
     pass_at: int | None = None  # The worst rating that passes; without it nothing passes or fails.
-    direction: Direction = "higher"  # Which end is good: `higher`, `lower`, or `none` where neither is.
+    direction: Direction = "higher"  # Which end is good: `higher`, `lower`, or `none` if neither is.
 
 
 class NumberRange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,11 +184,11 @@ class Range(Scale):
             passed = raw <= self._pass_at if self._lower_is_better else raw >= self._pass_at
         return Rating(self._value(raw), raw, None, passed)
 
-    def at(self, share: float) -> object:
+    def choose(self, share: float) -> object:
         """Return the number at a share of the way to the good end."""
         way = 1 - share if self._lower_is_better else share
-        found = self._lowest + way * (self._highest - self._lowest)
-        return self._number(min(max(round(found, 0 if self._whole else _DIGITS), self._lowest), self._highest))
+        rating = self._lowest + way * (self._highest - self._lowest)
+        return self._number(min(max(round(rating, 0 if self._whole else _DIGITS), self._lowest), self._highest))
 
     def options(self) -> Sequence[tuple[Value, Option]]:
         """Return the whole numbers of a short range, which are levels."""

@@ -41,8 +41,8 @@ _NO_HISTORY: Final = "No earlier messages."
 
 def _fields(name: str, trace: Trace) -> tuple[Block, ...]:
     asked = (Block(f"{name} input", trace.input or ""),) if has_text(trace.input) else ()
-    found = retrieved(f"{name} context", trace) if has_text(trace.context) else ()
-    return (*asked, Block(f"{name} output", trace.output), *found)
+    context = retrieved(f"{name} context", trace) if has_text(trace.context) else ()
+    return (*asked, Block(f"{name} output", trace.output), *context)
 
 
 _INPUT: Final = Variable("what the user asked", "input", lambda name, trace: (Block(name, trace.input or ""),))
@@ -99,11 +99,11 @@ KNOWN: Final[Mapping[str, Variable]] = {
 
 
 def blocks(variables: Sequence[str], trace: Trace, document: str | None = None) -> tuple[Block, ...]:
-    """Return the values of the variables, in their order; ``document`` is that of this request, if it is about one."""
-    found: list[Block] = []
+    """Return the values of the variables, in their order; ``document`` is the document of this request, if any."""
+    shown: list[Block] = []
     for name in variables:
-        found += (Block(name, document or ""),) if name == DOCUMENT else KNOWN[name].show(name, trace)
-    return tuple(found)
+        shown += (Block(name, document or ""),) if name == DOCUMENT else KNOWN[name].show(name, trace)
+    return tuple(shown)
 
 
 _KEY: Final = "template"
@@ -132,9 +132,9 @@ class Settings(Struct, frozen=True, omit_defaults=True):
 
     kind: str  # `template`.
     answer: str  # The form of the answers.
-    form: str  # Who describes the form: `ours` or `template`.
+    form: str  # The description of the form: `ours` or `template`.
     result: object  # The declared result, or the settings of the built-in form.
-    pass_share: float | None = None  # The share of documents that must pass, where each has its own request.
+    pass_share: float | None = None  # The share of documents that must pass, if each has its own request.
     score_cut: bool = False
     fill: str = "material"  # Where the values stand: in the material, or `inline`.
 
@@ -207,7 +207,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         messages: tuple[Message, ...] = ()
         if definition.fill == "inline":
             # In one pass: a placeholder within a value stays text.
-            texts = {key: neutralise("\n\n".join(block.value for block in found)) for key, found in shown.items()}
+            texts = {key: neutralise("\n\n".join(block.value for block in values)) for key, values in shown.items()}
             messages = tuple(
                 Message(part.role or "user", fill(part.text, texts)) for part in template.parts if part.text
             )
@@ -248,7 +248,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
             for metric in judge.metrics
         ),
         # A request for each document with text, in rank order.
-        prompts=lambda trace: tuple(prompt(trace, one) for one in of_context(trace.context)[:_MAX_DOCUMENTS]),
+        prompts=lambda trace: tuple(prompt(trace, document) for document in of_context(trace.context)[:_MAX_DOCUMENTS]),
         score=partial(_document_score, form, share),
         scoring=f"{judge.scoring}, {SCORING}",
         cuts=tuple(field for field in judge.cuts if field != "context"),
@@ -264,7 +264,7 @@ def _check_inline(template: TemplateFile, answer: AnswerTable) -> None:
 
 
 def metadata_of(table: Mapping[str, object]) -> Mapping[str, object] | None:
-    """Return ``file`` and ``metadata`` of the template of a checked definition; None where it has none."""
+    """Return ``file`` and ``metadata`` of the template of a checked definition; None if it has none."""
     if _KEY not in table:
         return None
     file = convert(table, Definition).template
@@ -278,8 +278,8 @@ def _parsed(file: File) -> TemplateFile:
         raise DefinitionError(_KEY, f"{short(file.file)}: {error}") from error
     for name in template.variables:
         if name not in KNOWN:
-            said = f"prompt.template_variables: nothing of a trace is called {short(name)}{nearest(name, KNOWN)}"
-            raise DefinitionError(_KEY, f"{short(file.file)}: {said}")
+            fault = f"prompt.template_variables: nothing of a trace is called {short(name)}{nearest(name, KNOWN)}"
+            raise DefinitionError(_KEY, f"{short(file.file)}: {fault}")
     return template
 
 
@@ -342,7 +342,7 @@ _MAX_DOCUMENTS: Final = 100
 
 
 class _DocumentResult(NamedTuple):
-    """The outcome of one document; no score where the model could not tell."""
+    """The outcome of one document; no score if the model could not tell."""
 
     document: Retrieved
     score: Score | None
@@ -360,14 +360,14 @@ class _DocumentResult(NamedTuple):
 
 def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered: Sequence[Answered]) -> Reading:
     """Combine the answers about all documents: the mean of their values, and whether enough of them pass."""
-    found = []
-    for one in answered:
-        reading = form.judge.score(trace, [one])
-        found.append(_DocumentResult(one.prompt.about, next(iter(reading.scores), None), reading.rationale))
-    details: dict[str, object] = {"documents": [one.details() for one in found]}
-    if (further := len(of_context(trace.context)) - len(found)) > 0:
+    rows = []
+    for answer in answered:
+        reading = form.judge.score(trace, [answer])
+        rows.append(_DocumentResult(answer.prompt.about, next(iter(reading.scores), None), reading.rationale))
+    details: dict[str, object] = {"documents": [row.details() for row in rows]}
+    if (further := len(of_context(trace.context)) - len(rows)) > 0:
         details["documents_left_out"] = further
-    scores = [one.score for one in found if one.score is not None]
+    scores = [row.score for row in rows if row.score is not None]
     if not scores:
         return Reading((), "No document was judged.", details)
     value = sum(score.value for score in scores) / len(scores)
@@ -376,9 +376,9 @@ def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered:
     raw = sum(raws) / len(raws) if len(raws) == len(scores) else value
     rated = [score.passed for score in scores if score.passed is not None]
     passed = sum(rated) / len(rated) >= pass_share if rated else None
-    failing = [str(one.document.rank) for one in found if one.score is not None and one.score.passed is False]
-    unknown = [str(one.document.rank) for one in found if one.score is None]
-    said = f"Mean over {len(scores)} documents"
-    said += f"; not passed: rank {', '.join(failing)}" if failing else ""
-    said += f"; left open: rank {', '.join(unknown)}" if unknown else ""
-    return Reading((Score(scores[0].metric, value, raw, passed=passed),), f"{said}.", details)
+    failing = [str(row.document.rank) for row in rows if row.score is not None and row.score.passed is False]
+    unknown = [str(row.document.rank) for row in rows if row.score is None]
+    text = f"Mean over {len(scores)} documents"
+    text += f"; not passed: rank {', '.join(failing)}" if failing else ""
+    text += f"; left open: rank {', '.join(unknown)}" if unknown else ""
+    return Reading((Score(scores[0].metric, value, raw, passed=passed),), f"{text}.", details)

@@ -45,7 +45,7 @@ class AnswerTable(Struct, frozen=True, forbid_unknown_fields=True):
         pass_at: The lowest grade that passes, 1..5; only with `graded`.
         labels: Which labels a sentence may have; only with `facts_grounding`.
         reasoning: Whether each grade comes with its reasons; only with `relevance_truth_completeness`.
-        pass_share: The share of documents that must pass where each is asked about by itself, 0..1.
+        pass_share: The share of documents that must pass if each is asked about by itself, 0..1.
     """
 
     form_of: str = field(name="as", default="result")
@@ -92,10 +92,10 @@ def answer_form(name: str, table: AnswerTable, result: object | UnsetType) -> An
 
 
 def _result(name: str, table: AnswerTable, result: object | UnsetType) -> AnswerForm:
-    given = checked_result("yes/no" if result is UNSET else result)
+    parsed = checked_result("yes/no" if result is UNSET else result)
     if table.form == "template":
-        return _scaled(name, Result(given.scale, _keys(table, AnswerKeys(None))), _OWN_FORM)
-    return _scaled(name, given, given.form)
+        return _scaled(name, Result(parsed.scale, _keys(table, AnswerKeys(None))), _OWN_FORM)
+    return _scaled(name, parsed, parsed.form)
 
 
 def _graded(name: str, table: AnswerTable, _result: object) -> AnswerForm:
@@ -193,9 +193,9 @@ def _graded_heuristic(trace: Trace, prompt: Prompt) -> Mapping[str, object]:
 
 
 def _overlap(trace: Trace, prompt: Prompt) -> tuple[float, str]:
-    """Compare the output, or the question where no output is shown, with everything else that is shown."""
+    """Compare the output, or the question if no output is shown, with everything else that is shown."""
     shown = [block.value for block in prompt.blocks]
-    said = trace.output if trace.output in shown else trace.input or ""
-    rest = content_words("\n".join(value for value in shown if value != said))
-    share = coverage(content_words(said), rest) if rest else 0.0
+    judged = trace.output if trace.output in shown else trace.input or ""
+    rest = content_words("\n".join(value for value in shown if value != judged))
+    share = coverage(content_words(judged), rest) if rest else 0.0
     return share, f"{share:.0%} of the words appear in the rest of the material."

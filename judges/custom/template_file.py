@@ -59,9 +59,9 @@ class TemplateFile:
 
     @property
     def description(self) -> str | None:
-        """The description on one printable line; None where there is none."""
-        found = self.metadata.get("description")
-        return " ".join(neutralise(found).split()) or None if isinstance(found, str) else None
+        """The description on one printable line; None if absent."""
+        description = self.metadata.get("description")
+        return " ".join(neutralise(description).split()) or None if isinstance(description, str) else None
 
 
 @lru_cache(maxsize=256)
@@ -69,7 +69,7 @@ def parse(text: str) -> TemplateFile:
     """Read a template file, or raise ``DefinitionError``."""
     prompt = convert(_loaded(text), _File).prompt
     template, variables, metadata = prompt.template, prompt.template_variables, prompt.metadata
-    messages = [(None, template)] if isinstance(template, str) else [(one.role, one.content) for one in template]
+    messages = [(None, template)] if isinstance(template, str) else [(turn.role, turn.content) for turn in template]
     parts = tuple(Part(role, content.strip()) for role, content in messages)
     if not any(part.text for part in parts):
         raise DefinitionError(_TEMPLATE, "is empty; write what the judge is to do")
@@ -121,10 +121,10 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - the library's signature
         """Reject duplicate keys, of which the library would use the last."""
-        found = super().construct_mapping(node, deep=deep)
-        if len(found) < len(node.value):
+        mapping = super().construct_mapping(node, deep=deep)
+        if len(mapping) < len(node.value):
             raise _refusal("a key stands twice in one table", node)
-        return found
+        return mapping
 
 
 def _refusal(problem: str, at: Any) -> yaml.MarkedYAMLError:

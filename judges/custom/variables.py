@@ -48,7 +48,7 @@ class Variable(NamedTuple):
 
 
 def retrieved(name: str, trace: Trace) -> tuple[Block, ...]:
-    """Return one part for each retrieved document, named by rank where there are several."""
+    """Return one part for each retrieved document, named by rank if there are several."""
     return tuple(Block(name + block.name.removeprefix("document"), block.value) for block in documents(trace.context))
 
 
@@ -118,35 +118,35 @@ def find(text: str, key: str, unit: Unit, *, but: Sequence[str] = ()) -> tuple[s
         DefinitionError: There is no variable or an unknown one, some exclude each other, or the text contains the
             syntax of a template language.
     """
-    known = tuple(name for name in _VARIABLES if name not in but)
-    found = placeholders(text, key)
-    for name in found:
-        if name not in known and not name.startswith("tags."):
+    offered = tuple(name for name in _VARIABLES if name not in but)
+    names = placeholders(text, key)
+    for name in names:
+        if name not in offered and not name.startswith("tags."):
             context = None if _DOCUMENTS.isdisjoint(name.lower().split("_")) else "context"
-            meant = context or _MEANT.get(name) or closest(name.lower(), known)
-            fix = f"did you mean {{{{ {meant} }}}}?" if meant in known else f"use {listed(known)}"
+            meant = context or _MEANT.get(name) or closest(name.lower(), offered)
+            fix = f"did you mean {{{{ {meant} }}}}?" if meant in offered else f"use {listed(offered)}"
             raise DefinitionError(key, f"the variable {{{{ {short(name)} }}}} is unknown; {fix}")
     # The model would see `{outputs}` without a value.
     rest = PLACEHOLDER.sub("", text)
-    if single := next((match for match in _SINGLE.finditer(rest) if match[1] in known), None):
+    if single := next((match for match in _SINGLE.finditer(rest) if match[1] in offered), None):
         fix = f"is in single braces; write it as {{{{ {single[1]} }}}}"
         raise DefinitionError(key, f"the variable {{{single[1]}}} {fix}")
-    if not found:
-        shown = ", ".join(f"{{{{ {name} }}}}" for name in known)
+    if not names:
+        shown = ", ".join(f"{{{{ {name} }}}}" for name in offered)
         raise DefinitionError(key, f"names no variable, so that the model would see nothing; use one of {shown}")
     # The others are parts of a conversation already.
-    beside = [name for name in found if name in {"inputs", "outputs", "messages", TRACE}]
-    if "conversation" in found and beside:
+    beside = [name for name in names if name in {"inputs", "outputs", "messages", TRACE}]
+    if "conversation" in names and beside:
         fix = "holds the messages, the request and the answer"
         raise DefinitionError(key, f"{{{{ conversation }}}} {fix}; take out {{{{ {beside[0]} }}}}")
     if unit == "session":
         fix = 'with unit = "session" the text names {{ conversation }}'
-        of_answer = [name for name in found if name != "conversation" and not name.startswith("tags.")]
+        of_answer = [name for name in names if name != "conversation" and not name.startswith("tags.")]
         if of_answer:
             raise DefinitionError(key, f"{{{{ {of_answer[0]} }}}} is about one answer; {fix}")
-        if "conversation" not in found:
+        if "conversation" not in names:
             raise DefinitionError(key, f"lacks {{{{ conversation }}}}; {fix}")
-    return found
+    return names
 
 
 def needed(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> Needs:
@@ -156,16 +156,16 @@ def needed(names: Sequence[str], variable: Callable[[str], Variable] = _variable
 
 def cuts(names: Sequence[str], variable: Callable[[str], Variable] = _variable) -> tuple[str, ...]:
     """List the fields of which parts may be left out: the oldest messages first, then the last documents."""
-    found = {variable(name).cut for name in names}
-    return tuple(field for field in ("messages", "context") if field in found)
+    fields = {variable(name).cut for name in names}
+    return tuple(field for field in ("messages", "context") if field in fields)
 
 
 def prepared(names: Sequence[str], trace: Trace) -> Trace:
     """Remove messages without text from a conversation, and those that repeat the query, which follows them."""
     if trace.messages is None or {"conversation", "messages"}.isdisjoint(names):
         return trace
-    said = [message for message in before_query(trace) if has_text(message.content)]
-    return structs.replace(trace, messages=said)
+    messages = [message for message in before_query(trace) if has_text(message.content)]
+    return structs.replace(trace, messages=messages)
 
 
 def meanings(names: Sequence[str]) -> str:
@@ -193,10 +193,10 @@ def guess(names: Sequence[str], trace: Trace) -> Guess:
     """Guess a verdict: from failed steps for a judge that reads the trace, else from the overlap of words."""
     if TRACE in names:
         failed = _failures(trace)
-        said = (
+        summary = (
             f"{failed} steps of the trace ended in an error." if failed else "No step of the trace ended in an error."
         )
-        return Guess(0.0 if failed else 1.0, f"Nothing but statuses was looked at: {said}")
+        return Guess(0.0 if failed else 1.0, f"Nothing but statuses was looked at: {summary}")
     if "expectations" in names:
         expected = [trace.expected_response, *(trace.expected_facts or ()), *(trace.guidelines or ())]
         return _overlap("what was expected", "\n".join(filter(None, expected)), trace.output)
@@ -230,13 +230,13 @@ def _failures(trace: Trace) -> int:
 
 
 def declared_labels(judge: Judge) -> Mapping[str, str]:
-    """Return the declared labels by their form for comparison; empty where the result is no label."""
+    """Return the declared labels by their form for comparison; empty if the result is no label."""
     declared = _declared(judge)
     return {folded(label): label for label in declared.get("labels", ())}
 
 
 def passing(judge: Judge) -> Mapping[str, bool]:
-    """Return whether each label passes, by its form for comparison; empty where no label passes or fails."""
+    """Return whether each label passes, by its form for comparison; empty if no label passes or fails."""
     passes = _declared(judge).get("pass")
     return {} if passes is None else {key: label in passes for key, label in declared_labels(judge).items()}
 

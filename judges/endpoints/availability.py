@@ -1,4 +1,4 @@
-"""When calls to a failing endpoint are held back (circuit breaker), and how its return is detected."""
+"""When calls to an endpoint are held back: after failures (circuit breaker), and by the limits that it announces."""
 
 import time
 from collections.abc import Callable
@@ -8,8 +8,7 @@ import httpx
 import structlog
 
 from judges.core.backoff import Draw, backoff_s
-from judges.core.model import ModelError, ModelRejectedError, ModelUnavailableError, RateLimitedError
-from judges.endpoints.rate_limits import RateLimitState
+from judges.core.model import ModelError, ModelRejectedError, ModelUnavailableError, Quota, RateLimitedError, Window
 
 log = structlog.get_logger("tracejudge.judging")
 _MAX_FAILURES: Final = 10
@@ -23,6 +22,14 @@ _MIN_INTERVAL_SHARE: Final = 0.75
 # An outage has no known end: even the most patient caller waits no longer for it.
 _MAX_OUTAGE_PATIENCE_S: Final = 60.0
 _ERROR_LOG_INTERVAL_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 20.0
+_MAX_ASKED_S: Final = 3600.0
+_TOKENS_WEIGHT: Final = 0.05
+_MIN_ROW: Final = 5
+_SHARE_WEIGHT: Final = 0.02
+_MAX_SHARE: Final = 0.5
+_HOLD_S: Final = 1.0
 
 
 class Circuit:
@@ -73,7 +80,7 @@ class Circuit:
             next_number: Number of the next call to begin.
             older: Calls in flight that began before the failed one.
             now: The time.
-            evaluation: What was judged; by default the call counts as an evaluation of its own.
+            evaluation: What was judged; by default the call counts as a separate evaluation.
         """
         if number < self._valid_from:
             return False
@@ -114,11 +121,131 @@ class Circuit:
         self.probe_at = now + backoff_s(self._failed_probes, *limits, self._draw)
 
 
+class _Quota:
+    """``left`` units remain until ``until`` for the calls that began after call ``number``."""
+
+    __slots__ = ("left", "number", "until")
+
+    def __init__(self, left: float, number: int, until: float) -> None:
+        self.left = left
+        self.number = number
+        self.until = until
+
+
+class RateLimitState:
+    """Pauses and quotas of one endpoint. Pure: times and call numbers are passed in."""
+
+    def __init__(self, draw: Draw | None = None) -> None:
+        """Start without pause or quota; ``draw`` returns a number between two bounds."""
+        self._draw = draw
+        self._pauses = 0
+        self._paused_at = 0
+        self._requests: _Quota | None = None
+        self._tokens: _Quota | None = None
+        self._tokens_per_call = 0.0
+        self.is_paused = False
+        """Set until a probe that began after the pause is answered."""
+        self.resumes_at = 0.0
+        """When a probe may begin, while paused."""
+        self._has_answered = False
+        self.refused_in_row = 0
+        """Calls that were rate limited with no answer in between."""
+        self._enough = 0
+        self._refused_share = 0.0
+        self.held_until = 0.0
+
+    def record_answer(self) -> None:
+        """Record an answer: earlier refusals were meant for single requests."""
+        self._has_answered = True
+        self.refused_in_row = 0
+        self._refused_share -= _SHARE_WEIGHT * self._refused_share
+
+    def record_refusal(self, in_flight: int, now: float) -> bool:
+        """Record a rate-limited call; return whether the endpoint means all callers, or only this request.
+
+        It means all when it answers nobody, when half of the ``in_flight`` other calls and at least five were refused
+        with no answer in between, or when it refused more calls than it answered of late.
+        """
+        if self.refused_in_row == 0:
+            self._enough = max(_MIN_ROW, (in_flight + 1) // 2)
+        self.refused_in_row += 1
+        self._refused_share += _SHARE_WEIGHT * (1 - self._refused_share)
+        self.held_until = now + _HOLD_S
+        means_all = self.refused_in_row >= self._enough or self._refused_share > _MAX_SHARE
+        return means_all or not self._has_answered
+
+    def holds(self, in_flight: int, now: float) -> bool:
+        """Return whether the next call waits for one in flight, whose end shows whom a refusal was meant for."""
+        return self.refused_in_row > 0 and in_flight > 0 and now < self.held_until
+
+    def pause(self, retry_after_s: float | None, number: int, next_number: int, now: float) -> None:
+        """Begin or extend a pause; without ``retry_after_s`` consecutive pauses grow.
+
+        Of many calls that are refused together only the first begins a pause; the others may extend it.
+        """
+        self._has_answered, self.refused_in_row, self._refused_share = False, 0, 0.0
+        is_new = number >= self._paused_at
+        if is_new:
+            self._pauses += 1
+            self._paused_at = next_number
+        if is_new or retry_after_s is not None:
+            self.is_paused = True
+            length_s = min(_MAX_ASKED_S, retry_after_s or 0.0)
+            if retry_after_s is None or self._pauses > 1:
+                # An endpoint that keeps asking for short pauses gets longer ones.
+                doublings = self._pauses - (1 if retry_after_s is None else 2)
+                length_s = max(length_s, backoff_s(doublings, _FIRST_PAUSE_S, _MAX_PAUSE_S, 0.5, self._draw))
+            self.resumes_at = max(self.resumes_at, now + length_s)
+
+    def resume(self) -> None:
+        """End the pause after an answered probe."""
+        self.is_paused = False
+        self._pauses = 0
+        self.record_answer()
+
+    def record_quota(self, quota: Quota, number: int, now: float, unix_now: float) -> None:
+        """Store the quota that the reply to call ``number`` states, unless a later call's reply is stored."""
+        if quota.requests is not None:
+            self._requests = _newer(self._requests, quota.requests, number, now, unix_now)
+        if quota.tokens is not None:
+            self._tokens = _newer(self._tokens, quota.tokens, number, now, unix_now)
+
+    def record_usage(self, tokens: int) -> None:
+        """Update the mean tokens per call."""
+        self._tokens_per_call += (_TOKENS_WEIGHT if self._tokens_per_call else 1.0) * (tokens - self._tokens_per_call)
+
+    def exhausted_until(self, next_number: int, now: float) -> float | None:
+        """Return when a used-up quota is refilled; None while a call may begin."""
+        # Read by other threads too: nothing is changed here, and each field is read once.
+        requests, tokens = self._requests, self._tokens
+        until = None
+        if requests is not None and now < requests.until and _begun_since(requests, next_number) >= requests.left:
+            until = requests.until
+        if tokens is not None and now < tokens.until:
+            used = (_begun_since(tokens, next_number) + 1) * self._tokens_per_call
+            if used > tokens.left:
+                until = max(until or 0.0, tokens.until)
+        return until
+
+
+def _newer(stored: _Quota | None, window: Window, number: int, now: float, unix_now: float) -> _Quota:
+    if stored is not None and stored.number > number and now < stored.until:
+        return stored
+    reset_s = window.reset_s if window.reset_s is not None else (window.reset_at or 0.0) - unix_now
+    # Bounded: a header with an absurd date must not stop the endpoint for ever.
+    return _Quota(window.left, number, now + min(_MAX_ASKED_S, max(0.0, reset_s)))
+
+
+def _begun_since(quota: _Quota, next_number: int) -> int:
+    # The reply counts its own call already.
+    return next_number - quota.number - 1
+
+
 class Availability:
     """The joint verdict of circuit and rate limits on the next call. Pure: times and call numbers are passed in."""
 
     def __init__(self, circuit: Circuit, rate_limits: RateLimitState, patience_s: float) -> None:
-        """Combine both; a caller waits for at most ``patience_s`` and is turned away at once where it takes longer."""
+        """Combine both; a caller waits for at most ``patience_s`` and is turned away at once if it takes longer."""
         self._circuit = circuit
         self._rate_limits = rate_limits
         self._patience_s = patience_s
@@ -161,7 +288,7 @@ class Availability:
 def _refusal(cause: ModelError, wait_s: float) -> ModelError:
     refusal = type(cause)(str(cause), wait_s)
     refusal.was_asked = False
-    refusal.status, refusal.said = cause.status, cause.said
+    refusal.status, refusal.message = cause.status, cause.message
     return refusal
 
 
@@ -203,5 +330,5 @@ class CircuitLog(LimiterEvents):
         now = self._steady()
         if now >= self._logged_at.get(error.reason, now - _ERROR_LOG_INTERVAL_S) + _ERROR_LOG_INTERVAL_S:
             self._logged_at[error.reason] = now
-            fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.said}
+            fields = {"reason": error.reason, "note": str(error), "status": error.status, "said": error.message}
             log.warning("endpoint error", judge_model=self._judge_model, **fields)

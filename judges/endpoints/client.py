@@ -19,7 +19,7 @@ from judges.core.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from judges.core.verdict import Call, with_said
+from judges.core.verdict import Call, with_message
 from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.limiter import EndpointLimiter
 
@@ -104,7 +104,7 @@ class CallObserver:
         """Count a call; the status is ``ok``, ``cancelled`` or the reason of the failure."""
 
     def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
-        """Count tokens, also those of an evaluation without a verdict; no cost where the model has no price."""
+        """Count tokens, also of an evaluation without a verdict; no cost if the model has no price."""
 
     def dropped(self, field: str) -> None:
         """Count a field of a reply that was out of bounds."""
@@ -196,7 +196,7 @@ class LimitedModel:
         start = time.perf_counter()
         result: ChatResponse | ModelError | None = None
         status = "internal_error"
-        # Whatever is raised from here on releases the permit.
+        # Any error from here on releases the permit.
         try:
             if request.begins is not None:
                 request.begins()
@@ -224,7 +224,7 @@ class LimitedModel:
 
     def _record_result(self, request: ChatRequest, result: ChatResponse | ModelError, took_s: float) -> None:
         if isinstance(result, ChatResponse):
-            # Reported also where the evaluation ends without a verdict.
+            # Reported also if the evaluation ends without a verdict.
             price, judge = self.settings.price, request.schema_name
             price = price if price is not None and price.is_known(result) else None
             outputs = None if price is None else price.cost_usd(0, result.output_tokens)
@@ -258,7 +258,7 @@ class DelayNotes(LimiterEvents):
         self._reported_delays: set[str] = set()
         self._reported_errors: set[str] = set()
 
-    def at(self, where: str) -> "DelayNotes":
+    def bind(self, where: str) -> "DelayNotes":
         """Make one for the endpoint at an address."""
         return DelayNotes(self._longest_s, self._report, where)
 
@@ -274,9 +274,9 @@ class DelayNotes(LimiterEvents):
 
     def endpoint_error(self, error: ModelError) -> None:
         """Report the endpoint's message, once for each reason."""
-        if error.said and error.reason not in self._reported_errors:
+        if error.message and error.reason not in self._reported_errors:
             self._reported_errors.add(error.reason)
-            self._report(f"{self._where}: {with_said(str(error), error.said)}", None)
+            self._report(f"{self._where}: {with_message(str(error), error.message)}", None)
 
 
 def offline_model(model: ChatModel, events: LimiterEvents | None = None, tries: int = OFFLINE_TRIES) -> LimitedModel:

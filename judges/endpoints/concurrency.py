@@ -84,18 +84,18 @@ class Trial(NamedTuple):
 class Round:
     """Outcomes of the calls from number ``first`` on."""
 
-    __slots__ = ("calls", "ended", "failed", "first", "latency_s", "size", "succeeded", "wanted")
+    __slots__ = ("calls", "contended", "ended", "failed", "first", "latency_s", "size", "succeeded")
 
     def __init__(self, first: int, size: int) -> None:
         self.first = first
         self.size = size
-        self.calls = self.ended = self.failed = self.succeeded = self.wanted = 0
+        self.calls = self.ended = self.failed = self.succeeded = self.contended = 0
         self.latency_s = 0.0
 
     @property
     def is_full(self) -> bool:
         """Whether a caller waited for a slot most of the time."""
-        return 2 * self.wanted > self.ended
+        return 2 * self.contended > self.ended
 
     def throughput(self, limit: int) -> float:
         """Estimate the answers per second with ``limit`` calls in flight; 0 without any answer."""
@@ -134,7 +134,7 @@ class Latency:
 class AdaptiveLimit:
     """The bound on calls in flight at one endpoint. Pure: times and call numbers are passed in.
 
-    Phases: ``double`` searches for the range, ``settle`` goes down again where doubling was quicker than its proof,
+    Phases: ``double`` searches for the range, ``settle`` goes down again if doubling was quicker than its proof,
     ``steady`` tries a step up or down now and then, ``ramp`` climbs after an outage to a bound that was good before.
     """
 
@@ -174,7 +174,7 @@ class AdaptiveLimit:
             self._quiet_since = now
 
     def tick(self, next_number: int, now: float) -> None:
-        """Double where the endpoint has been silent: a limiter refuses at once, so the calls were let in."""
+        """Double if the endpoint has been silent: a limiter refuses at once, so the calls were let in."""
         tick_at = self.next_tick_at
         # A timer may fire slightly early, by the resolution of its clock.
         if tick_at is None or now < tick_at - 0.001:
@@ -190,10 +190,10 @@ class AdaptiveLimit:
         if self._phase == "ramp" and self.limit >= self._threshold:
             self._phase = "steady"
 
-    def record_answer(self, number: int, next_number: int, latency_s: float, now: float, *, wanted: bool) -> None:
-        """Record an answer; ``wanted`` says whether a caller waits for the slot."""
-        self._quiet_since = now if wanted else None
-        if self._phase == "ramp" and wanted:
+    def record_answer(self, number: int, next_number: int, latency_s: float, now: float, *, contended: bool) -> None:
+        """Record an answer; ``contended`` says whether a caller waits for the slot."""
+        self._quiet_since = now if contended else None
+        if self._phase == "ramp" and contended:
             if self.limit < self._threshold:
                 self.limit += 1
             if self.limit >= self._threshold:
@@ -204,11 +204,11 @@ class AdaptiveLimit:
         if number >= measured.first:
             measured.succeeded += 1
             measured.latency_s += latency_s
-            self._count(measured, next_number, wanted=wanted)
+            self._count(measured, next_number, contended=contended)
 
-    def record_failure(self, number: int, next_number: int, now: float, *, wanted: bool) -> None:
-        """Record a timeout or a failure of the endpoint: overload, where the share of them grows."""
-        self._quiet_since = now if wanted else None
+    def record_failure(self, number: int, next_number: int, now: float, *, contended: bool) -> None:
+        """Record a timeout or a failure of the endpoint: overload, if the share of them grows."""
+        self._quiet_since = now if contended else None
         measured = self._round
         if number >= self._lowered_at:
             measured.calls += 1
@@ -227,7 +227,7 @@ class AdaptiveLimit:
                 self._lowered = before
                 return
         if number >= measured.first:
-            self._count(measured, next_number, wanted=wanted)
+            self._count(measured, next_number, contended=contended)
 
     def record_refusal(self, number: int, next_number: int) -> None:
         """Halve, because the endpoint asks for less. Of many calls refused together only one counts."""
@@ -246,10 +246,10 @@ class AdaptiveLimit:
         self._resting = 0
         self._move(1, next_number)
 
-    def _count(self, measured: Round, next_number: int, *, wanted: bool) -> None:
+    def _count(self, measured: Round, next_number: int, *, contended: bool) -> None:
         """Count the end of a call; the last one of a round chooses the next limit."""
         measured.ended += 1
-        measured.wanted += wanted
+        measured.contended += contended
         if measured.ended < measured.size or self._phase == "ramp":
             return
         self._was_refused = False
@@ -282,7 +282,7 @@ class AdaptiveLimit:
             self._try_next(self._latency.current_s or latency_s, next_number)
 
     def _try_next(self, latency_s: float, next_number: int) -> None:
-        """Begin a trial where one is due."""
+        """Begin a trial if one is due."""
         limit = self._next_limit()
         if limit != self.limit:
             throughput = self.limit / latency_s

@@ -1,4 +1,4 @@
-"""The limiter of one endpoint: permits for calls in the order of asking, or an error for those that should come later.
+"""The limiter of one endpoint: permits for calls in order, or an error for those that should come later.
 
 It combines three pure parts: the adaptive limit on calls in flight (``concurrency``), the circuit breaker
 (``availability``) and the endpoint's own limits (``rate_limits``).
@@ -21,9 +21,8 @@ from judges.core.model import (
     RateLimitedError,
 )
 from judges.core.verdict import Refusals
-from judges.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents
+from judges.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents, RateLimitState
 from judges.endpoints.concurrency import AdaptiveLimit, InFlight
-from judges.endpoints.rate_limits import RateLimitState
 
 _FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
 # Rejections of one evaluation, with an answer to another in between: they say nothing about the endpoint.
@@ -62,7 +61,7 @@ class EndpointLimiter:
     ) -> None:
         """Bound the adaptive limit by ``max_in_flight``; turn callers away that would wait longer than ``patience_s``.
 
-        Events are logged unless ``events`` receives them. Timers are those of the event loop, whatever ``clock`` says.
+        Events are logged unless ``events`` receives them. Timers are the event loop's, whatever ``clock`` says.
         """
         self.events = events or CircuitLog(judge_model)
         self.patience_s = patience_s
@@ -91,7 +90,7 @@ class EndpointLimiter:
 
     @property
     def limit(self) -> int:
-        """How many calls may be in flight; of an unavailable endpoint, those that are and a probe that is due."""
+        """The number of calls that may be in flight; of an unavailable endpoint, those in flight and a due probe."""
         if self._availability.needs_probe:
             return max(1, self.in_flight + (self._clock.steady() >= self._next_probe_at))
         return min(self._most, self._limit.limit + len(self._calls.hanging))
@@ -160,7 +159,7 @@ class EndpointLimiter:
             raise
 
     def release(self, permit: Permit, result: ChatResponse | ModelError | None) -> None:
-        """Return a permit with the result of its call; None where it is unknown, as after a cancellation."""
+        """Return a permit with the result of its call; None if it is unknown, as after a cancellation."""
         now = self._clock.steady()
         self.in_flight -= 1
         self._calls.end(permit.number)
@@ -181,24 +180,24 @@ class EndpointLimiter:
             self._silence_s = self._calls.silence_s
             self._beside_at = now + self._silence_s
             # Before the circuit closes below, which changes who waits for what.
-            wanted = self._is_wanted
+            contended = self._is_contended
             self._record_working(permit, now)
             if not permit.is_probe:
-                self._limit.record_answer(permit.number, self._next, now - permit.began, now, wanted=wanted)
+                self._limit.record_answer(permit.number, self._next, now - permit.began, now, contended=contended)
         elif isinstance(result, RateLimitedError):
             if permit.is_probe and self._circuit.is_open:
                 self._close_circuit(now)
             self._record_rate_limit(permit, result, now)
         elif isinstance(result, (ModelRejectedError, *_FAILURES)):
-            wanted = self._is_wanted
+            contended = self._is_contended
             if result.retry_after_s is not None and isinstance(result, _FAILURES):
                 self._record_rate_limit(permit, result, now)
-            self._record_failure(permit, result, now, wanted=wanted)
+            self._record_failure(permit, result, now, contended=contended)
         else:
             self._record_working(permit, now)
 
     @property
-    def _is_wanted(self) -> bool:
+    def _is_contended(self) -> bool:
         """Whether a caller waits because of the limit, or of the short hold after a refusal, and nothing else."""
         is_limited = len(self._calls.running) + 1 >= self._limit.limit or self._rate_limits.refused_in_row > 0
         return bool(self._waiters) and is_limited
@@ -230,7 +229,7 @@ class EndpointLimiter:
         if limits.resumes_at > before:
             self.events.calls_delayed(error, limits.resumes_at - now)
 
-    def _record_failure(self, permit: Permit, error: ModelError, now: float, *, wanted: bool) -> None:
+    def _record_failure(self, permit: Permit, error: ModelError, now: float, *, contended: bool) -> None:
         circuit = self._circuit
         if circuit.is_open:
             if permit.is_probe:
@@ -240,7 +239,7 @@ class EndpointLimiter:
         if isinstance(error, ModelRejectedError) and error.refusals.times >= _MAX_OWN_REFUSALS:
             return
         if isinstance(error, _FAILURES) and not permit.is_probe:
-            self._limit.record_failure(permit.number, self._next, now, wanted=wanted)
+            self._limit.record_failure(permit.number, self._next, now, contended=contended)
         if self._calls.hangs(permit.began):
             # Later calls were answered: it says nothing about the endpoint.
             return

@@ -88,7 +88,7 @@ class Support(NamedTuple, Generic[EntryT]):
 class Measured(NamedTuple):
     """The metrics of an answer, and the data they are computed from."""
 
-    scores: tuple[Score, ...]  # The four scores, without completeness where it is undefined.
+    scores: tuple[Score, ...]  # The four scores, without completeness if it is undefined.
     relevant: list[str]  # Existing relevant keys, in document order.
     utilized: list[str]  # Existing utilized keys, in document order.
     unknown: int  # Number of keys in both lists that do not exist.
@@ -100,7 +100,7 @@ def keys_like(pattern: str) -> Mapping[str, object]:
 
 
 def keys_of(sentences: Collection[str], pattern: str, words: Collection[str] = ()) -> Mapping[str, object]:
-    """Build the schema of a key that is one of those shown, or has the form of one where there are too many."""
+    """Build the schema of a key that is one of those shown, or has the form of one if there are too many."""
     if len(sentences) > _MAX_ENUM:
         return keys_like(pattern)
     return {"type": "string", "enum": [*sentences, *sorted(words)]}
@@ -140,11 +140,11 @@ def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str
     relevant = key_list(answer, _RELEVANT)
     explanation = reasons_field(answer, "overall_supported_explanation")
     supported = truth(answer, "overall_supported")
-    found = answer[_ENTRIES]
-    if not isinstance(found, list):
+    rows = answer[_ENTRIES]
+    if not isinstance(rows, list):
         raise InvalidAnswerError(f"`{_ENTRIES}` is not a list")
     entries = []
-    for number, entry in enumerate(found, 1):
+    for number, entry in enumerate(rows, 1):
         if not isinstance(entry, dict) or not entry.keys() >= set(entry_keys):
             keys = ", ".join(entry_keys)
             raise InvalidAnswerError(f"entry {number} of `{_ENTRIES}` is no object with the keys {keys}")
@@ -185,11 +185,11 @@ def measure(
         empty_completeness: The completeness of an answer that names no relevant sentence; None: it has none.
     """
     relevant, utilized = documents.sift(answer.relevant), documents.sift(answer.utilized)
-    found = shares(weights(documents.sentences, lengths=lengths), relevant.keys, utilized.keys)
-    if found.completeness is None:
-        found = found._replace(completeness=empty_completeness)
+    ratios = shares(weights(documents.sentences, lengths=lengths), relevant.keys, utilized.keys)
+    if ratios.completeness is None:
+        ratios = ratios._replace(completeness=empty_completeness)
     return Measured(
-        scores(found, answer.relevance_explanation, supported=answer.supported),
+        scores(ratios, answer.relevance_explanation, supported=answer.supported),
         documents.ordered(relevant.keys),
         documents.ordered(utilized.keys),
         relevant.unknown + utilized.unknown,
@@ -201,7 +201,7 @@ class Shares(NamedTuple):
 
     relevance: float
     utilization: float
-    completeness: float | None  # None where no sentence is relevant: the share of nothing is undefined.
+    completeness: float | None  # None if no sentence is relevant: the share of nothing is undefined.
 
 
 def weights(sentences: Mapping[str, str], *, lengths: bool) -> Mapping[str, int]:
@@ -219,23 +219,23 @@ def weights(sentences: Mapping[str, str], *, lengths: bool) -> Mapping[str, int]
 
 def shares(weight_of: Mapping[str, int], relevant: Collection[str], utilized: Collection[str]) -> Shares:
     """Compute relevance, utilization and completeness from the weights of all, relevant and utilized sentences."""
-    known, used = set(relevant), set(utilized)
+    relevant_keys, used = set(relevant), set(utilized)
     total = sum(weight_of.values()) or 1
-    useful = sum(weight_of[key] for key in known)
+    useful = sum(weight_of[key] for key in relevant_keys)
     return Shares(
         relevance=useful / total,
         utilization=sum(weight_of[key] for key in used) / total,
-        completeness=sum(weight_of[key] for key in known & used) / useful if useful else None,
+        completeness=sum(weight_of[key] for key in relevant_keys & used) / useful if useful else None,
     )
 
 
-def scores(found: Shares, relevance_explanation: str | None, *, supported: bool) -> tuple[Score, ...]:
+def scores(ratios: Shares, relevance_explanation: str | None, *, supported: bool) -> tuple[Score, ...]:
     """Return the scores of the four metrics; only adherence passes or fails."""
     label = "supported" if supported else "unsupported"
     return (
-        Score("relevance", found.relevance, found.relevance, rationale=relevance_explanation),
-        Score("utilization", found.utilization, found.utilization),
-        *(() if found.completeness is None else (Score("completeness", found.completeness, found.completeness),)),
+        Score("relevance", ratios.relevance, ratios.relevance, rationale=relevance_explanation),
+        Score("utilization", ratios.utilization, ratios.utilization),
+        *(() if ratios.completeness is None else (Score("completeness", ratios.completeness, ratios.completeness),)),
         Score("adherence", float(supported), float(supported), label, supported),
     )
 
@@ -265,7 +265,7 @@ def decision_form(
         definitions: When a sentence is relevant, and when it is used.
         shown: Returns the material, and the document sentences in it by their keys.
         lengths: Whether shares count words.
-        empty_completeness: The completeness where no sentence is relevant; None: it has none.
+        empty_completeness: The completeness if no sentence is relevant; None: it has none.
     """
     fixed = f"{typed_questions.fixed_part(history=True)}\n\n{definitions}"
 
@@ -283,11 +283,11 @@ def decision_form(
             [key for key, probability in zip(keys, rest[start::2], strict=True) if probability >= _HALF]
             for start in (0, 1)
         )
-        found = shares(weights(documents.sentences, lengths=lengths), relevant, utilized)
-        if found.completeness is None:
-            found = found._replace(completeness=empty_completeness)
+        ratios = shares(weights(documents.sentences, lengths=lengths), relevant, utilized)
+        if ratios.completeness is None:
+            ratios = ratios._replace(completeness=empty_completeness)
         probability, passed = typed_questions.corrected("adherence", whole, calibrations)
-        *others, adherence = scores(found, None, supported=passed)
+        *first_three, adherence = scores(ratios, None, supported=passed)
         details = {
             "document_sentences": len(keys),
             "relevant": relevant,
@@ -295,7 +295,7 @@ def decision_form(
             "completeness_undefined": int(not relevant),
             **typed_questions.details({"adherence": whole}, calibrations),
         }
-        return Reading((*others, structs.replace(adherence, probability=probability)), details=details)
+        return Reading((*first_three, structs.replace(adherence, probability=probability)), details=details)
 
     return DecisionForm(prompts, (fixed, ADHERENCE, *_STATEMENTS), score, f"{name}, decisions/1, {SPLITTER}")
 

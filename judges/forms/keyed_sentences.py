@@ -29,41 +29,41 @@ class Keyed:
     """Sentences by key, in the order shown; no two keys differ in case only."""
 
     sentences: Mapping[str, str]
-    forms: Mapping[str, str] = field(default_factory=dict)  # What is shown of a key in place of its sentence.
+    forms: Mapping[str, str] = field(default_factory=dict)  # The text shown for a key in place of its sentence.
 
     @classmethod
-    def of(cls, units: Mapping[str, Unit]) -> "Keyed":
+    def build(cls, units: Mapping[str, Unit]) -> "Keyed":
         """Build from units by key; rows of tables are shown with the names of their columns."""
         forms = {key: unit.shown for key, unit in units.items() if unit.shown != unit.text}
         return cls({key: unit.text for key, unit in units.items()}, forms)
 
-    def shown(self, mark: str) -> str:
+    def render(self, mark: str) -> str:
         """Format the sentences one per line, with ``mark`` between key and text."""
         return "\n".join(f"{key}{mark} {self.forms.get(key, sentence)}" for key, sentence in self.sentences.items())
 
-    def sift(self, given: Iterable[str], besides: Collection[str] = ()) -> Sifted:
+    def sift(self, items: Iterable[str], besides: Collection[str] = ()) -> Sifted:
         """Find the keys that a list names; ``besides`` are lower-case words accepted in place of a key."""
-        found: dict[str, None] = {}
+        keys: dict[str, None] = {}
         unknown: set[str] = set()
-        for item in given:
+        for item in items:
             # Most answers repeat the keys as shown, others but for case and a sign behind them.
             if item in self.sentences:
-                found[item] = None
+                keys[item] = None
                 continue
             plain = item.strip().rstrip(".:").lower()
-            known = plain if plain in besides else self._lower.get(plain)
-            if known is not None:
-                found[known] = None
+            key = plain if plain in besides else self._lower.get(plain)
+            if key is not None:
+                keys[key] = None
                 continue
             named = self._spelled.named(item, besides)
-            found |= dict.fromkeys(named.keys)
+            keys |= dict.fromkeys(named.keys)
             unknown |= {*named.unknown}
-        return Sifted(tuple(found), len(unknown))
+        return Sifted(tuple(keys), len(unknown))
 
     def ordered(self, keys: Collection[str]) -> list[str]:
         """Sort keys in the order of their sentences."""
-        wanted = set(keys)
-        return [key for key in self.sentences if key in wanted]
+        selected = set(keys)
+        return [key for key in self.sentences if key in selected]
 
     @cached_property
     def _lower(self) -> Mapping[str, str]:
@@ -121,29 +121,29 @@ class Overlap:
     def relevant(self, question: str) -> tuple[list[str], str]:
         """Return the sentences that share a quarter of the question's words, with an explanation."""
         asked = content_words(question)
-        found = [key for key, words in self._words.items() if asked and coverage(asked, words) >= _MIN_RELEVANT]
-        return found, f"{len(found)} of {len(self._words)} sentences share a quarter of the question's words."
+        keys = [key for key, words in self._words.items() if asked and coverage(asked, words) >= _MIN_RELEVANT]
+        return keys, f"{len(keys)} of {len(self._words)} sentences share a quarter of the question's words."
 
     def nearest(self, answer: Mapping[str, str]) -> dict[str, Near]:
         """Find the document sentences nearest to each sentence of an answer, by its key."""
-        found = {}
+        nearest = {}
         for answer_key, sentence in islice(answer.items(), MAX_ENTRIES):
-            wanted = content_words(sentence)
-            shared = Counter(key for word in wanted for key in self._places.get(word, ())[:_MAX_PLACES])
-            enough = [key for key, count in shared.items() if count >= _MIN_NAMED * len(wanted)]
+            words = content_words(sentence)
+            shared = Counter(key for word in words for key in self._places.get(word, ())[:_MAX_PLACES])
+            enough = [key for key, count in shared.items() if count >= _MIN_NAMED * len(words)]
             # Rank breaks ties: the order of words in a set differs between processes.
             best = sorted(enough, key=lambda key: (-shared[key], self._rank[key]))[:_MAX_NAMED]
             keys = tuple(sorted(best, key=self._rank.__getitem__))
             held = frozenset[str]().union(*(self._words[key] for key in keys))
-            known = numbers("\n".join(self._sentences[key] for key in keys))
-            found[answer_key] = Near(wanted, keys, coverage(wanted, held), numbers(sentence) <= known)
-        return found
+            source_numbers = numbers("\n".join(self._sentences[key] for key in keys))
+            nearest[answer_key] = Near(words, keys, coverage(words, held), numbers(sentence) <= source_numbers)
+        return nearest
 
     def used(self, answer: Mapping[str, Near]) -> dict[str, float]:
         """Return the sentences of which half the words occur in the answer, each with that share."""
-        said = frozenset[str]().union(*(near.words for near in answer.values()))
-        found = {key: coverage(words, said) for key, words in self._words.items() if words}
-        return {key: share for key, share in found.items() if share >= _MIN_USED}
+        answer_words = frozenset[str]().union(*(near.words for near in answer.values()))
+        shares = {key: coverage(words, answer_words) for key, words in self._words.items() if words}
+        return {key: share for key, share in shares.items() if share >= _MIN_USED}
 
 
 def verdict(answer: Mapping[str, Near], sentences: int) -> tuple[bool, str]:

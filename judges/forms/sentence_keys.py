@@ -18,7 +18,7 @@ _MAX_HEAD_WORDS: Final = 6
 _AROUND: Final = " \t\r\n\u00a0\u3000\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a*#([{<"
 _AFTER: Final = f"{_AROUND})]}}>.:,;"
 _LETTER: Final = r"[^\W\d_]"
-# Words beside a key. Those for a document and a sentence become a sign of their own, the others say nothing.
+# Words beside a key. Those for a document and a sentence become a sign, the others mean nothing.
 _DOCUMENT: Final = re.compile(rf"(?<!{_LETTER})(?:documents?|docs?)(?!{_LETTER})\.?")
 _SENTENCE: Final = re.compile(rf",?\s*(?<!{_LETTER})(?:sentences?|sent)(?!{_LETTER})\.?")
 _NOISE: Final = re.compile(rf"(?<!{_LETTER})(?:(?:the|from|answer|response|keys?|number)(?!{_LETTER})\.?|no\.)")
@@ -43,7 +43,7 @@ _OF_DOCUMENT: Final = re.compile(r"(\d+)([a-z]+)")
 
 
 class Named(NamedTuple):
-    """What a text names."""
+    """The keys that a text names."""
 
     keys: tuple[str, ...]  # Existing keys and accepted words, each once.
     unknown: tuple[str, ...]  # The parts that name no sentence, or not only one.
@@ -54,7 +54,7 @@ class SpelledKeys:
 
     def __init__(self, sentences: Mapping[str, str]) -> None:
         self._sentences = sentences
-        # None where two keys have the same spelling.
+        # None if two keys have the same spelling.
         self._by_spelling: dict[str, str | None] = {}
         for key in sentences:
             for spelling in _spellings(key):
@@ -75,10 +75,10 @@ class SpelledKeys:
         """Read a list of keys, or a key before the text of its sentence."""
         parts = [part for part in map(_trimmed, _PARTS.split(_BETWEEN.sub(r"\1 to ", text))) if part]
         if len(parts) > 1:
-            found = self._listed(parts, words)
-            if any(found) and all(keys or _looks_like_key(part) for keys, part in zip(found, parts, strict=True)):
-                unknown = (part for keys, part in zip(found, parts, strict=True) if not keys)
-                return Named(_once(key for keys in found for key in keys), tuple(unknown))
+            listed = self._listed(parts, words)
+            if any(listed) and all(keys or _looks_like_key(part) for keys, part in zip(listed, parts, strict=True)):
+                unknown = (part for keys, part in zip(listed, parts, strict=True) if not keys)
+                return Named(_once(key for keys in listed for key in keys), tuple(unknown))
         divided = [self._part(part, words) for part in text.split()]
         if len(divided) > 1 and all(divided):
             return Named(_once(key for keys in divided for key in keys), ())
@@ -87,16 +87,16 @@ class SpelledKeys:
 
     def _listed(self, parts: Iterable[str], words: Collection[str]) -> list[tuple[str, ...]]:
         """Return the keys of each part of a list; a part may leave out the document, as in `D1_S1, S2`."""
-        found: list[tuple[str, ...]] = []
+        keys_of_parts: list[tuple[str, ...]] = []
         document = ""
         for part in parts:
             keys = self._part(part, words)
             if not keys and document:
                 completed = self._part(document + (part.removeprefix("s") if document[-1] == "S" else part), ())
                 keys = completed if {_document(key) for key in completed} == {document} else ()
-            found.append(keys)
+            keys_of_parts.append(keys)
             document = _document(keys[-1]) if keys else ""
-        return found
+        return keys_of_parts
 
     def _part(self, text: str, words: Collection[str]) -> tuple[str, ...]:
         """Return the key, the word or the keys of the range that a text is."""
@@ -112,7 +112,7 @@ class SpelledKeys:
         return self._by_spelling.get(_folded(text))
 
     def _range(self, text: str) -> tuple[str, ...]:
-        """Return the keys of a range within one document; empty if there is none, or more than one reading."""
+        """Return the keys of a range within one document; empty unless there is exactly one reading."""
         text = _BETWEEN.sub(r"\1 to ", text)
         readings = set()
         for sign in _RANGE.finditer(text):
@@ -127,20 +127,20 @@ class SpelledKeys:
         return tuple(self._sentences)[start : end + 1]
 
     def _leading(self, text: str) -> str | None:
-        """Return the key that stands before the text of its sentence."""
+        """Return the key before the text of its sentence."""
         for blank in list(re.finditer(r"\s+", text[:_MAX_KEY_CHARS]))[:_MAX_HEAD_WORDS]:
             head, rest = text[: blank.start()], text[blank.end() :]
             key = self._one(head)
             if key is None:
                 continue
-            said, own = _words(rest), _words(self._sentences[key])
-            if said and own[: len(said)] == said:
+            copied, own = _words(rest), _words(self._sentences[key])
+            if copied and own[: len(copied)] == copied:
                 return key
-            is_own, is_marked = said[: len(own)] == own, _MARKED.search(head) or _OPENS.match(rest)
+            is_own, is_marked = copied[: len(own)] == own, _MARKED.search(head) or _OPENS.match(rest)
             # The text of another sentence contradicts the key, and another key makes it one of several.
-            if is_own or (is_marked and not _NEGATED.match(rest) and said not in self._texts):
-                others = said[len(own) :] if is_own else said
-                return None if any(map(self._one, others)) else key
+            if is_own or (is_marked and not _NEGATED.match(rest) and copied not in self._texts):
+                remaining = copied[len(own) :] if is_own else copied
+                return None if any(map(self._one, remaining)) else key
         return None
 
     @cached_property

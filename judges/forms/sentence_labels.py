@@ -12,10 +12,9 @@ import msgspec
 
 from judges.core.decision import Option
 from judges.core.prompt import MATERIAL_RULES, history_rules
-from judges.parsing.answer import object_schema
-from judges.parsing.plain import plain
+from judges.parsing.answer import answer_of, object_schema
+from judges.parsing.plain import simplify
 from judges.parsing.sentences import split
-from judges.parsing.thoughts import answer_of
 from judges.parsing.words import content_words, coverage, numbers
 
 KEYS: Final = ("sentence", "label", "rationale")  # Required keys of a line; a missing excerpt means null.
@@ -216,12 +215,12 @@ def _courtesies() -> re.Pattern[str]:
 
 
 def _folded(text: str) -> str:
-    return " ".join(_WORD.findall(plain(text)))
+    return " ".join(_WORD.findall(simplify(text)))
 
 
 def whole_lines(text: str) -> str:
     """Return the complete lines of an answer that was cut off, each once; drafts in its thoughts are none of them."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     text, position = answer_of(text) or "", 0
     while (opening := _OBJECT.search(text, position)) is not None:
         try:
@@ -229,8 +228,8 @@ def whole_lines(text: str) -> str:
         except (ValueError, RecursionError):
             break
         if isinstance(value, dict) and value.keys() >= set(KEYS):
-            found[json.dumps(value, ensure_ascii=False)] = None
-    return "\n".join(found)
+            lines[json.dumps(value, ensure_ascii=False)] = None
+    return "\n".join(lines)
 
 
 class ContextIndex:

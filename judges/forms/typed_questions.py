@@ -51,7 +51,7 @@ def corrected(metric: str, probability: float, calibrations: Mapping[str, Calibr
 
 
 def details(probabilities: Mapping[str, float], calibrations: Mapping[str, Calibration]) -> dict[str, object]:
-    """Return the probabilities as the model gave them, where a calibration has changed them."""
+    """Return the probabilities as the model gave them, if a calibration has changed them."""
     raw = {metric: probability for metric, probability in probabilities.items() if metric in calibrations}
     return {UNCORRECTED: raw} if raw else {}
 
@@ -69,7 +69,7 @@ def yes_no(
 
     Args:
         metric: The one metric of the judge.
-        statement: What is true where the answer is yes, or one statement for each value that ``kind`` returns.
+        statement: What is true if the answer is yes, or one statement for each value that ``kind`` returns.
         blocks: Returns the material.
         kind: Returns the key of the statement for a trace.
         history: Whether the material may hold earlier messages.
@@ -97,8 +97,8 @@ def yes_no(
 
 def binary(metric: str, probability: float, calibrations: Mapping[str, Calibration]) -> Score:
     """Return the score of a metric of yes or no."""
-    found, passed = corrected(metric, probability, calibrations)
-    return Score(metric, float(passed), float(passed), "yes" if passed else "no", passed, probability=found)
+    estimate, passed = corrected(metric, probability, calibrations)
+    return Score(metric, float(passed), float(passed), "yes" if passed else "no", passed, probability=estimate)
 
 
 def levels(grades: str) -> tuple[Option, ...]:
@@ -161,8 +161,8 @@ def requests(prompt: Prompt, questions: Sequence[Question]) -> tuple[Prompt, ...
 
 def joined(answered: Sequence[Answered]) -> Iterator[Decision]:
     """Yield the answers to the questions of all requests, in order."""
-    for one in answered:
-        yield from one.answer
+    for reply in answered:
+        yield from reply.answer
 
 
 def at_least(probabilities: Sequence[float], count: int) -> float:

@@ -128,9 +128,9 @@ def read(text: str, further: tuple[str, ...] = ()) -> Answer:
     """
     keys = ("rationale", *further, "result")
     answer = read_object(text, keys, deciding=("result",), optional=further, value=result_of)
-    others = {key: answer.get(key) for key in further}
+    fields = {key: answer.get(key) for key in further}
     rationale = without_opening(reasons_field(answer, "rationale"))
-    return {"rationale": rationale, "result": result_of(answer, "result"), **others}
+    return {"rationale": rationale, "result": result_of(answer, "result"), **fields}
 
 
 def result_of(answer: Mapping[str, object], key: str) -> str:

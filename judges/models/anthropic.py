@@ -2,7 +2,7 @@
 
 The request is marked for prompt caching. While the model may ask for more calls of tools, their newest results are
 marked too, because each round sends again all that was read before. `max_tokens` is required. Requests whose messages
-contain calls of tools must contain the tools, even where none may be called.
+contain calls of tools must contain the tools, even if none may be called.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
+from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
 from judges.models.replies import (
     UNREADABLE,
@@ -26,11 +26,12 @@ from judges.models.replies import (
     finish_reason,
     keep_state,
     read_call,
+    reply_fields,
     sendable_name,
     sendable_object,
 )
 from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
-from judges.parsing.thoughts import beside_thoughts
+from judges.parsing.answer import beside_thoughts
 
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
@@ -131,7 +132,7 @@ def _cached(blocks: Sequence[Block]) -> list[Block]:
 
 
 def _with_cached_results(messages: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """Mark the newest results of tools, where the last message contains any."""
+    """Mark the newest results of tools, if the last message contains any."""
     last = messages[-1]
     content = last["content"]
     if not isinstance(content, list) or content[-1]["type"] != "tool_result":
@@ -146,9 +147,9 @@ def _encoded(messages: Sequence[Message]) -> list[dict[str, object]]:
         return [{"role": message.role, "content": message.content} for message in spoken]
     encoded: list[dict[str, object]] = []
     for role, group in groupby(spoken, lambda message: "user" if message.role == "tool" else message.role):
-        first, *others = group
-        if others or _needs_blocks(first):
-            blocks = [block for message in (first, *others) for block in _blocks(message)]
+        first, *following = group
+        if following or _needs_blocks(first):
+            blocks = [block for message in (first, *following) for block in _blocks(message)]
             encoded.append({"role": role, "content": blocks})
         else:
             encoded.append({"role": role, "content": first.content})

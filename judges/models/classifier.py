@@ -1,7 +1,7 @@
 """Classifiers that give the probability that evidence supports a claim, for judges that ask in such pairs.
 
-The backend `http` is a server: text-embeddings-inference, where `base_url` ends with `/predict`, or the classification
-form of vLLM and SGLang, where it ends with `/classify` and which reads single texts only. The backend `onnx` runs a
+The backend `http` is a server: text-embeddings-inference, if `base_url` ends with `/predict`, or the classification
+form of vLLM and SGLang, if it ends with `/classify` and which reads single texts only. The backend `onnx` runs a
 model in this process, on a thread of its own. For both, `path` names a folder with `judge.toml`.
 """
 
@@ -28,10 +28,11 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.http import HttpEndpoint, Reply, no_chat_reply, read_fault, reply_fields, translated
+from judges.models.http import HttpEndpoint, Reply, no_chat_reply
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
-from judges.models.replies import UNREADABLE, decode_reply, openai_quota
+from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
+from judges.models.reply_errors import read_fault, translated
 from judges.requests.request import LARGE_CHARS, offload_if_large
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _PREDICT: Final = "/predict"
 _CLASSIFY: Final = "/classify"
-_MAX_INPUTS: Final = 32  # What text-embeddings-inference accepts by default.
+_MAX_INPUTS: Final = 32  # The default limit of text-embeddings-inference.
 _SMALLER_BATCH: Final = re.compile(r"maximum allowed batch size (\d{1,6})")
 _TOO_MANY_TOKENS: Final = "must have less than"
 _TOKENS_HEADER: Final = "x-compute-tokens"
@@ -106,7 +107,7 @@ class HttpClassifier:
             lay_out,
             self._description,
             questions,
-            lambda text: [found.span() for found in _ESTIMATE.finditer(text)],
+            lambda text: [match.span() for match in _ESTIMATE.finditer(text)],
         )
         inputs, reads, quota = layout.inputs, list[_Read](), None
         sent = 0
@@ -164,9 +165,9 @@ class HttpClassifier:
         return _Read(values, int(tokens) if is_count else 0)
 
     def _read_classes(self, body: bytes) -> _Read:
-        labels, found = self._description.labels, decode_reply(body, _Classes)
+        labels, response = self._description.labels, decode_reply(body, _Classes)
         values = []
-        for place, each in enumerate(sorted(found.data, key=lambda each: each.index)):
+        for place, each in enumerate(sorted(response.data, key=lambda each: each.index)):
             if each.index != place:
                 raise ModelUnavailableError("the reply repeats an index or leaves one out")
             if len(each.probs) != len(labels):
@@ -177,15 +178,15 @@ class HttpClassifier:
             if is_whole and max(numbers) > numbers[labels.index(each.label)]:
                 raise _other_labels("the same names in another order")
             values.append(each.probs[self._description.supported])
-        fields = reply_fields(found.id, found.model, found.usage, ("prompt_tokens",))
+        fields = reply_fields(response.id, response.model, response.usage, ("prompt_tokens",))
         return _Read(values, fields.tokens[0], fields.id, fields.model, fields.invalid)
 
     def _sends_fewer(self, reply: Reply) -> bool:
         """Return whether the server accepts fewer inputs than were sent; from now on no more are sent."""
-        found = _SMALLER_BATCH.search(read_fault(reply.body).message)
-        if found is None or not 0 < int(found[1]) < self._most:
+        match = _SMALLER_BATCH.search(read_fault(reply.body).message)
+        if match is None or not 0 < int(match[1]) < self._most:
             return False
-        self._most = int(found[1])
+        self._most = int(match[1])
         return True
 
     def _error(self, reply: Reply, body: Mapping[str, object]) -> ModelError:
@@ -199,8 +200,8 @@ class HttpClassifier:
         return chosen
 
 
-def _other_labels(found: str) -> ModelRejectedError:
-    return ModelRejectedError(f"the endpoint has other labels than judge.toml: {found}; correct labels")
+def _other_labels(labels: str) -> ModelRejectedError:
+    return ModelRejectedError(f"the endpoint has other labels than judge.toml: {labels}; correct labels")
 
 
 class OnnxClassifier:

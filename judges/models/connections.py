@@ -1,6 +1,6 @@
 """Direct connections to one endpoint for many small requests: HTTP/1.1, one request at a time on each connection.
 
-A request costs a third of the CPU of one through aiohttp, which matters where an endpoint answers thousands of requests
+A request costs a third of the CPU of one through aiohttp, which matters if an endpoint answers thousands of requests
 a second. There are no proxies, no redirects and no compressed replies; connections are kept open between requests.
 """
 
@@ -70,7 +70,7 @@ class ReplyParser:
         return self._reply(self._data[: self._length])
 
     def end(self) -> RawReply:
-        """Return the reply that the end of the connection completes; raises ``BrokenReplyError`` if there is none."""
+        """Return the reply that the end of the connection completes; raises ``BrokenReplyError`` if none."""
         if self._head is None or self._length is not None or self._body is not None:
             raise BrokenReplyError("the connection ended before the reply")
         return self._reply(self._data)
@@ -82,20 +82,20 @@ class ReplyParser:
     def _read_head(self) -> bool:
         while (end := self._data.find(_HEAD_END)) >= 0:
             head = bytes(self._data[:end])
-            found = _STATUS.match(head)
-            if found is None:
+            match = _STATUS.match(head)
+            if match is None:
                 raise BrokenReplyError("the reply is not HTTP/1.1")
             del self._data[: end + len(_HEAD_END)]
-            status = int(found[2])
+            status = int(match[2])
             if status < _FIRST_FINAL_STATUS:
                 continue  # such as 100 Continue: the reply follows
-            lines = head[found.end() :].decode("latin-1").split("\r\n")
+            lines = head[match.end() :].decode("latin-1").split("\r\n")
             fields = (line.partition(":") for line in lines if line)
             headers = {name.strip().lower(): value.strip() for name, _, value in fields}
             self._head = status, headers
             options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
             # HTTP/1.0 closes the connection unless it says otherwise, and HTTP/1.1 the reverse.
-            self.keeps_open = "keep-alive" in options if found[1] == b"0" else "close" not in options
+            self.keeps_open = "keep-alive" in options if match[1] == b"0" else "close" not in options
             self._find_length(status, headers)
             return True
         if len(self._data) > _MAX_HEAD_BYTES:
@@ -120,21 +120,21 @@ class ReplyParser:
             raise BrokenReplyError("the reply has no valid length")
 
     def _read_chunks(self, body: bytearray) -> bool:
-        while (found := _CHUNK.match(self._data)) is not None:
-            size = int(found[1], 16)
+        while (match := _CHUNK.match(self._data)) is not None:
+            size = int(match[1], 16)
             if len(body) + size > self._max_bytes:
                 raise BrokenReplyError(f"the reply is longer than {self._max_bytes} bytes")
             if not size:
-                rest = bytes(self._data[found.end() :])
+                rest = bytes(self._data[match.end() :])
                 if len(rest) < len(_LINE_END):
                     return False
-                # Trailers are not read, so that the connection cannot be used again where there are any.
+                # Trailers are not read, so that the connection cannot be used again if there are any.
                 self.keeps_open = self.keeps_open and rest == _LINE_END
                 return True
-            end = found.end() + size
+            end = match.end() + size
             if len(self._data) < end + len(_LINE_END):
                 return False
-            body += self._data[found.end() : end]
+            body += self._data[match.end() : end]
             del self._data[: end + len(_LINE_END)]
         if len(self._data) > _MAX_HEAD_BYTES:
             raise BrokenReplyError("a chunk of the reply has no size")
@@ -267,12 +267,12 @@ class Connections:
             except TimeoutError as error:
                 raise OSError(f"no connection within {min(timeout_s, self._connect_timeout_s):g} s") from error
         waiter = connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), loop)
-        # A timer of its own: `asyncio.timeout` costs a context and a cancellation for each request.
+        # Its own timer: `asyncio.timeout` costs a context and a cancellation for each request.
         timer = loop.call_at(began + timeout_s, _expire, waiter)
         try:
             reply = await waiter
         except BaseException:
-            # The reply may still come, and would be taken for that of another request.
+            # The reply may still come, and would be taken for another request's.
             connection.close()
             raise
         finally:
@@ -292,12 +292,12 @@ class Connections:
     async def _connect(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> _Connection:
         failed: OSError = OSError("the name has no address")
         async with asyncio.timeout(timeout_s):
-            for found in await self._resolver.resolve(self._host, self._port, socket.AF_UNSPEC):
+            for address in await self._resolver.resolve(self._host, self._port, socket.AF_UNSPEC):
                 try:
                     _, connection = await loop.create_connection(
                         lambda: _Connection(self._max_bytes),
-                        found["host"],
-                        found["port"],
+                        address["host"],
+                        address["port"],
                         ssl=self._tls,
                         server_hostname=self._host if self._tls is not None else None,
                     )

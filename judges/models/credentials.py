@@ -28,7 +28,7 @@ class KeyRefusedError(ValueError):
 
 
 def read_key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:
-    """Read the key that the settings name, or raise ``KeyRefusedError``; None where they name none."""
+    """Read the key that the settings name, or raise ``KeyRefusedError``; None if they name none."""
     if settings.api_key_file is not None:
         key, where = _from_file(settings.api_key_file), f"api_key_file: the file {settings.api_key_file}"
     elif (name := settings.api_key_env) is not None:
@@ -121,10 +121,10 @@ class GuardedResolver(AbstractResolver):
             AddressRefusedError: It has a guarded address, or is itself guarded.
             OSError: It cannot be resolved.
         """
-        found = await self._resolver.resolve(host, port, family)
-        if is_guarded(host) or any(is_guarded(result["host"]) for result in found):
+        addresses = await self._resolver.resolve(host, port, family)
+        if is_guarded(host) or any(is_guarded(result["host"]) for result in addresses):
             raise AddressRefusedError("link-local, metadata or unspecified address")
-        return found
+        return addresses
 
     async def close(self) -> None:
         """Close the underlying resolver."""
@@ -144,11 +144,11 @@ def proxy_for(url: str, setting: str | None) -> str | None:
     """
     proxy = setting
     if proxy is None:
-        parts, known = httpx.URL(url), getproxies_environment()
-        found = known.get(parts.scheme) or known.get("all") or ""
-        if not found or proxy_bypass_environment(parts.netloc.decode(), known):
+        parts, proxies = httpx.URL(url), getproxies_environment()
+        configured = proxies.get(parts.scheme) or proxies.get("all") or ""
+        if not configured or proxy_bypass_environment(parts.netloc.decode(), proxies):
             return None
-        proxy = found if "://" in found else f"http://{found}"
+        proxy = configured if "://" in configured else f"http://{configured}"
     if proxy == NO_PROXY:
         return None
     if not proxy.startswith(("http://", "https://")):
@@ -168,7 +168,7 @@ def is_endpoint(url: str) -> bool:
 
 
 def is_guarded(host: str) -> bool:
-    """Check whether a host is a guarded address, in any notation, or a name that stands for one."""
+    """Check whether a host is a guarded address, in any notation, or a name for one."""
     bare = host.partition("%")[0].rstrip(".").lower()
     if bare in _GUARDED_NAMES:
         return True

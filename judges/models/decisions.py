@@ -16,9 +16,10 @@ from msgspec import Struct
 
 from judges.core.decision import Decision, Question, read_probabilities
 from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, Dialect, ModelSettings
-from judges.models.http import HttpEndpoint, below, no_chat_reply, read_fault, reply_fields, translated
+from judges.models.http import HttpEndpoint, below, no_chat_reply
 from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
-from judges.models.replies import UNREADABLE, decode_reply, openai_quota
+from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
+from judges.models.reply_errors import read_fault, translated
 
 T = TypeVar("T")
 _TOKEN_FIELDS: Final = ("input_tokens", "output_tokens")
@@ -44,7 +45,7 @@ class _Reply(Struct, Generic[T]):
 
 
 class _Found(NamedTuple):
-    """What a reply holds: one decision for each question, and fields beside them."""
+    """The content of a reply: one decision for each question, and fields beside them."""
 
     decisions: tuple[Decision, ...]
     model: object
@@ -110,11 +111,11 @@ def _openai_answer(place: int, question: Question, answer: _Answer) -> Decision:
         return read_probabilities(question, [answer.probability])
     key = "value" if question.kind == "choice" else "label"
     try:
-        found = {each[key]: each["probability"] for each in answer.probabilities}
+        values = {each[key]: each["probability"] for each in answer.probabilities}
     except (TypeError, KeyError):
         return _INVALID
     # An option with two values is invalid: neither value is the right one for certain.
-    return _by_option(question, found) if len(found) == len(answer.probabilities) else _INVALID
+    return _by_option(question, values) if len(values) == len(answer.probabilities) else _INVALID
 
 
 def _systemone_question(question: Question) -> dict[str, object]:
@@ -150,14 +151,14 @@ def _systemone_answer(question: Question, answer: _Answer) -> Decision:
     return _by_option(question, answer.probabilities, names)
 
 
-def _by_option(question: Question, found: Mapping[Any, object], names: Sequence[str] | None = None) -> Decision:
+def _by_option(question: Question, values: Mapping[Any, object], names: Sequence[str] | None = None) -> Decision:
     """Read the probabilities by option, or by the names that options have in the answer."""
     names = names or [option.value for option in question.options]
-    return read_probabilities(question, [found[name] for name in names]) if found.keys() == set(names) else _INVALID
+    return read_probabilities(question, [values[name] for name in names]) if values.keys() == set(names) else _INVALID
 
 
 class _Form(NamedTuple):
-    """How a dialect is spoken."""
+    """The requests and replies of a dialect."""
 
     path: str  # Below `base_url`.
     body: Callable[[ChatRequest], dict[str, object]]  # Everything but the model.
@@ -170,7 +171,7 @@ _FORMS: Final[Mapping[Dialect, _Form]] = {
         "/systemone",
         lambda request: {
             "state": "\n\n".join(message.content for message in request.messages),
-            "questions": {_name(place): _systemone_question(one) for place, one in enumerate(request.questions)},
+            "questions": {_name(place): _systemone_question(each) for place, each in enumerate(request.questions)},
         },
         _read_systemone,
     ),
@@ -199,10 +200,10 @@ class DecisionModel:
         if reply.status != httpx.codes.OK:
             raise translated(reply, read_fault(reply.body), body, self._endpoint)
         try:
-            found = self._form.read(questions, reply.body)
+            response = self._form.read(questions, reply.body)
         except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply holds no decisions", "an endpoint for decisions") from error
-        fields = reply_fields(None, found.model, found.usage, _TOKEN_FIELDS)
+        fields = reply_fields(None, response.model, response.usage, _TOKEN_FIELDS)
         return ChatResponse(
             text="",
             input_tokens=fields.tokens[0],
@@ -210,7 +211,7 @@ class DecisionModel:
             model=fields.model,
             invalid=fields.invalid,
             quota=openai_quota(reply.headers),
-            decisions=found.decisions,
+            decisions=response.decisions,
         )
 
     async def aclose(self) -> None:

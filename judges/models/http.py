@@ -10,31 +10,22 @@ import asyncio
 import os
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import aiohttp
 import httpx
-import msgspec
-from msgspec import Struct, structs
 
 from judges.core.model import (
-    BadModelRequestError,
-    ContentFilteredError,
-    InputTooLongError,
     ModelError,
     ModelRejectedError,
     ModelSettings,
     ModelTimeoutError,
     ModelUnavailableError,
-    RateLimitedError,
-    ToolsRefusedError,
 )
 from judges.models.connections import BrokenReplyError, Connections
 from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, pem_fault
-from judges.models.replies import UNREADABLE, decode_reply, read_quota, retry_after_s
-from tracejudge.content.redact import redact_credentials
+from judges.models.reply_errors import REJECTED, as_named
 from tracejudge.redis_url import mask_url
 
 _MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
@@ -132,7 +123,7 @@ class HttpEndpoint:
             headers=self._headers,
             proxy=self._proxy,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # No total: `post` has a timer of its own, and each costs.
+            # No total: `post` has its own timer, and each costs.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
         )
 
@@ -191,7 +182,7 @@ def _unavailable(error: Exception, address: str) -> ModelError:
         return _refused_address()
     if isinstance(error, BrokenReplyError):
         return ModelUnavailableError(str(error))
-    if isinstance(error, aiohttp.ClientHttpProxyError) and error.status in _REJECTED:
+    if isinstance(error, aiohttp.ClientHttpProxyError) and error.status in REJECTED:
         rejected = ModelRejectedError(f"the proxy rejects the connection to {address}: HTTP {error.status}")
         rejected.status = error.status
         return rejected
@@ -205,61 +196,7 @@ def _refused_address() -> ModelRejectedError:
     )
 
 
-_MAX_ID_CHARS: Final = 256
-_MAX_TOKENS: Final = 10**9
-_MAX_SHOWN_CHARS: Final = 300
-_MAX_READ_CHARS: Final = 2_000
-# A message that has so many characters in a row in common with the request quotes it.
-_QUOTED_CHARS: Final = 20
-_BLOCK_CHARS: Final = _QUOTED_CHARS // 2
-_MIN_SECRET_CHARS: Final = 6
-# OpenAI shows the beginning and the end of a wrong key.
-_MASKED_KEY: Final = re.compile(r"\S*\*{3,}\S*")
 _CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}", re.ASCII)
-
-
-class ReplyFields(NamedTuple):
-    """Fields beside an answer; ``invalid`` names those that were out of bounds and are left out."""
-
-    id: str | None
-    model: str | None
-    tokens: Sequence[int]
-    invalid: tuple[str, ...]
-
-
-def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
-    """Read id, model and token counts of a reply.
-
-    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. A bad count is 0.
-    """
-    known_id, has_id = _identifier(reply_id)
-    known_model, has_model = _identifier(model)
-    counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []
-    has_usage = usage is None or (isinstance(usage, dict) and None not in counts)
-    tokens = [count or 0 for count in counts] or [0] * len(token_names)
-    found = {"id": has_id, "model": has_model, "usage": has_usage}
-    return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in found.items() if not is_valid))
-
-
-def _count(value: object) -> int | None:
-    """Return a count of tokens; None where the value is none."""
-    # Some servers write numbers as texts; the longest is 10^9.
-    if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 <= value <= _MAX_TOKENS and value == int(value) else None
-
-
-def _identifier(value: object) -> tuple[str | None, bool]:
-    """Return an id or name as a text, and whether it is valid."""
-    if value is None:
-        return None, True
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_ID_CHARS:
-        return str(value), True
-    if isinstance(value, str) and len(value) <= _MAX_ID_CHARS:
-        return value, True
-    return None, False
 
 
 def no_chat_reply(reply: Reply, why: str, expected: str = "a chat endpoint") -> ModelUnavailableError:
@@ -271,216 +208,11 @@ def no_chat_reply(reply: Reply, why: str, expected: str = "a chat endpoint") -> 
 
 
 def content_type(reply: Reply) -> str | None:
-    """Return the content type of a reply; None where it is JSON or absent."""
+    """Return the content type of a reply; None if it is JSON or absent."""
     kind = _CONTENT_TYPE.match(reply.headers.get("content-type", ""))
     return None if kind is None or kind[0].endswith("json") else kind[0]
 
 
-def shown(message: str, request: object = None, secrets: Iterable[str] = ()) -> str:
-    """Return the first 300 characters of an endpoint's message on one line, without secrets and request texts."""
-    text = message[:_MAX_READ_CHARS]
-    for secret in secrets:
-        if len(secret) >= _MIN_SECRET_CHARS:
-            text = text.replace(secret, "[key]")
-    text = _MASKED_KEY.sub("[key]", redact_credentials(text, text.encode("utf-8", "surrogatepass")))
-    text = _without_quotes(text, [each for each in _texts(request) if len(each) >= _QUOTED_CHARS])
-    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-    return line[:_MAX_SHOWN_CHARS]
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        for each in value:
-            yield from _texts(each)
-
-
-def _without_quotes(text: str, quotable: Sequence[str]) -> str:
-    """Replace every part of a text that is in another text as well."""
-    hidden = bytearray(len(text))
-    # A quote of 20 characters contains a whole block of 10 wherever it begins, so few blocks need to be searched for.
-    for block_at in range(0, len(text) - _BLOCK_CHARS + 1, _BLOCK_CHARS):
-        block = text[block_at : block_at + _BLOCK_CHARS]
-        holding = [each for each in quotable if block in each]
-        last = min(block_at, len(text) - _QUOTED_CHARS)
-        for start in range(max(0, block_at - _BLOCK_CHARS), last + 1) if holding else ():
-            quote = text[start : start + _QUOTED_CHARS]
-            if any(quote in each for each in holding):
-                hidden[start : start + _QUOTED_CHARS] = bytes([1]) * _QUOTED_CHARS
-    marked = groupby(zip(hidden, text, strict=True), key=lambda pair: pair[0])
-    return "".join("[...]" if is_hidden else "".join(sign for _, sign in part) for is_hidden, part in marked)
-
-
-# Each 4xx: these stop the model until an operator acts, the next ones are final for their request. The rest comes from
-# proxies and gateways, and passes: 408, 409, 423, 424, 425, 498, 499 and so on.
-_REJECTED: Final = frozenset({401, 402, 403, 404, 405, 407, 410, 421, 451})
-_ABSENT: Final = frozenset({404, 405, 410})
-_BAD: Final = frozenset({400, 406, 411, 413, 414, 415, 416, 417, 422, 431, 494})
-_REJECTED_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
-_REJECTED_WORDS: Final = ("credit balance is too low", "your specified api usage limits")
-_FILTERED_CODES: Final = frozenset(
-    {"content_filter", "content_policy_violation", "data_inspection_failed", "moderation_blocked"}
-)
-_FILTERED_WORDS: Final = (
-    "blocked by content filtering policy",
-    "your input was flagged",
-    "your prompt was flagged",
-    "response was filtered due to the prompt",
-    "rejected as a result of our safety system",
-    "content exists risk",
-    "data may contain inappropriate content",
-    "content violates usage guidelines",
-)
-_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "request_too_large", "max_tokens_exceeded"})
-_TOO_LONG_WORDS: Final = ("maximum context length", "prompt is too long", "exceed context limit")
-_OVERSIZED_WORDS: Final = ("request too large",)
-_LIMIT_AND_REQUESTED: Final = re.compile(r"\blimit:? (\d{1,15})\b[^.;]{0,60}\brequested:? (\d{1,15})\b")
-_OPENING_CHARS: Final = 80
-# llama.cpp reports it with 500, OpenRouter with 404.
-_TOOLS_STATUS: Final = frozenset({400, 404, 422, 500, 501})
-_TOOLS: Final = re.compile(r"\btools\b(?![.\[])|\btool[ _-]?(use|calling|choice)\b|function[ _-]?call|toolconfig")
-_REFUSED: Final = re.compile(
-    r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"
-)
-_MAX_REFUSAL_CHARS: Final = 500
-# Parts of the words by which APIs name errors, with the status that those errors have.
-_NAMED: Final[Mapping[str, int]] = {
-    "quota": 429, "rate_limit": 429, "exhausted": 429, "too_many": 429, "api_key": 401, "auth": 401, "permission": 403,
-    "not_found": 404, "invalid": 400, "bad_request": 400, "content": 400, "context": 400,
-}  # fmt: skip
-
-# What errors without such a name say, with their status. An unknown text may pass, as that of an overload.
-_SAID: Final = (
-    (re.compile(r"\bquota\b|rate[- ]limit|too many requests"), 429),
-    (re.compile(r"\bapi[- ]key\b|unauthori[sz]ed|authentication"), 401),
-    (re.compile(r"\bmodel\b.{0,60}\b(?:not found|not exist)"), 404),
-    (re.compile(r"\bcontext (?:length|window|size)\b"), 413),
-)
-
-
-class Fault(Struct):
-    """The error that a reply describes; empty fields where it describes none."""
-
-    message: str = ""
-    type: str | None = None
-    param: str | None = None
-    code: str | float | None = None
-    metadata: Any = None
-
-
-def read_fault(body: bytes) -> Fault:
-    """Read the error of a reply; an empty one where the body contains none."""
-    try:
-        return _fault(decode_reply(body, Any))
-    except UNREADABLE:
-        return Fault()
-
-
-def _fault(found: object) -> Fault:
-    """Find the error: wrapped, bare, as a text, in an array (Google), or in a list of places (FastAPI)."""
-    if isinstance(found, str):
-        return Fault(found)
-    if isinstance(found, list):
-        faults = [_fault(each) for each in found[:20]]
-        return Fault() if not faults else structs.replace(faults[0], message="; ".join(each.message for each in faults))
-    if not isinstance(found, dict):
-        return Fault()
-    inner = next((found[name] for name in ("error", "errors", "detail") if found.get(name)), None)
-    if isinstance(inner, str | list | dict):
-        return _fault(inner)
-    texts = {name: value for name, value in found.items() if isinstance(value, str)}
-    place = ".".join(map(str, found["loc"])) if isinstance(found.get("loc"), list) else ""
-    message = texts.get("message") or (f"{place}: {texts['msg']}" if "msg" in texts else "")
-    code = found["code"] if type(found.get("code")) in (int, float) else texts.get("code")
-    return Fault(message, texts.get("type") or texts.get("status"), texts.get("param"), code, found.get("metadata"))
-
-
 def _as_named(reply: Reply) -> Reply:
-    """Change the status of a reply that holds an error in place of an answer from 200 to what the error names."""
     # The quotation marks of a text within an answer are escaped.
-    if reply.status != httpx.codes.OK or b'"error"' not in reply.body:
-        return reply
-    try:
-        found = decode_reply(reply.body, dict[str, Any])
-        match found.get("choices"):
-            case [{"finish_reason": "error"} as choice, *_]:
-                found = choice  # OpenRouter's, for an answer that broke off.
-        fault, has_answer = _fault(found), any(map(found.get, ("choices", "content", "answers", "data")))
-    except UNREADABLE:
-        return reply
-    if has_answer or not (found.get("error") or fault.message):
-        return reply
-    code = re.fullmatch("([45][0-9]{2})(?:[.]0)?", str(fault.code))
-    # A code such as `unsupported_parameter` is told apart by the type beside it.
-    named = f"{fault.code} {fault.type}".lower()
-    opening = fault.message[:_OPENING_CHARS].lower()
-    statuses = [status for part, status in _NAMED.items() if part in named]
-    statuses += [status for words, status in _SAID if words.search(opening)]
-    status = next(iter(statuses), httpx.codes.BAD_GATEWAY)
-    return reply._replace(status=int(code[1]) if code else status, body=msgspec.json.encode(found))
-
-
-def translated(
-    reply: Reply, fault: Fault, body: Mapping[str, object], endpoint: HttpEndpoint, *, with_tools: bool = False
-) -> ModelError:
-    """Choose the error by status and code. Its ``said`` is what ``shown`` leaves of the message."""
-    error = (_tools_refused(reply, fault) if with_tools else None) or _chosen(reply, fault, endpoint.address)
-    error.status = reply.status
-    is_plain_text = reply.headers.get("content-type", "").startswith("text/plain")
-    message = fault.message or (reply.body.decode("utf-8", "replace") if is_plain_text else "")
-    error.said = shown(message, body, endpoint.secrets)
-    error.retry_after_s = retry_after_s(reply.headers)
-    error.quota = read_quota(reply.headers)
-    return error
-
-
-def _chosen(reply: Reply, fault: Fault, address: str) -> ModelError:
-    status, code = reply.status, str(fault.code or fault.type or "")
-    is_client_error = httpx.codes.is_client_error(status)
-    is_flagged = isinstance(fault.metadata, dict) and "flagged_input" in fault.metadata
-    # OpenRouter's message begins with the name of the model, which may be long.
-    is_filtered = code in _FILTERED_CODES or is_flagged or _opens_with(fault, _FILTERED_WORDS, 2 * _OPENING_CHARS)
-    if is_client_error and is_filtered:
-        return ContentFilteredError(f"the endpoint's filter refuses the request: HTTP {status}")
-    is_rejected = status in _REJECTED or code in _REJECTED_CODES
-    if is_rejected or (is_client_error and _opens_with(fault, _REJECTED_WORDS)):
-        absent = f"HTTP {status} from {address}; check base_url and model"
-        return ModelRejectedError(absent if status in _ABSENT else f"the endpoint rejects the request: HTTP {status}")
-    if status == httpx.codes.TOO_MANY_REQUESTS:
-        found = _LIMIT_AND_REQUESTED.search(fault.message[:_MAX_REFUSAL_CHARS].lower().replace(",", ""))
-        # Waiting does not help a request that needs more tokens than the endpoint grants in a whole minute.
-        is_oversized = int(found[2]) > int(found[1]) if found is not None else _opens_with(fault, _OVERSIZED_WORDS)
-        return (
-            InputTooLongError("the request alone is larger than the endpoint's rate limit: HTTP 429")
-            if is_oversized
-            else RateLimitedError("the endpoint asks for fewer requests: HTTP 429")
-        )
-    too_long = code in _TOO_LONG_CODES or any(words in fault.message.lower() for words in _TOO_LONG_WORDS)
-    if is_client_error and (too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE):
-        return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
-    if status in _BAD:
-        return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
-    return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
-
-
-def _tools_refused(reply: Reply, fault: Fault) -> ModelError | None:
-    """Recognise the complaint that the endpoint supports no tools."""
-    message = fault.message.lower()
-    # A longer text may quote the trace, which proves nothing.
-    if reply.status not in _TOOLS_STATUS or len(message) > _MAX_REFUSAL_CHARS:
-        return None
-    if not (_REFUSED.search(message) and (fault.param == "tools" or _TOOLS.search(message))):
-        return None
-    return ToolsRefusedError(
-        f"the endpoint takes no tools, and this judge needs a model with function calling: HTTP {reply.status}"
-    )
-
-
-def _opens_with(fault: Fault, words: Iterable[str], chars: int = _OPENING_CHARS) -> bool:
-    # Only the beginning: later words may be a quotation of the trace.
-    opening = fault.message[:chars].lower()
-    return any(each in opening for each in words)
+    return as_named(reply) if reply.status == httpx.codes.OK and b'"error"' in reply.body else reply

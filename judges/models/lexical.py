@@ -28,17 +28,17 @@ class LexicalModel:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracejudge-lexical")
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        """Answer in the form that the judge asked for; where tools are offered, call the first one before."""
+        """Answer in the form that the judge asked for; if tools are offered, call the first one before."""
         if request.offers_tools and not any(message.role == "tool" for message in request.messages):
             # The answer uses no result, but a rehearsal then takes the same steps as a model that reads.
             return ChatResponse("", model="lexical", tool_calls=(ToolCall("look", request.tools[0].name, "{}"),))
         answer = request.heuristic
         if sum(len(message.content) for message in request.messages) > _LARGE_CHARS:
             # Counting words takes seconds here, in which the event loop must go on to renew leases.
-            found = await asyncio.get_running_loop().run_in_executor(self._thread, answer)
+            guess = await asyncio.get_running_loop().run_in_executor(self._thread, answer)
         else:
-            found = answer()
-        text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+            guess = answer()
+        text = guess if isinstance(guess, str) else msgspec.json.encode(guess).decode()
         return ChatResponse(text, model="lexical")
 
     async def aclose(self) -> None:

@@ -26,7 +26,7 @@ _TOKENIZER: Final = "tokenizer.json"
 _CONFIG: Final = "config.json"
 _BATCH: Final = 32
 _BATCH_TOKENS: Final = 16_384  # Padding included: it bounds the memory of one run.
-_SPARE: Final = (8, 64)  # Tokens that stay free; more where tokens grow because evidence was cut between them.
+_SPARE: Final = (8, 64)  # Tokens that stay free; more if tokens grow because evidence was cut between them.
 _KNOWN_INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _PADS: Final = ("[PAD]", "<pad>")
 _TOKENS_AXIS: Final = 3  # Axes of an output with one result for each token.
@@ -147,7 +147,7 @@ class LocalClassifier:
 
     def _plain(self, text: str) -> str:
         """Divide special tokens that are written in the material: only templates may contain them."""
-        return text if self._special is None else self._special.sub(lambda found: " ".join(found[0]), text)
+        return text if self._special is None else self._special.sub(lambda match: " ".join(match[0]), text)
 
     def _run(self, encodings: Sequence[Encoding]) -> Any:
         """Return the logits of some inputs: one row for each, or one for each of its tokens."""

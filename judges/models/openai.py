@@ -1,7 +1,7 @@
 """Any OpenAI-compatible `/chat/completions`: OpenAI, Azure OpenAI, vLLM, Ollama, LiteLLM and others.
 
-Structured output is not requested where a tool may be called, because many servers accept only one of the two. The
-bound is `max_tokens`, which all servers know, and `max_completion_tokens` where it is refused. Fields that some servers
+Structured output is not requested if a tool may be called, because many servers accept only one of the two. The
+bound is `max_tokens`, which all servers know, and `max_completion_tokens` if it is refused. Fields that some servers
 add to an answer and require with it later are returned unchanged: DeepSeek's `reasoning_content`, OpenRouter's
 `reasoning_details`, the `extra_content` of a call with Gemini's signature, and the `content` list of Mistral's
 reasoning models.
@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, ToolsRefusedError
 from judges.core.prompt import Message, ToolCall
-from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply, reply_fields
+from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply
 from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
 from judges.models.replies import (
     ABSENT,
@@ -30,12 +30,13 @@ from judges.models.replies import (
     keep_state,
     openai_quota,
     read_call,
+    reply_fields,
     sendable_name,
     sendable_object,
     state_parts,
 )
 from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
-from judges.parsing.thoughts import beside_thoughts
+from judges.parsing.answer import beside_thoughts
 
 _INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
 _TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
@@ -159,8 +160,8 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         completion = decode_reply(reply.body, _Completion)
         if not completion.choices:
             raise ModelUnavailableError("the reply holds no choice")
-        # Google sends no message where its filter withheld the answer.
-        first, *others = [
+        # Google sends no message if its filter withheld the answer.
+        first, *rest = [
             each
             for each in completion.choices
             if each.message is not None or finish_reason(each.finish_reason) == "content_filter"
@@ -204,7 +205,7 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
         quota=openai_quota(reply.headers),
         tool_calls=calls,
         provider_state=state,
-        elsewhere=() if text.strip() or (calls and request.offers_tools) else _elsewhere(message, calls, others),
+        elsewhere=() if text.strip() or (calls and request.offers_tools) else _elsewhere(message, calls, rest),
     )
     return response, shows_thinking
 
@@ -224,8 +225,8 @@ def _calls(message: _Message, request: ChatRequest) -> tuple[ToolCall, ...]:
     calls, written = list[ToolCall](), bytes(message.tool_calls)
     # Where no call is expected, an unreadable one does not cost the answer beside it.
     with nullcontext() if request.tools else suppress(*UNREADABLE):
-        found = () if written in _NO_THOUGHTS else decode_reply(written, list[dict[str, Any]])
-        for number, call in enumerate(found, calls_so_far(request)):
+        raw_calls = () if written in _NO_THOUGHTS else decode_reply(written, list[dict[str, Any]])
+        for number, call in enumerate(raw_calls, calls_so_far(request)):
             function = call["function"] if isinstance(call.get("function"), dict) else {}
             read = read_call(call.get("id"), function.get("name"), function.get("arguments"), number)
             extra = Raw(msgspec.json.encode(call.get("extra_content")))
@@ -233,12 +234,12 @@ def _calls(message: _Message, request: ChatRequest) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def _elsewhere(message: _Message, calls: Iterable[ToolCall], others: Iterable[_Choice]) -> tuple[tuple[str, str], ...]:
+def _elsewhere(message: _Message, calls: Iterable[ToolCall], rest: Iterable[_Choice]) -> tuple[tuple[str, str], ...]:
     """List the texts beside an empty `content`, each with its place."""
     thoughts = {"reasoning_content": message.reasoning_content, "reasoning": message.reasoning}
     texts = [("tool_calls", call.arguments) for call in calls]
     texts += [(name, _text(decode_reply(bytes(each), Any))) for name, each in thoughts.items() if bytes(each)]
-    whole = [each.message for each in others if each.message and finish_reason(each.finish_reason) == "stop"]
+    whole = [each.message for each in rest if each.message and finish_reason(each.finish_reason) == "stop"]
     texts += [("another choice", _text(each.content)) for each in whole]
     return tuple(each for each in texts if each[1].strip())
 

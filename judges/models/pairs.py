@@ -1,7 +1,7 @@
 """How a classifier of pairs is fed and read: `judge.toml`, chunks of long evidence, and the aggregation.
 
 A classifier reads a bounded number of tokens. Long evidence is divided into chunks that fit beside the claim, and the
-claim is supported as far as its best chunk supports it. A claim of several sentences, where `judge.toml` divides it, is
+claim is supported as far as its best chunk supports it. A claim of several sentences, if `judge.toml` divides it, is
 supported as far as its least supported sentence.
 """
 
@@ -78,32 +78,32 @@ def load_description(path: str) -> Description:
     if not folder.is_dir():
         raise ModelSettingsError(f"path: {folder} is not a folder; name the folder that holds {DESCRIPTION}")
     try:
-        found = msgspec.toml.decode(file.read_bytes(), type=Description)
+        loaded = msgspec.toml.decode(file.read_bytes(), type=Description)
     except FileNotFoundError:
         raise ModelSettingsError(
             f"path: {folder} has no {DESCRIPTION}; write it with task, labels and max_tokens, as in docs/classifiers.md"
         ) from None
     except (OSError, ValueError) as error:
         raise ModelSettingsError(f"path: {file}: {error}") from None
-    marks = f"{found.text} {found.text_pair if found.is_pair else ''}"
+    marks = f"{loaded.text} {loaded.text_pair if loaded.is_pair else ''}"
     wrong = {
         "labels: must name each output of the model once, in the order of id2label in its config.json": (
-            not found.labels or len(set(found.labels)) < len(found.labels)
+            not loaded.labels or len(set(loaded.labels)) < len(loaded.labels)
         ),
-        f"support: must be one of the labels, {', '.join(found.labels)}": found.support_label not in found.labels,
+        f"support: must be one of the labels, {', '.join(loaded.labels)}": loaded.support_label not in loaded.labels,
         f"text: must contain {_EVIDENCE}, and text or text_pair {_CLAIM}": (
-            _EVIDENCE not in found.text or _CLAIM not in marks
+            _EVIDENCE not in loaded.text or _CLAIM not in marks
         ),
         f'text_pair: must be "{_CLAIM}" for the task token, and text must not contain it': (
-            found.task == "token" and not (found.is_pair and found.text_pair == _CLAIM)
+            loaded.task == "token" and not (loaded.is_pair and loaded.text_pair == _CLAIM)
         ),
-        f"max_tokens: must be at least {_MIN_TOKENS}": found.max_tokens < _MIN_TOKENS,
-        "overlap: must be from 0 to half of max_tokens": not 0 <= found.overlap <= found.max_tokens // 2,
+        f"max_tokens: must be at least {_MIN_TOKENS}": loaded.max_tokens < _MIN_TOKENS,
+        "overlap: must be from 0 to half of max_tokens": not 0 <= loaded.overlap <= loaded.max_tokens // 2,
     }
     for problem, is_wrong in wrong.items():
         if is_wrong:
             raise ModelSettingsError(f"path: {file}: {problem}")
-    return found
+    return loaded
 
 
 class Input(NamedTuple):
@@ -161,20 +161,20 @@ def lay_out(
     """
     inputs: list[Input] = []
     places = []
-    known: dict[str, tuple[str, Sequence[tuple[int, int]]]] = {}
+    texts: dict[str, tuple[str, Sequence[tuple[int, int]]]] = {}
     for question in questions:
         if question.kind != "predicate" or question.pair is None:
             raise _no_pair()
         evidence, claim = question.pair
-        if evidence not in known:  # Judges ask about many claims with the same evidence.
-            known[evidence] = clean(evidence), spans(clean(evidence))
+        if evidence not in texts:  # Judges ask about many claims with the same evidence.
+            texts[evidence] = clean(evidence), spans(clean(evidence))
         sentences = (split(claim) if description.sentences else ()) or (claim,)
         sections = []
         for sentence in map(clean, sentences):
             start = len(inputs)
             fixed = _filled(description, "", sentence)
             used = spare + sum(len(spans(text)) for text in fixed if text is not None)
-            inputs += _chunked(description, *known[evidence], sentence, description.max_tokens - used)
+            inputs += _chunked(description, *texts[evidence], sentence, description.max_tokens - used)
             sections.append(range(start, len(inputs)))
         places.append(sections)
         if len(inputs) > _MAX_INPUTS:

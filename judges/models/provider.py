@@ -86,7 +86,7 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
 
 
 class Access(NamedTuple):
-    """How an endpoint is reached: with which key, and through which proxy."""
+    """The key and the proxy for an endpoint."""
 
     api_key: str | None
     proxy: str | None
@@ -100,13 +100,13 @@ def bearer(api_key: str | None) -> dict[str, str]:
 def access(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str) -> Access:
     """Read the key of an endpoint and find the proxy for its address, or raise ``ModelSettingsError``."""
     try:
-        key, found = read_key(settings, environment), proxy_for(url, proxy)
+        key, proxy_url = read_key(settings, environment), proxy_for(url, proxy)
     except KeyRefusedError as error:
         raise ModelSettingsError(str(error)) from None
     except ProxyRefusedError as error:
         raise ModelSettingsError(f"base_url: {error}") from error
     try:
-        tls_context(url, found)  # A file that cannot be used is an error now, and not of each request.
+        tls_context(url, proxy_url)  # A file that cannot be used is an error now, and not of each request.
     except KeyRefusedError as error:
         raise ModelSettingsError(f"base_url: the variable {error}") from None
-    return Access(key, found)
+    return Access(key, proxy_url)

@@ -62,8 +62,8 @@ _LEAST: Final[Mapping[str, int]] = {
 def find(settings: ModelSettings) -> Provider:
     """Find the provider that the settings name, or raise ``ModelSettingsError``."""
     if settings.provider not in PROVIDERS:
-        known = ", ".join(sorted(PROVIDERS))
-        raise ModelSettingsError(f"provider: must be one of {known}; most endpoints are openai, with a base_url")
+        names = ", ".join(sorted(PROVIDERS))
+        raise ModelSettingsError(f"provider: must be one of {names}; most endpoints are openai, with a base_url")
     return PROVIDERS[settings.provider]
 
 

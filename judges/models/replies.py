@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +19,8 @@ from judges.parsing.answer import encodable
 
 T = TypeVar("T")
 UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)  # What ``decode_reply`` raises.
+_MAX_ID_CHARS: Final = 256
+_MAX_TOKENS: Final = 10**9
 _MAX_DIGITS: Final = 18  # Of a number that JSON encoders keep exactly.
 
 
@@ -42,9 +44,9 @@ _CUT: Final = re.compile("length|max_(?:output_)?tokens|context_window")
 _WITHHELD: Final = re.compile("filter|safety|prohibited|recitation|blocklist|spii|guardrail")
 
 
-def finish_reason(said: object) -> FinishReason:
+def finish_reason(reason: object) -> FinishReason:
     """Read why an answer ended, as any of the APIs says it."""
-    name = str(said or "stop").lower()
+    name = str(reason or "stop").lower()
     if name in _STOPPED:
         return "stop"
     return "content_filter" if _WITHHELD.search(name) else "length" if _CUT.search(name) else "other"
@@ -155,7 +157,7 @@ _MAX_RETRY_AFTER_S: Final = 3600.0
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Read `Retry-After`, in seconds or as a date, as 0 to 3600 s; None where it is absent or neither."""
+    """Read `Retry-After`, in seconds or as a date, as 0 to 3600 s; None if it is absent or neither."""
     value = headers.get("retry-after", "")
     try:
         seconds = float(value)
@@ -191,7 +193,7 @@ def read_call(call_id: object, name: object, arguments: object, number: int) -> 
 
 
 def _unwrapped(text: str) -> str:
-    """Return the text inside, where a server encoded the arguments as a JSON string once more."""
+    """Return the text inside, if a server encoded the arguments as a JSON string once more."""
     try:
         inner = msgspec.json.decode(text, type=str)
     except (msgspec.DecodeError, UnicodeError):
@@ -205,7 +207,7 @@ def calls_so_far(request: ChatRequest) -> int:
 
 
 def as_object(arguments: str) -> dict[str, object] | None:
-    """Decode the arguments of a call; None where they are no JSON object."""
+    """Decode the arguments of a call; None if they are no JSON object."""
     try:
         return msgspec.json.decode(arguments, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -214,10 +216,54 @@ def as_object(arguments: str) -> dict[str, object] | None:
 
 def sendable_object(arguments: str) -> dict[str, object]:
     """Return the arguments of a call as an object; a text that is none becomes its value ``unreadable``."""
-    found = as_object(arguments)
-    return {"unreadable": arguments} if found is None else found
+    mapping = as_object(arguments)
+    return {"unreadable": arguments} if mapping is None else mapping
 
 
 def sendable_name(name: str) -> str:
     """Return a name that endpoints accept: 1 to 64 letters, digits, `_` and `-`."""
     return _REFUSED_IN_NAMES.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
+
+
+class ReplyFields(NamedTuple):
+    """Fields beside an answer; ``invalid`` names those that were out of bounds and are left out."""
+
+    id: str | None
+    model: str | None
+    tokens: Sequence[int]
+    invalid: tuple[str, ...]
+
+
+def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
+    """Read id, model and token counts of a reply.
+
+    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. A bad count is 0.
+    """
+    known_id, has_id = _identifier(reply_id)
+    known_model, has_model = _identifier(model)
+    counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []
+    has_usage = usage is None or (isinstance(usage, dict) and None not in counts)
+    tokens = [count or 0 for count in counts] or [0] * len(token_names)
+    valid = {"id": has_id, "model": has_model, "usage": has_usage}
+    return ReplyFields(known_id, known_model, tokens, tuple(name for name, is_valid in valid.items() if not is_valid))
+
+
+def _count(value: object) -> int | None:
+    """Return a count of tokens; None if the value is none."""
+    # Some servers write numbers as texts; the longest is 10^9.
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,10}", value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= _MAX_TOKENS and value == int(value) else None
+
+
+def _identifier(value: object) -> tuple[str | None, bool]:
+    """Return an id or name as a text, and whether it is valid."""
+    if value is None:
+        return None, True
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_ID_CHARS:
+        return str(value), True
+    if isinstance(value, str) and len(value) <= _MAX_ID_CHARS:
+        return value, True
+    return None, False

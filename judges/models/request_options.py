@@ -1,6 +1,6 @@
 """Optional parts of the requests to one endpoint: structured output, temperature, the bound of the answer and others.
 
-Each is sent until a request without it is answered where one with it was refused; no words of a refusal are known. Only
+Each is sent until a request without it is answered if one with it was refused; no words of a refusal are known. Only
 the names of the parts themselves are looked for in it, which saves a request. Until the first answer one request goes
 ahead of the others, so that an endpoint refuses one request and not all of them.
 
@@ -26,10 +26,11 @@ from judges.core.model import (
     ModelSettings,
     ToolsRefusedError,
 )
-from judges.models.http import HttpEndpoint, Reply, read_fault, translated
+from judges.models.http import HttpEndpoint, Reply
+from judges.models.reply_errors import read_fault, translated
 
 DEFAULT_THINKING_TOKENS: Final = 8192
-# How thoughts begin or end where a server leaves them, or a part of them, in the text.
+# Beginning or end of thoughts if a server leaves them, or a part of them, in the text.
 _THOUGHTS: Final = (
     *("<think", "</think", "seed:think", "[THINK]", "[/THINK]", "<thought", "</thought", "<reasoning", "</reasoning"),
     *("_of_thought|>", "_THINKING|>", "think\u25b7", "<|channel", "<channel|>", "<unused94>", "<unused95>"),
@@ -51,11 +52,11 @@ class OutputBound:
     """The bound of answers from one endpoint."""
 
     def __init__(self, settings: ModelSettings, default_tokens: int | None = None) -> None:
-        """Keep a default for an endpoint that requires a bound, where neither request nor settings have one."""
+        """Keep a default for an endpoint that requires a bound, if neither request nor settings have one."""
         self._settings = settings
         self.default_tokens = default_tokens
         self._thinks: bool | None = None  # None until an answer shows it.
-        self._limit: int | None = None  # The largest bound that the endpoint accepts, where it named one.
+        self._limit: int | None = None  # The largest bound that the endpoint accepts, if it named one.
 
     def tokens(self, request: ChatRequest) -> int | None:
         """Return the bound of one request, thinking included; the default if neither request nor settings have one."""
@@ -101,7 +102,7 @@ class OutputBound:
 
 
 Parts = dict[str, object]
-# What is answered or refused alike: the form of the answer, and the names of all fields and options.
+# Requests that are answered or refused alike: the form of the answer, and the names of all fields and options.
 _Kind = tuple[str, ...]
 _Scope = tuple[_Kind | None, str]  # An option in requests of one kind; None for all kinds.
 _WORD: Final = re.compile(r"[a-z_]+")
@@ -111,7 +112,7 @@ _REFUSING: Final = frozenset({400, 422, 500, 501})
 _MAX_COMPLAINT_CHARS: Final = 500
 MAX_EXTRA: Final = 4
 """Requests that are sent again without options, for a model and process, within one attempt."""
-# How many of them may fail at a failing endpoint, so that it can still be understood afterwards.
+# The number of them that may fail at a failing endpoint, so that it can still be understood afterwards.
 _MAX_FAILED_FOR_FAULTS: Final = 2
 # An endpoint checks a request before it answers it: one that is not refused by then is answered, or hangs.
 _PATIENCE_S: Final = 2.0
@@ -139,7 +140,7 @@ class Asked(NamedTuple):
     """One request, whose optional parts may be left out."""
 
     request: ChatRequest
-    body: Mapping[str, object]  # What every endpoint accepts, and what the operator demands.
+    body: Mapping[str, object]  # Fields that every endpoint accepts, and those the operator demands.
     options: dict[str, Parts]  # By name what each adds or replaces, without the bound of the answer.
 
 
@@ -152,7 +153,7 @@ class _Refusal(NamedTuple):
 
 
 class Options:
-    """What one endpoint accepts. Use it from one event loop."""
+    """The options that one endpoint accepts. Use it from one event loop."""
 
     def __init__(self, endpoint: HttpEndpoint, output: OutputBound, instead_of: Mapping[str, str]) -> None:
         """Send the options that ``instead_of`` names only when another one of the same request is refused."""
@@ -166,7 +167,7 @@ class Options:
         self._doubted: dict[_Scope, None] = {}  # Left out until a request with one of them succeeds.
         self._answered: set[str] = set()
         self._settled: set[_Kind] = set()  # Kinds that are answered with all that is neither refused nor doubted.
-        # What the endpoint asks for in requests with tools, and in those without.
+        # Fields that the endpoint demands, with and without tools.
         self._demanded: dict[bool, dict[str, object]] = {}
         self._refusals_in_row = self._failed_for_faults = 0
         self._leader: Asked | None = None
@@ -226,10 +227,10 @@ class Options:
         # The bound is left out last, because an endpoint may require it.
         has_others = not trial and any(name not in BOUNDS for name in suspects)
         bound = [name for name in suspects if name in BOUNDS and has_others]
-        others = [name for name in suspects if name not in bound]
+        rest = [name for name in suspects if name not in bound]
         is_fault = not isinstance(first.error, BadModelRequestError)
-        culprits = [trial] if trial else others if unknown and len(others) == 1 and not is_fault else []
-        doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in others]
+        culprits = [trial] if trial else rest if unknown and len(rest) == 1 and not is_fault else []
+        doubts: list[_Scope] = [] if trial else [(None if unknown else kind, name) for name in rest]
         # Requests that wait no longer leave them out meanwhile.
         self._doubted.update(dict.fromkeys(doubts))
         refusal, without, offered = first, frozenset[str](), frozenset(self._offered(asked))
@@ -250,8 +251,8 @@ class Options:
                 for name in (*left_out, *(culprits if is_bare else ())):
                     scope = kind if name in self._answered else None
                     self._refused.add((scope, name))
-                    fallbacks = [one for one, other in self._instead_of.items() if other == name not in left_out]
-                    self._doubted.update(dict.fromkeys((scope, one) for one in fallbacks))
+                    fallbacks = [new for new, old in self._instead_of.items() if old == name not in left_out]
+                    self._doubted.update(dict.fromkeys((scope, new) for new in fallbacks))
                     self._doubted.pop((scope, name), None)
                 return answer
             self._failed_for_faults += is_fault
@@ -304,8 +305,8 @@ class Options:
             may_be_ours = is_cause and reply.status in _REFUSING
             words = frozenset(_WORD.findall(complaint)) - asked.body.keys()
             named = frozenset(name for name in names if not words.isdisjoint({name, *options[name]}))
-            wanted = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}
-            return _Refusal(error, may_be_ours, names, named, wanted)
+            demanded = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}
+            return _Refusal(error, may_be_ours, names, named, demanded)
         self._refusals_in_row = 0
         if kind not in self._settled:
             self._answered.update(names)
@@ -316,7 +317,7 @@ class Options:
         return reply
 
     def _offered(self, asked: Asked, *smaller: int | None) -> Mapping[str, Parts]:
-        """Return all options, those of the bound included."""
+        """Return all options, the bound's included."""
         (tokens,) = smaller or (self._output.tokens(asked.request),)
         return asked.options if tokens is None else asked.options | {name: {name: tokens} for name in self._bounds}
 
@@ -342,8 +343,8 @@ class Options:
 
 def _demand(complaint: str, whole: Mapping[str, object]) -> Mapping[str, object]:
     """Read which value a refusal asks for; only of fields that say how much the model thinks."""
-    if found := _SWITCH.search(complaint):
-        return {found[1]: found[2] == "true"}
+    if match := _SWITCH.search(complaint):
+        return {match[1]: match[2] == "true"}
     if "reasoning_effort" not in complaint:
         return {}
     now = whole.get("reasoning_effort")

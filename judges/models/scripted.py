@@ -108,7 +108,7 @@ def load_script(path: str) -> list[Step]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is no step, or there is none.
+        ValueError: A line is no step, or the script is empty.
     """
     # Not splitlines, which also divides at characters that may be inside a JSON text, such as U+2028.
     lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]

@@ -1,12 +1,13 @@
-"""Read the fields of a judge model's answer strictly: no guess, no clamping, and a clear reason for each failure.
+"""Remove thoughts before a judge model's answer, and read its fields: no guess, no clamping, a reason for each failure.
 
-``judges.parsing.objects`` finds the answer in a text. A number off the scale is an ``OutOfRangeError`` and is not
-requested again: a second answer would be a second opinion.
+Thoughts are written between marks, or in channels of harmony. ``judges.parsing.objects`` finds the answer in the rest.
+A number off the scale is an ``OutOfRangeError`` and is not requested again: a second answer would be a second opinion.
 """
 
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from json import JSONDecoder
 from typing import Final
 
 import msgspec
@@ -14,16 +15,47 @@ import msgspec
 from judges.core.prompt import MATERIAL_RULES
 from judges.parsing.braces import single_braces
 from judges.parsing.decoration import loose, number_of, truth_of
-from judges.parsing.thoughts import answer_of
 
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
 _INVISIBLE: Final = "\ufeff\u200b\u2060\0"  # A byte order mark before the first line, or the like.
 _MARK: Final = re.compile(rf"<<(?:end )?\w[\w .-]{{0,60}} [0-9a-f]{{12}}>>|{_RULES_HEADING}")
 REASONS: Final = ("rationale", "justification", "reason", "reasoning", "explanation")
-# Keys of an object in place of a value: of the value, and of what may stand beside it.
+# Keys of an object in place of a value: of the value, and of fields beside it.
 _VALUES: Final = frozenset({"", "value", "score", "rating", "grade", "result", "verdict", "answer", "label"})
 _BESIDE: Final = frozenset({"confidence", "reasons", *REASONS})
+_NAMES: Final = "(?:seed:)?think|thinking|thoughts?|reasoning"
+# Marks of single families of models, each with its end.
+_OPENING: Final = re.compile(
+    rf"\s*(?:<\s*(?:{_NAMES})\s*>|\[THINK\]|\u25c1think\u25b7|<\|begin_of_thought\|>|<\|start_thinking\|>"
+    r"|<\|channel>\s*thought|<unused94>(?:\s*thought\b)?)",
+    re.IGNORECASE,
+)
+_CLOSING: Final = re.compile(
+    rf"(?i)<\s*/\s*(?:{_NAMES})\s*>|\[/THINK\]|\u25c1/think\u25b7|<\|end_of_thought\|>|<\|end_thinking\|>"
+    r"|<channel\|>|<unused95>"
+)
+_MAX_CHARS_BESIDE: Final = 100_000  # It is read in the event loop.
+# The rest of thoughts that a server moved elsewhere: Gemma's name of their channel, or the opening mark alone.
+_LEFT: Final = re.compile(rf"\s*thought[ \t]*(?:\n|\Z)|{_OPENING.pattern}\s*\Z", re.IGNORECASE)
+_BRACKETED: Final = re.compile(r"\[/?THINK\]", re.IGNORECASE)
+_OBJECT: Final = re.compile(r"\{(?=\s*[\"}])")
+_DECODER: Final = JSONDecoder(strict=False)
+_MAX_LOOKS: Final = 100  # Each look at a broken object counts the lines of the text up to it.
+# A token of a chat template that a server left in the text.
+_TEMPLATE_MARK: Final = (
+    r"(?:<[|\uff5c](?!(?i:begin_of_thought|end_of_thought|start_thinking|end_thinking)\|)[^<>|\uff5c\n]{1,40}[|\uff5c]>"
+    r"|<\|turn>(?:model\b)?|<turn\|>)"
+)
+_FIRST_MARKS: Final = re.compile(rf"\s*(?:{_TEMPLATE_MARK}\s*(?:assistant\s*(?=<))?)+")
+_LAST_MARK: Final = re.compile(rf"{_TEMPLATE_MARK}\Z")
+_HARMONY: Final = re.compile(r"\s*<\|(?:channel|start)\|>")
+_CHANNEL: Final = "<|channel|>"
+_MESSAGE: Final = re.compile(r"\s*(\w+)([^\n]{0,200}?)<\|message\|>")
+_MESSAGE_END: Final = re.compile(r"<\|(?:end|return|call|start)\|>")
+# The same channels if the server removed the marks and left their names.
+_STRIPPED: Final = re.compile(r"\s*analysis(?:(?=[^\W\d_a-z]|[\"'{])|[ \t]+(?=[A-Z]))")
+_STRIPPED_FINAL: Final = "assistantfinal"
 
 
 class AnswerError(ValueError):
@@ -132,10 +164,10 @@ def value_field(answer: Mapping[str, object], key: str) -> object:
 def choice(
     answer: Mapping[str, object], key: str, menu: Sequence[str], separator: str = "|", *, besides: Sequence[str] = ()
 ) -> str:
-    """Return a label of an answer, folded. The labels of the menu are folded, and ``separator`` stands between them.
+    """Return a label of an answer, folded. The labels of the menu are folded, joined by ``separator``.
 
-    Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. Where
-    yes and no are offered, true and false stand for them. Labels in ``besides`` are accepted and never offered.
+    Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. If
+    yes and no are offered, true and false mean the same. Labels in ``besides`` are accepted and never offered.
 
     Raises:
         InvalidAnswerError: The value is no string, empty, or the menu itself.
@@ -158,10 +190,10 @@ def choice(
     if not label:
         # A repaired answer that broke off, not a choice of the model.
         raise InvalidAnswerError(f"`{key}` is empty")
-    said = truth_of(text) if is_yes_no else None
-    # A letter may stand for another label as well.
-    if said is not None and (len(label) > 1 or [each[:1] for each in labels].count(label) == 1):
-        return "yes" if said else "no"
+    truth = truth_of(text) if is_yes_no else None
+    # A letter may mean another label as well.
+    if truth is not None and (len(label) > 1 or [each[:1] for each in labels].count(label) == 1):
+        return "yes" if truth else "no"
     alike = [each for each in labels if loose(each) == label]
     if len(alike) == 1:
         return alike[0]
@@ -189,7 +221,7 @@ def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) ->
 
 
 def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
-    """Return a number of an answer, also from a text such as `4`, `four`, `4 (Good)`, or `4/5` where 5 is the highest.
+    """Return a number of an answer, also from a text such as `4`, `four`, `4 (Good)`, or `4/5` if 5 is the highest.
 
     Raises ``InvalidAnswerError`` for anything else.
     """
@@ -227,3 +259,82 @@ def encodable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def answer_of(text: str) -> str | None:
+    """Return the text behind the last closing mark of a thought, or in the final channels.
+
+    A closing mark within an object of the answer is quoted. The opening mark may be missing, since some templates
+    write it into the request. Returns None if the thoughts do not end, so that there is no answer yet.
+    """
+    if _HARMONY.match(text) is not None and _CHANNEL in text:
+        return _final_messages(text)
+    if _STRIPPED.match(text) is not None:
+        # Behind a later occurrence, a text that the answer quotes would be taken for the answer.
+        _, final, text = text.partition(_STRIPPED_FINAL)
+        return text if final else None
+    if "<" not in text and "\u25c1" not in text and ("[" not in text or _BRACKETED.search(text) is None):
+        return text
+    text = _without_marks(text)
+    text = text[_end_of_thoughts(text) :]
+    return None if _OPENING.match(text) is not None else text
+
+
+def beside_thoughts(text: str) -> str:
+    """Return the answer in a text whose thoughts, or a part of them, the server moved elsewhere.
+
+    A text of thoughts without an end, or of more than 100,000 characters, is returned as it is.
+    """
+    if len(text) > _MAX_CHARS_BESIDE:
+        return text
+    left = _LEFT.match(text)
+    answer = answer_of(text[left.end() :] if left is not None else text)
+    return text if answer is None else answer
+
+
+def _without_marks(text: str) -> str:
+    if first := _FIRST_MARKS.match(text):
+        text = text[first.end() :]
+    while (shorter := text.rstrip()).endswith(("|>", "\uff5c>")):
+        last = _LAST_MARK.search(shorter, max(0, len(shorter) - 60))
+        if last is None:
+            break
+        text = shorter[: last.start()]
+    return text
+
+
+def _end_of_thoughts(text: str) -> int:
+    """Return the end of the last closing mark outside of the objects of the answer."""
+    end = objects_end = looks = 0
+    for mark in _CLOSING.finditer(text):
+        # At the beginning, or behind an earlier mark, whole objects may hold this mark as a quotation.
+        while (
+            objects_end < mark.start()
+            and looks < _MAX_LOOKS
+            and not _OPENING.match(text, end)
+            and (opening := _OBJECT.search(text, objects_end, mark.start()))
+        ):
+            try:
+                objects_end = _DECODER.raw_decode(text, opening.start())[1]
+            except (ValueError, RecursionError):
+                looks += 1
+                break
+        if objects_end <= mark.start():
+            end = objects_end = mark.end()
+    return end
+
+
+def _final_messages(text: str) -> str | None:
+    """Join the messages of the final channel; without one, the calls of functions, which are in the commentary."""
+    finals, calls = list[str](), list[str]()
+    for part in text.split(_CHANNEL)[1:]:
+        head = _MESSAGE.match(part)
+        if head is None:
+            continue
+        content = _MESSAGE_END.split(part[head.end() :], maxsplit=1)[0]
+        if head[1] == "final":
+            finals.append(content)
+        elif head[1] == "commentary" and "to=" in head[2]:
+            calls.append(content)
+    # Several of them may disagree, which only the reader of the answer can tell.
+    return "\n".join(finals or calls) if finals or calls else None

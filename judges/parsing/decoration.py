@@ -58,7 +58,7 @@ def loose(text: str) -> str:
 
 
 def number_of(text: str, highest: float) -> float | None:
-    """Read a number: its digits or an English word up to ten, also `4 (Good)`, and `4/5` where 5 is the highest.
+    """Read a number: its digits or an English word up to ten, also `4 (Good)`, and `4/5` if 5 is the highest.
 
     Returns None for anything else, such as a share of another number.
     """
@@ -73,8 +73,8 @@ def number_of(text: str, highest: float) -> float | None:
 
 def truth_of(text: str) -> bool | None:
     """Read yes, no, true, false, y or n, also beside a sign that says the same; None for anything else."""
-    said = _TRUTHS.get(loose(text.strip(f"{_MARKS}{_YES_SIGNS}{_NO_SIGNS}{_AFTER_SIGNS}")))
-    return None if any(sign in text for sign in (_NO_SIGNS if said else _YES_SIGNS)) else said
+    truth = _TRUTHS.get(loose(text.strip(f"{_MARKS}{_YES_SIGNS}{_NO_SIGNS}{_AFTER_SIGNS}")))
+    return None if any(sign in text for sign in (_NO_SIGNS if truth else _YES_SIGNS)) else truth
 
 
 def _amount(text: str) -> float:

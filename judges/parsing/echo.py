@@ -34,7 +34,7 @@ MIN_ECHO_CHARS: Final = 120
 
 _TOKEN: Final = re.compile(r"[^\W_]+")
 _ASCII_WORDS: Final = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
-# Letters of other scripts that look like Latin ones. They are replaced where both stand in one word: a key of an answer
+# Letters of other scripts that look like Latin ones. They are replaced if one word has both: a key of an answer
 # has no word that consists of such letters only.
 _ALIKE: Final = "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u04bb\u0501\u03bf"
 _LOOK_ALIKE: Final = str.maketrans(_ALIKE, "aeopcyxijshdo")
@@ -184,7 +184,7 @@ class _Material:
         return f" {texts} "
 
     def holds(self, words: str) -> bool:
-        """Return whether words stand in a text in this order, with no other word between them."""
+        """Return whether a text contains words in this order, with no other word between them."""
         return all(map(self._may_have, words.split())) and f" {words} " in self.words
 
     def holds_pieces(self, words: str) -> bool:
@@ -199,7 +199,7 @@ def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], boo
     """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any.
 
     A copy is a whole object, or lines that ``is_verdict`` can read by themselves, with what is copied around them, such
-    as a mark of a role or of a thought. Only words are compared: a copy may be an object where the material has lines.
+    as a mark of a role or of a thought. Only words are compared: a copy may be an object if the material has lines.
     A quotation within an object is no verdict and stays. An answer of one word is a copy of a line that says the same.
     """
     parts = _parts(text)
@@ -252,7 +252,7 @@ def _without_thinking(text: str) -> str:
 def _parts(text: str) -> list[_Part]:
     """Return the objects and lines that have words."""
     parts, position = list[_Part](), 0
-    # Where no character hides another, all words are found at once: each stays in its place.
+    # If no character hides another, all words are found at once: each stays in its place.
     plain = text.translate(_ASCII_WORDS) if text.isascii() and not _hides(text) else ""
 
     def add(start: int, end: int, *, is_object: bool) -> None:
@@ -282,8 +282,8 @@ def _objects(text: str) -> Iterator[tuple[int, int]]:
         try:
             end = _DECODER.raw_decode(text, position)[1]
         except (ValueError, RecursionError):
-            yield from (found := _braces(text, position))
-            end = found[-1][1] if found else len(text)
+            yield from (spans := _braces(text, position))
+            end = spans[-1][1] if spans else len(text)
         else:
             yield position, end
         position = text.find("{", end)
@@ -294,22 +294,22 @@ def _braces(text: str, position: int) -> list[tuple[int, int]]:
 
     A brace within quotation marks does not count.
     """
-    opened, found = list[int](), list[tuple[int, int]]()
+    opened, spans = list[int](), list[tuple[int, int]]()
     for match in _BRACE.finditer(text, position):
         if match[0] == "{":
             opened.append(match.start())
         elif match[0] == "}" and opened:
             start = opened.pop()
-            while found and found[-1][0] > start:
-                found.pop()
-            found.append((start, match.end()))
+            while spans and spans[-1][0] > start:
+                spans.pop()
+            spans.append((start, match.end()))
             if not opened:
                 break
-    return found
+    return spans
 
 
 def _runs(parts: Sequence[_Part], material: _Material) -> Iterator[Sequence[_Part]]:
-    """Yield the stretches of parts that stand in the material as they do in the answer, each as long as possible."""
+    """Yield the stretches of parts that are in the material as in the answer, each as long as possible."""
     first = 0
     while first < len(parts):
         part, last = parts[first], first + 1

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from judges.parsing.plain import SEAM, line_forms, plain
+from judges.parsing.plain import SEAM, line_forms, simplify
 from judges.parsing.sentences import other_forms, rows, statements
 
 _MIN_WORDS: Final = 4  # Shorter pieces of an excerpt prove nothing, unless they are a whole statement of the source.
@@ -24,7 +24,7 @@ _WORD: Final = re.compile("[^\\W_]|[%\u2030\xb0$\u20ac\xa3\xa5+=<>\xb1\xd7\xf7\u
 _NOTE: Final = re.compile(r"\[ \^?\d[\d,-]*(?: [,&] \d[\d,-]*)* \]")  # A mark such as `[3]`, which models seldom copy.
 _STOP: Final = re.compile("[.!?\u3002\uff01\uff1f\u061f\u06d4\u0964]")
 
-# What shows that passages were joined: dots or a line break.
+# Signs that passages were joined: dots or a line break.
 _BROKEN: Final = r"[\[(<]?(?:\.(?:\s?\.)+|\u2026)[\])>]?|(?<![-\u2010])\n"
 _MEMBER_END: Final = re.compile(r',\s*(?=")|[{}]')
 _QUOTE: Final = "[\"'`\xab\xbb\u2018-\u201f\u2039\u203a\u300c-\u300f]"
@@ -58,27 +58,27 @@ class Source:
         """Return whether an excerpt occurs in one of the texts, or divides completely into pieces that do.
 
         Each piece has at least four words or is a whole statement: a sentence, row, record, line or item. Between two
-        pieces the excerpt shows a seam, or both come from one text, where the first ends a statement and the second
+        pieces the excerpt shows a seam, or both come from one text, if the first ends a statement and the second
         begins one; after a full stop one of these is enough. All cells of an excerpt must come from one row.
         """
-        words = _Words(plain(excerpt))
+        words = _Words(simplify(excerpt))
         if not any(map(str.isalnum, words.run)):
             return False
         is_piece = self._occurs if len(words.words) >= _MIN_WORDS else self._divides
         if is_piece(words) or self._has_row([excerpt]):
             return True
         if '":' in excerpt:  # The quotation marks of JSON show no seam.
-            return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(plain(excerpt, re.compile(_BROKEN)))
+            return self._has_row(_MEMBER_END.split(excerpt)) or self._is_joined(simplify(excerpt, re.compile(_BROKEN)))
         names = "|".join(map(re.escape, filter(excerpt.__contains__, self._names))) or "(?!)"
         numbered = re.sub(rf"(?<![\w-])(?:{names})(?=\s*[])>:\n\u2013\u2014-])", "document 0", excerpt)
-        quoted, marked = plain(excerpt, _QUOTED), plain(numbered, _MARKED)
+        quoted, marked = simplify(excerpt, _QUOTED), simplify(numbered, _MARKED)
         # Only a mark may have words that no text has.
         is_known = quoted != marked and self._vocabulary.issuperset(words.words)
         return (is_known and self._is_joined(quoted)) or self._is_joined(marked)
 
     def says(self, text: str) -> bool:
         """Return whether a text that is no evidence occurs, or divides into pieces at any places."""
-        words = _Words(plain(text))
+        words = _Words(simplify(text))
         return bool(words.words) and (self._occurs(words) or self._divides(words, is_free=True))
 
     def _is_joined(self, text: str) -> bool:
@@ -147,7 +147,7 @@ class Source:
 
     @cached_property
     def _plain(self) -> str:
-        return f" {_BETWEEN.join(_bare(plain(form)) for forms in self._forms for form in forms)} "
+        return f" {_BETWEEN.join(_bare(simplify(form)) for forms in self._forms for form in forms)} "
 
     @cached_property
     def _vocabulary(self) -> frozenset[str]:
@@ -192,7 +192,7 @@ class _Index:
         for number, forms in enumerate(documents):
             for form in forms:
                 for series in statements(form):
-                    words = _Words(_BETWEEN.join(("", *map(plain, series), "")))
+                    words = _Words(_BETWEEN.join(("", *map(simplify, series), "")))
                     self.words += [*words.words, SEAM]
                     self.seams += words.seams
                     self.gaps += words.gaps
@@ -203,4 +203,4 @@ class _Index:
 
 
 def _runs(texts: Iterable[str]) -> frozenset[str]:
-    return frozenset(words.run for words in (_Words(plain(text)) for text in texts) if words.words)
+    return frozenset(words.run for words in (_Words(simplify(text)) for text in texts) if words.words)

@@ -3,7 +3,7 @@
 The json-repair library always returns something: it closes what breaks off, takes the first of several values and drops
 what it cannot place. So the reader of this module parses the same text. It forgives what loses nothing (other quotation
 marks, quotation marks inside a text, a comma too many or too few, comments, bare words, a missing last brace) and fails
-where anything could be lost or added. A repair counts only if both results agree.
+if anything could be lost or added. A repair counts only if both results agree.
 """
 
 import json
@@ -98,26 +98,26 @@ class _Reader:
         self._after_value = after_value
 
     def mapping(self, start: int, depth: int) -> tuple[dict[str, object], int]:
-        found: dict[str, object] = {}
+        fields: dict[str, object] = {}
         position = self._gap(start + 1)
         while not self._at(position, "}"):
-            if depth == 1 and found and _END.match(self.text, position):
-                return found, position
+            if depth == 1 and fields and _END.match(self.text, position):
+                return fields, position
             key, position = self._key(position)
-            if key in found:
+            if key in fields:
                 raise UnrepairableError(position)
-            found[key], position = self._value(self._gap(position), depth, self._after_value)
+            fields[key], position = self._value(self._gap(position), depth, self._after_value)
             position = self._separator(position)
-        return found, position + 1
+        return fields, position + 1
 
     def _list(self, start: int, depth: int) -> tuple[list[object], int]:
-        found: list[object] = []
+        items: list[object] = []
         position = self._gap(start + 1)
         while not self._at(position, "]"):
             value, position = self._value(position, depth, _AFTER_TEXT)
-            found.append(value)
+            items.append(value)
             position = self._separator(position)
-        return found, position + 1
+        return items, position + 1
 
     def _value(self, position: int, depth: int, after: re.Pattern[str]) -> tuple[object, int]:
         sign = self.text[position : position + 1]
@@ -164,17 +164,17 @@ class _Reader:
             return raw
 
     def _bare(self, position: int) -> tuple[object, int]:
-        found = _BARE_VALUE.match(self.text, position)
-        if found is None:
+        match = _BARE_VALUE.match(self.text, position)
+        if match is None:
             raise UnrepairableError(None)
-        word = found[0].strip()
+        word = match[0].strip()
         if word.casefold() in _LITERALS:
-            return _LITERALS[word.casefold()], found.end()
+            return _LITERALS[word.casefold()], match.end()
         if word[:1].isalpha():
-            return word, found.end()
+            return word, match.end()
         if _NUMBER.fullmatch(word) is None:
-            raise UnrepairableError(found.end())
-        return (float(word) if "." in word else int(word)), found.end()
+            raise UnrepairableError(match.end())
+        return (float(word) if "." in word else int(word)), match.end()
 
     def _separator(self, position: int) -> int:
         """Skip one comma, which may be missing: the next key is unmistakable."""
@@ -182,8 +182,8 @@ class _Reader:
         return self._gap(position + 1) if self._at(position, ",") else position
 
     def _gap(self, position: int) -> int:
-        found = _GAP.match(self.text, position)
-        return found.end() if found else position
+        gap = _GAP.match(self.text, position)
+        return gap.end() if gap else position
 
     def _at(self, position: int, *signs: str) -> bool:
         return self.text[position : position + 1] in signs

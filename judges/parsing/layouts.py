@@ -70,7 +70,7 @@ class Layout:
         self._element = re.compile(rf"<({names})(?:\s[^<>]{{0,200}})?>", flags)
 
     def key_of(self, name: str) -> str | None:
-        """Return the key that a name stands for."""
+        """Return the key that a name means."""
         return name if name in self.keys else self._by_folded.get(fold_key(name))
 
     def fields(self, text: str) -> list[Field]:
@@ -196,7 +196,7 @@ def _closing(text: str, name: str, start: int) -> tuple[int, int]:
 
 
 def _element(text: str, depth: int = 0) -> object:
-    """Read the content of an element: a text, or its members, a list where all have one name."""
+    """Read the content of an element: a text, or its members, a list if all have one name."""
     members: list[tuple[str, object]] = []
     position = 0
     while depth < _MAX_DEPTH and (tag := _TAG.match(text, position)) is not None:

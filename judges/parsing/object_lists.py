@@ -19,7 +19,8 @@ from judges.parsing.answer import (
 from judges.parsing.decoration import loose
 from judges.parsing.json_repair import UnrepairableError, repair_json
 from judges.parsing.layouts import grouped, layout, spelled
-from judges.parsing.objects import DECODER, Found, rename, unwrapped
+from judges.parsing.object_reader import DECODER, JsonValue
+from judges.parsing.objects import rename, unwrapped
 from judges.parsing.withdrawal import is_withdrawn
 
 _LINES: Final = msgspec.json.Decoder()
@@ -82,20 +83,20 @@ def read_objects(
 
 
 def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> tuple[list[Mapping[str, object]], str]:
-    """Return the objects in JSON, or those in another layout where there are none, and a summary behind them."""
+    """Return the objects in JSON, or those in another layout if there are none, and a summary behind them."""
     objects: list[Mapping[str, object]] = []
     position, summary = 0, ""
-    for found in _whole(text) or _values_within(text):
-        _refuse_part(text[position : found.start], form, lost_line if objects else None)
-        within = form.objects_of(found.value)
-        if not found.is_whole and form.last_key is not None and not all(form.last_key in each for each in within):
+    for value in _whole(text) or _values_within(text):
+        _refuse_part(text[position : value.start], form, lost_line if objects else None)
+        within = form.objects_of(value.value)
+        if not value.is_whole and form.last_key is not None and not all(form.last_key in each for each in within):
             raise InvalidAnswerError(f"an object that is no JSON has no `{form.last_key}`")
         if not within:
             raise InvalidAnswerError(f"`{form.list_key}` of the answer has no sentence")
         for key in form.keys:
-            _refuse_repeated(text, found, len(within), key)
+            _refuse_repeated(text, value, len(within), key)
         objects += within
-        position = found.end
+        position = value.end
     if objects:
         behind = text[position:]
         if last := _SUMMARY_LINE.search(behind):
@@ -109,8 +110,8 @@ def _objects(text: str, form: "_Form", lost_line: re.Pattern[str]) -> tuple[list
     return objects, summary
 
 
-def _is_summary(found: Mapping[str, object]) -> bool:
-    return any(_SUMMARY.match(key) for key in found)
+def _is_summary(fields: Mapping[str, object]) -> bool:
+    return any(_SUMMARY.match(key) for key in fields)
 
 
 def _refuse_other_labels(
@@ -161,7 +162,7 @@ class _Form:
         return [each for item in value for each in self.objects_of(item, depth + 1)]
 
     def _wrapped(self, value: Mapping[str, object], depth: int) -> list[Mapping[str, object]]:
-        found: list[Mapping[str, object]] = []
+        objects: list[Mapping[str, object]] = []
         for key, item in value.items():
             inner = unwrapped(key, item, alone=len(value) == 1)
             if isinstance(item, str) and inner is None:
@@ -169,8 +170,8 @@ class _Form:
                 inner = [each.value for each in _whole(item)] or None
                 inner = inner[0] if inner is not None and len(inner) == 1 else None
             if isinstance(inner, dict) or (isinstance(inner, list) and all(isinstance(each, dict) for each in inner)):
-                found += self.objects_of(inner, depth + 1)
-        return found if all(any(key in each for key in self.keys) for each in found) else []
+                objects += self.objects_of(inner, depth + 1)
+        return objects if all(any(key in each for key in self.keys) for each in objects) else []
 
 
 _form = cache(_Form)
@@ -192,7 +193,7 @@ def _mentioned(labels: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"""{before}\b({names})\b(?:["*_`]{{0,3}}\s?[:=(]\s?{number})?""", re.IGNORECASE)
 
 
-def _whole(text: str) -> list[Found]:
+def _whole(text: str) -> list[JsonValue]:
     """Read a text that is entirely JSON or JSON lines."""
     try:
         values = _LINES.decode_lines(text)
@@ -201,10 +202,10 @@ def _whole(text: str) -> list[Found]:
     value = values[0] if len(values) == 1 else values
     # Several values that are not all objects: some text between them happens to be JSON.
     is_answer = isinstance(value, dict | list) and (len(values) == 1 or all(isinstance(each, dict) for each in values))
-    return [Found(value, 0, len(text))] if is_answer else []
+    return [JsonValue(value, 0, len(text))] if is_answer else []
 
 
-def _values_within(text: str) -> Iterator[Found]:
+def _values_within(text: str) -> Iterator[JsonValue]:
     """Yield the outermost objects of a text that has other text around or between them."""
     position, chars, openings = 0, 0, 0
     while (opening := _OPENING.search(text, position)) is not None:
@@ -219,7 +220,7 @@ def _values_within(text: str) -> Iterator[Found]:
             openings += sum(text.count(sign, start, position) for sign in "{[(")
         if chars > _MAX_REPAIRED_CHARS or openings > _MAX_REPAIRED_OPENINGS:
             raise InvalidAnswerError("too much of the answer is no JSON")
-        yield Found(value, start, position, is_whole)
+        yield JsonValue(value, start, position, is_whole)
 
 
 def _repaired_at(text: str, start: int) -> tuple[object, int]:
@@ -238,13 +239,13 @@ def _repaired_at(text: str, start: int) -> tuple[object, int]:
         raise InvalidAnswerError("an object of the answer cannot be read") from error
 
 
-def _refuse_repeated(text: str, found: Found, count: int, key: str) -> None:
+def _refuse_repeated(text: str, place: JsonValue, count: int, key: str) -> None:
     """Refuse a value that contains a key more often than objects: one object has swallowed another."""
     name = f'"{key}"'
     # Counting is cheap, and exact unless a text quotes the key.
-    if text.count(name, found.start, found.end) <= count:
+    if text.count(name, place.start, place.end) <= count:
         return
-    written = re.compile(rf"{re.escape(name)}\s*:").findall(text, found.start, found.end)
+    written = re.compile(rf"{re.escape(name)}\s*:").findall(text, place.start, place.end)
     if len(written) > count:
         raise InvalidAnswerError(f"an object of the answer has several `{key}`")
 

@@ -3,7 +3,7 @@
 Case, white space, quotation marks, compatibility forms (NFKC), HTML tags and entities, Markdown decoration, hyphens at
 the end of a line, and invisible characters with the signs such as [U+200B] that replace them in a prompt do not count.
 Dashes and the minus sign are one sign, which counts. Marks on letters do not count in Latin, Greek, Cyrillic, Arabic
-and Hebrew, except where they make another letter: umlauts, a with ring, n with tilde, Cyrillic short i. In all other
+and Hebrew, except if they make another letter: umlauts, a with ring, n with tilde, Cyrillic short i. In all other
 scripts they count.
 """
 
@@ -53,13 +53,13 @@ _MARKS: Final = re.compile(
 _VOWEL_SIGNS: Final = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]")
 
 
-def plain(text: str, seam: re.Pattern[str] | None = None) -> str:
+def simplify(text: str, seam: re.Pattern[str] | None = None) -> str:
     """Return the words and punctuation of a text with one blank between them, and `SEAM` after or for each seam."""
     if "[U+" in text or "[u+" in text:
         text = _SIGN.sub(_unsigned, text)
     is_ascii = text.isascii()
     if not is_ascii or text.encode().translate(None, delete=_PRINTABLE):
-        text = INVISIBLE.sub(lambda found: " " if found[0] == "\r" else _blank_or_nothing(found[0]), text)
+        text = INVISIBLE.sub(lambda match: " " if match[0] == "\r" else _blank_or_nothing(match[0]), text)
     text = undecorated(text)
     if seam is not None:
         # A seam with letters or digits is a mark, which is no part of the quotation.

@@ -1,6 +1,6 @@
 """Divide running text into sentences: the divisions of a library, corrected for fourteen languages.
 
-The library divides after most marks that may end a sentence. A division is taken back where the mark belongs to an
+The library divides after most marks that may end a sentence. A division is taken back if the mark belongs to an
 abbreviation, an initial, an ordinal number or a name; a few divisions that the library leaves out are added.
 """
 
@@ -29,14 +29,14 @@ _CLOSING: Final = "\"')*]_`}\xbb\u2019\u201d\u203a\u3009\u300b\u300d\u300f\u3011
 PICTURE: Final = (
     "[\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\u20e3\ufe0f\U0001f3fb-\U0001f3ff]*"
 )
-# What belongs to the sentence before it: closing brackets, notes such as [3] and pictures.
+# Signs that belong to the sentence before them: closing brackets, notes such as [3] and pictures.
 _TRAILER: Final = re.compile(
     rf"(?:\s*(?:[)\]\xbb\u201d\u300d\u300f\uff09]|\[[0-9,\u2013-]+\]|{PICTURE}))+(?:\s+|(?!\w))"
 )
 _NEAR: Final = 80  # Number of characters around a division that are looked at.
 _MIN_WORD: Final = 3  # Shorter words may be numerals or letters.
 _WORD: Final = re.compile(r"[^\W\d_]+")
-# Articles, and characters of Chinese and Japanese, which stand without blanks before a word in Latin letters.
+# Articles, and characters of Chinese and Japanese, which precede without blanks a word in Latin letters.
 _PREFIX: Final = re.compile(r".*['\u2019\u3040-\u9fff]")
 _ORDINAL: Final = re.compile(r"\d{1,3}|[ivx]{2,}")
 # A formula: `$` has no blank on its inner side, and none of `$5. Then US$ 7` is a formula.
@@ -88,7 +88,7 @@ def sentences(text: str) -> list[str]:
     except UnicodeEncodeError:
         # A lone surrogate, which JSON escapes may contain.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    found, start, end = [], 0, 0
+    parts, start, end = [], 0, 0
     read = _FORMULA.sub(lambda formula: "x" * len(formula[0]), text) if "$" in text or "\\" in text else text
     for segment in _segments(read)[:-1]:
         end += len(segment)
@@ -99,7 +99,7 @@ def sentences(text: str) -> list[str]:
             and read[end - 1] == " "
             and _is_plain_end(read[read.rfind(" ", start, end - 1) + 1 : end - 1])
         ):
-            found.append(text[start:end])
+            parts.append(text[start:end])
             start = end
             continue
         position = end
@@ -107,15 +107,15 @@ def sentences(text: str) -> list[str]:
             trailer = _TRAILER.match(read, end)
             position = trailer.end() if trailer else end
         if position < len(read) and _ends(read, start, position):
-            found.append(text[start:position])
+            parts.append(text[start:position])
             start = position
-    found.append(text[start:])
+    parts.append(text[start:])
     for sign, missed in _MISSED.items():
         if sign in text:
-            found = [part for sentence in found for part in missed.split(sentence)]
+            parts = [part for sentence in parts for part in missed.split(sentence)]
     # A text with single blanks as its only white space need not be normalised sentence by sentence.
     is_tidy = "  " not in text and text.isascii() and not text.encode().translate(None, delete=_PRINTABLE)
-    return [each for each in (part.strip() if is_tidy else " ".join(part.split()) for part in found) if each]
+    return [each for each in (part.strip() if is_tidy else " ".join(part.split()) for part in parts) if each]
 
 
 def _segments(text: str) -> list[str]:
@@ -137,8 +137,8 @@ def _segments(text: str) -> list[str]:
 
 def _unquoted_segments(text: str) -> list[str]:
     # Replaced quotation marks leave the positions unchanged.
-    found = sentencex.get_sentence_boundaries(_LANGUAGE, _QUOTE_END.sub(" ", text).translate(_UNQUOTED))
-    return [text[place["start_index"] : place["end_index"]] for place in found]
+    boundaries = sentencex.get_sentence_boundaries(_LANGUAGE, _QUOTE_END.sub(" ", text).translate(_UNQUOTED))
+    return [text[place["start_index"] : place["end_index"]] for place in boundaries]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -167,8 +167,8 @@ def _ends(text: str, start: int, end: int) -> bool:
         return False
     if word.endswith("."):
         return _ends_at_stop(word, first, text[max(start, end - _NEAR) : end - len(last)], after)
-    found = _WORD.match(after) if word.endswith("!") else None
-    return found is None or found[0].casefold() not in _COMPANIES
+    following = _WORD.match(after) if word.endswith("!") else None
+    return following is None or following[0].casefold() not in _COMPANIES
 
 
 def _ends_at_stop(word: str, first: str, before: str, after: str) -> bool:
@@ -181,8 +181,8 @@ def _ends_at_stop(word: str, first: str, before: str, after: str) -> bool:
         return False
     if name in _ABBREVIATIONS or "." in name or name.endswith("str"):
         return first.isupper()
-    found = _WORD.match(after)
-    following = found[0].casefold() if found else ""
+    match = _WORD.match(after)
+    following = match[0].casefold() if match else ""
     if _ORDINAL.fullmatch(name):
         return previous != "" and previous not in _ARTICLES and following not in _DATED
     if len(name) != 1:
@@ -196,8 +196,8 @@ def _ends_at_stop(word: str, first: str, before: str, after: str) -> bool:
 
 def _ends_unspaced(word: str, after: str) -> bool:
     """Return whether a sentence ends without a blank; `os.Path` and `Example.Com` are one word each."""
-    found = _WORD.match(after)
-    if found is None or not found[0].istitle():
+    match = _WORD.match(after)
+    if match is None or not match[0].istitle():
         return False
-    is_file = after[found.end() : found.end() + 1] not in {" ", ","} or found[0].casefold() in _SUFFIXES
+    is_file = after[match.end() : match.end() + 1] not in {" ", ","} or match[0].casefold() in _SUFFIXES
     return not word.endswith(".") or (word[-4:-1].isalpha() and not is_file)

@@ -116,5 +116,5 @@ def is_refusal_as_reason(text: str) -> bool:
 
 
 def _declines(sentence: str) -> bool:
-    found = next((match for pattern in _PATTERNS if (match := pattern.match(sentence)) is not None), None)
-    return found is not None and _UNDECIDED.match(sentence, found.end()) is None
+    opening = next((match for pattern in _PATTERNS if (match := pattern.match(sentence)) is not None), None)
+    return opening is not None and _UNDECIDED.match(sentence, opening.end()) is None

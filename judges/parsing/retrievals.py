@@ -55,8 +55,8 @@ def of_context(context: Sequence[Document | str] | None) -> tuple[Retrieved, ...
     """Return the documents of a trace's context, without blank ones."""
     return _ranked(
         [
-            Retrieved(0, given) if isinstance(given, str) else Retrieved(0, given.text, _id(given.id))
-            for given in context or ()
+            Retrieved(0, document) if isinstance(document, str) else Retrieved(0, document.text, _id(document.id))
+            for document in context or ()
         ]
     )
 
@@ -88,13 +88,13 @@ def with_context(trace: Trace, tools: Collection[str] = ()) -> Trace:
     """
     if has_text(trace.context):
         return trace
-    found = [document for retrieval in of_spans(trace.spans) for document in retrieval.documents]
-    if not found:
+    hits = [document for retrieval in of_spans(trace.spans) for document in retrieval.documents]
+    if not hits:
         outputs = (_output(span, _DOCUMENT_ATTRIBUTES) for span in _top_level(trace.spans or ()))
-        found = [document for output in outputs for document in _of_tool(output) if not _COUNT.fullmatch(document.text)]
-    if not found and tools:
-        found = [document for result in _results(trace, tools) for document in _of_tool(result)]
-    documents = {document.text: Document(document.text, document.id) for document in reversed(found)}
+        hits = [document for output in outputs for document in _of_tool(output) if not _COUNT.fullmatch(document.text)]
+    if not hits and tools:
+        hits = [document for result in _results(trace, tools) for document in _of_tool(result)]
+    documents = {document.text: Document(document.text, document.id) for document in reversed(hits)}
     return structs.replace(trace, context=list(reversed(documents.values()))) if documents else trace
 
 
@@ -121,8 +121,8 @@ def _results(trace: Trace, tools: Collection[str]) -> list[object]:
 
 def _output(span: Span, attributes: Sequence[str]) -> object:
     """Return the output of a span, or else the first of these attributes that it has."""
-    given = (span.outputs, *map((span.attributes or {}).get, attributes))
-    return next((output for output in given if output is not None), None)
+    candidates = (span.outputs, *map((span.attributes or {}).get, attributes))
+    return next((output for output in candidates if output is not None), None)
 
 
 def _of_tool(result: object) -> Sequence[Retrieved]:
@@ -178,16 +178,16 @@ def _documents(span: Span) -> tuple[Retrieved, ...]:
         if (match := _FLAT_KEY.fullmatch(key)) is not None:
             parts.setdefault(int(match[1]), {})[match[2]] = value
     flattened = _ranked([_from_item(parts[number]) for number in sorted(parts)])
-    for found in (span.outputs, *(attributes.get(name) for name in _DOCUMENT_ATTRIBUTES)):
-        if documents := _from_outputs(found):
-            return documents if found is span.outputs or not flattened else flattened
+    for candidate in (span.outputs, *(attributes.get(name) for name in _DOCUMENT_ATTRIBUTES)):
+        if documents := _from_outputs(candidate):
+            return documents if candidate is span.outputs or not flattened else flattened
     return flattened
 
 
-def _ranked(found: Sequence[Retrieved | None]) -> tuple[Retrieved, ...]:
+def _ranked(hits: Sequence[Retrieved | None]) -> tuple[Retrieved, ...]:
     """Number all results from 1, and return those with text."""
     return tuple(
-        document._replace(rank=rank) for rank, document in enumerate(found, 1) if document and document.text.strip()
+        document._replace(rank=rank) for rank, document in enumerate(hits, 1) if document and document.text.strip()
     )
 
 
@@ -196,8 +196,8 @@ def _from_outputs(outputs: object) -> tuple[Retrieved, ...]:
         if isinstance(outputs, str):
             outputs = decode_json(outputs)
         elif isinstance(outputs, Mapping):
-            found = outputs
-            outputs = next((found[key] for key in _LIST_KEYS if found.get(key) is not None), None)
+            mapping = outputs
+            outputs = next((mapping[key] for key in _LIST_KEYS if mapping.get(key) is not None), None)
     return _ranked([_from_item(item) for item in outputs]) if isinstance(outputs, list | tuple) else ()
 
 

@@ -1,7 +1,7 @@
 """Rows of labelled data as traces: objects without ids, CSV, and MLflow's `inputs`, `outputs` and `expectations`.
 
 Commands that judge files take such rows. A row without `trace_id` gets a hash of its content, one without `service` the
-service `offline`. A column that is no field of a trace becomes a tag, where labels are looked for.
+service `offline`. A column that is no field of a trace becomes a tag, if labels are looked for.
 """
 
 import ast
@@ -43,7 +43,7 @@ _MAX_COLUMNS: Final = 20  # Number of columns that an error names.
 # Between the texts of a list as numpy writes it: Python would join them.
 _NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")
 EMPTY_OUTPUT: Final = "has an empty cell for `output`"
-# What bytes became that are not UTF-8, and the line that stands for the rest of a text in another encoding.
+# The sign for bytes that are not UTF-8, and the line that replaces the rest of a text in another encoding.
 _BROKEN: Final = re.compile("\udcff(utf-..)|[\udc80-\udcff]")
 _MARKS: Final = {
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
@@ -130,36 +130,36 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def is_known(column: object) -> bool:
-    """Return whether a column is a field of a trace or stands for one, and is no tag."""
+    """Return whether a column is a field of a trace or an alias of one, and is no tag."""
     aliases = {alias for names in ALIASES.values() for alias in names}
     return column == "expectations" or column in Trace.__struct_fields__ or column in aliases
 
 
 def as_trace(row: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of the trace that a row stands for; a row that is a trace stays as it is.
+    """Return the fields of the trace that a row describes; a row that is a trace stays as it is.
 
     What cannot be understood is left as it is, and refused where the trace is read.
     """
     fields = {name: value for name, value in row.items() if name in Trace.__struct_fields__ and value is not None}
     rest = {name: value for name, value in row.items() if name not in fields and value is not None}
     for name, aliases in ALIASES.items():
-        given = next((alias for alias in aliases if alias in rest and name not in fields), None)
-        if given is not None:
-            fields |= {key: value for key, value in _values(name, rest.pop(given)).items() if key not in fields}
+        column = next((alias for alias in aliases if alias in rest and name not in fields), None)
+        if column is not None:
+            fields |= {key: value for key, value in _values(name, rest.pop(column)).items() if key not in fields}
     if isinstance(expectations := rest.pop("expectations", None), Mapping):
-        known = {name: value for name, value in expectations.items() if name in Trace.__struct_fields__}
-        fields = {**known, **fields}
-        rest = {**{name: value for name, value in expectations.items() if name not in known}, **rest}
+        expected = {name: value for name, value in expectations.items() if name in Trace.__struct_fields__}
+        fields = {**expected, **fields}
+        rest = {**{name: value for name, value in expectations.items() if name not in expected}, **rest}
     fields |= {name: cell(name, text) for name, text in fields.items() if isinstance(text, str) and name in _STRUCTURED}
     for name in _LISTS:
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]
     if isinstance(context := fields.get("context"), list):
-        fields["context"] = [_document(one) for one in context]
+        fields["context"] = [_document(document) for document in context]
     elif isinstance(context, str):
         fields["context"] = [context]
     tags = fields.get("tags", {})
-    columns = {name: value for name, value in rest.items() if not any(name in others for others in ALIASES.values())}
+    columns = {name: value for name, value in rest.items() if not any(name in names for names in ALIASES.values())}
     # Scalars are the texts of tags.
     labels = {
         name.removeprefix("tags."): ("yes" if value else "no") if isinstance(value, bool) else str(value)
@@ -186,22 +186,22 @@ def _values(name: str, value: object) -> dict[str, object]:
 def _asked(value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         return {"input": _text(value, _INPUTS)}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     context = next((value[name] for name in _CONTEXTS if name in value), None)
     if context is not None:
-        found["context"] = context
+        fields["context"] = context
     messages = value.get("messages")
-    if isinstance(messages, list) and messages and all(isinstance(one, Mapping) for one in messages):
+    if isinstance(messages, list) and messages and all(isinstance(turn, Mapping) for turn in messages):
         *before, last = messages
-        found["input"] = _text(last.get("content"), _INPUTS)
+        fields["input"] = _text(last.get("content"), _INPUTS)
         if before:
-            found["messages"] = [{"role": str(one.get("role")), "content": one.get("content")} for one in before]
-            for message in found["messages"]:
+            fields["messages"] = [{"role": str(turn.get("role")), "content": turn.get("content")} for turn in before]
+            for message in fields["messages"]:
                 if not isinstance(message["content"], str | None):
                     message["content"] = _text(message["content"], _INPUTS)
-        return found
-    rest = {name: one for name, one in value.items() if name not in _CONTEXTS}
-    return {**found, "input": _text(rest, _INPUTS)}
+        return fields
+    rest = {name: field for name, field in value.items() if name not in _CONTEXTS}
+    return {**fields, "input": _text(rest, _INPUTS)}
 
 
 def _text(value: object, keys: Sequence[str]) -> str:

@@ -42,18 +42,18 @@ def units(text: str) -> tuple[Unit, ...]:
 
     Header and separator rows, fences, underlines of headings, HTML tags and comments are in no unit.
     """
-    found: list[Unit] = []
+    parsed: list[Unit] = []
     for part in structure.parts(text):
         line = part.text
         if part.is_prose:
-            found += [Unit(sentence, sentence) for sentence in prose.sentences(line)]
+            parsed += [Unit(sentence, sentence) for sentence in prose.sentences(line)]
         # The full stop of a number such as `700.` ends no sentence.
         elif part.is_whole or not _INNER_END.search(line, len("700.") if line[0] in digits else 0):
             if not part.is_header:
-                found.append(Unit(line, _shown(part) if part.header else line))
+                parsed.append(Unit(line, _shown(part) if part.header else line))
         elif not part.is_header:
-            found += _divided(part)
-    return tuple(found)
+            parsed += _divided(part)
+    return tuple(parsed)
 
 
 def _divided(part: structure.Part) -> Iterator[Unit]:
@@ -85,14 +85,14 @@ def statements(text: str) -> Iterator[Sequence[str]]:
 
     These are the text, items without markers and checkboxes, and rows without the signs between their cells.
     """
-    ordered, others = list[str](), list[str]()
+    ordered, separate = list[str](), list[str]()
     for part in structure.parts(text):
         divided = prose.sentences(part.text) if part.is_prose else [unit.text for unit in _divided(part)]
         ordered += (part.cells or (part.text,)) if part.is_whole else divided
         if marker := structure.MARKER.match(part.text):
-            others += prose.sentences(_CHECKBOX.sub("", part.text[marker.end() :], count=1))[:1]
-        others.append(" ".join(part.cells))
-    yield from (ordered, *((each,) for each in others))
+            separate += prose.sentences(_CHECKBOX.sub("", part.text[marker.end() :], count=1))[:1]
+        separate.append(" ".join(part.cells))
+    yield from (ordered, *((each,) for each in separate))
 
 
 def other_forms(text: str) -> Iterator[str]:

@@ -222,20 +222,20 @@ def _lines(text: str) -> Iterator[Part]:
     position = 0
     while position < len(lines):
         line = lines[position].strip()
-        found, after = [], position + 1
+        parts, after = [], position + 1
         if len(paragraph) == 1 and _UNDERLINE.fullmatch(line) and not paragraph[0].endswith(_STOPS):
-            found = [Part(" ".join(paragraph.pop().split()), is_whole=True)]
+            parts = [Part(" ".join(paragraph.pop().split()), is_whole=True)]
         elif line and (line[0].isalnum() or not _EMPTY.fullmatch(line)):
             if _PLAIN.fullmatch(line) is None:
-                found, after = _block(lines, position, after_text=paragraph[-1] if paragraph else "")
-            if not found:
+                parts, after = _block(lines, position, after_text=paragraph[-1] if paragraph else "")
+            if not parts:
                 paragraph.append(line)
                 position = after
                 continue
         if paragraph:
             yield from _prose(paragraph, width)
             paragraph = []
-        yield from found
+        yield from parts
         position = after
     yield from _prose(paragraph, width)
 
@@ -265,17 +265,17 @@ def _is_numbered(lines: Sequence[str], position: int, number: int, after_text: s
     """Return whether a line that begins with a number and a full stop is a list item, not the middle of a sentence."""
     if not after_text or after_text.endswith(_STOPS):
         return True
-    found = (MARKER.match(line) for line in lines[position + 1 : position + _NEAR])
-    return any(marker is not None and marker[1] == str(number + 1) for marker in found)
+    markers = (MARKER.match(line) for line in lines[position + 1 : position + _NEAR])
+    return any(marker is not None and marker[1] == str(number + 1) for marker in markers)
 
 
 def _table(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
     header, after = _cells(lines[position]), position + 2
-    found = [Part(" ".join(lines[position].split()), cells=header, is_header=True)]
+    rows = [Part(" ".join(lines[position].split()), cells=header, is_header=True)]
     while after < len(lines) and "|" in lines[after]:
-        found.append(Part(" ".join(lines[after].split()), cells=_cells(lines[after]), header=header))
+        rows.append(Part(" ".join(lines[after].split()), cells=_cells(lines[after]), header=header))
         after += 1
-    return found, after
+    return rows, after
 
 
 def _cells(row: str) -> list[str]:
@@ -287,14 +287,14 @@ def _cells(row: str) -> list[str]:
 
 def _with_continuation(first: str, lines: Sequence[str], position: int, *, is_wrapped: bool) -> tuple[list[Part], int]:
     """Return an item or a log line with the lines that continue it: indented ones, and the rest of a wrapped item."""
-    found, after = [first], position + 1
+    wrapped, after = [first], position + 1
     while after < len(lines) and (line := lines[after].strip()):
-        continues = lines[after][0].isspace() or (is_wrapped and line[0].islower() and not found[-1].endswith(_STOPS))
+        continues = lines[after][0].isspace() or (is_wrapped and line[0].islower() and not wrapped[-1].endswith(_STOPS))
         if not continues or MARKER.match(line):
             break
-        found.append(line)
+        wrapped.append(line)
         after += 1
-    return [Part(first if len(found) == 1 else " ".join(" ".join(found).split()), is_whole=not is_wrapped)], after
+    return [Part(first if len(wrapped) == 1 else " ".join(" ".join(wrapped).split()), is_whole=not is_wrapped)], after
 
 
 def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
@@ -316,15 +316,15 @@ def _records(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
             )
             header = rows[0] if has_header else ()
             texts = [" ".join(line.split()) for line in lines[position:after]]
-            found = [Part(text, cells=row, header=header) for text, row in zip(texts, rows, strict=True)]
+            parts = [Part(text, cells=row, header=header) for text, row in zip(texts, rows, strict=True)]
             if has_header:
-                found[0] = Part(texts[0], cells=header, is_header=True)
-            return found, after
+                parts[0] = Part(texts[0], cells=header, is_header=True)
+            return parts, after
     return [], position + 1
 
 
 def _fields(line: str, mark: str) -> list[str]:
-    """Return the fields of a record, or none where the marks are those of prose."""
+    """Return the fields of a record, or none if the marks belong to prose."""
     is_quoted = '"' in line
     if mark != "\t" and not is_quoted and f"{mark} " in line:
         return []
@@ -346,20 +346,20 @@ def _fields(line: str, mark: str) -> list[str]:
 
 def _pairs(lines: Sequence[str], position: int) -> tuple[list[Part], int]:
     """Return the lines of a key and a value that begin at a line, two or more."""
-    found: list[str] = []
+    pairs: list[str] = []
     after = position
     while after < len(lines) and (line := lines[after].strip()):
         pair = _PAIR.match(line) if ":" in line or "=" in line or "\uff1a" in line else None
         if pair and pair[0].count(" ") <= _MAX_BLANKS + 2:
-            found.append(line)
-        elif found and lines[after][0].isspace() and not _EMPTY.fullmatch(line):
-            found[-1] += f" {line}"
+            pairs.append(line)
+        elif pairs and lines[after][0].isspace() and not _EMPTY.fullmatch(line):
+            pairs[-1] += f" {line}"
         else:
             break
         after += 1
-    if len(found) < _MIN_RUN:
+    if len(pairs) < _MIN_RUN:
         return [], position + 1
-    return [Part(" ".join(line.split())) for line in found], after
+    return [Part(" ".join(line.split())) for line in pairs], after
 
 
 def _prose(lines: Sequence[str], width: int) -> Iterator[Part]:

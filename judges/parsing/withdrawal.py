@@ -1,7 +1,7 @@
 """Whether the text around an answer takes it back, by words of withdrawal or by stating another of the values offered.
 
 Reasons may use the same words: a value that a sentence says of the material is no verdict. A verdict is stated by a
-sentence about the verdict ("The score is 3"), or by one that says nothing else ("So no."). Behind an answer, where
+sentence about the verdict ("The score is 3"), or by one that says nothing else ("So no."). Behind an answer, if
 reasons are rare, a short line with any label before a word that was offered states it as well.
 """
 
@@ -13,10 +13,10 @@ from typing import Final, Literal
 from judges.parsing.layouts import spelled
 
 Place = Literal["before", "behind", "reasons"]
-"""Where a text stands: before an answer, behind it, or as the reasons for an answer that is no object."""
+"""The place of a text: before an answer, behind it, or as the reasons for an answer that is no object."""
 
 _MAX_CHARS: Final = 20_000
-# Each begins a sentence that takes back what stands before it.
+# Each begins a sentence that takes back the text before it.
 _WORDS: Final = (
     r"wait(?=\W*$|\s*[^\w\s])", "correction", r"corrected \w+", "scratch that", "my mistake", "hold on",
     "hmm+", "oops",
@@ -31,7 +31,7 @@ _WORDS: Final = (
 )  # fmt: skip
 # In scripts where no blank ends a word.
 _UNDIVIDED: Final = ("等等", "等一下", "更正", "不对", "修正", "訂正", "待って", "いや", "間違", "我错了", "我弄错了")
-# Reasons use these too: they take back an answer before them only where a comma follows.
+# Reasons use these too: they take back an answer before them only if a comma follows.
 _TURNS: Final = ("actually", "en fait", "en realidad", "na verdade", "на самом деле")
 _START: Final = r"""(?:\A|[.!?:\n\u3002\uff01\uff1f])[\s*_>"'-]{0,8}(?:(?:but|no|oh|so|however|hm+),? )?"""
 _WITHDRAWS: Final = re.compile(rf"{_START}(?:(?:{'|'.join(_WORDS)})(?!\w)|{'|'.join(_UNDIVIDED)})", re.IGNORECASE)
@@ -112,7 +112,7 @@ _COPULA: Final = re.compile(r"[*_`]{0,3}([^\W\d_][^:=\n]{0,40}?) (?:is|was|be|re
 _MAX_LABEL_WORDS: Final = 5
 _MAX_VALUE_WORDS: Final = 4
 _MAX_SENTENCE_CHARS: Final = 400
-# What may stand between a value and the rest of its sentence.
+# Words that may come between a value and the rest of its sentence.
 _BREAKS: Final = (*".,;:!?\u2026\u3002\uff0c\uff01\uff1b\uff1a*", '"')
 _REASONS_TEXT: Final = "because since as for due given rather instead but weil da car parce porque pois"
 _REASONS: Final = frozenset(_REASONS_TEXT.split())
@@ -134,7 +134,7 @@ def stated(
     Args:
         text: The text around an answer, of any length.
         read: Returns the value that some words are, None if they are none of those offered.
-        place: Where the text stands.
+        place: The place of the text.
         keys: Keys of the verdict, which are further names for it.
     """
     text = text[-_MAX_CHARS:] if place == "before" else text[:_MAX_CHARS]
@@ -164,15 +164,15 @@ def _of_sentence(
     sentence: str, read: Callable[[str], object | None], about: re.Pattern[str], *, is_alone: bool, is_behind: bool
 ) -> Iterator[object]:
     for named in about.finditer(sentence):
-        said = _first_value(sentence[named.end() :], read)
-        is_said = (
+        value = _first_value(sentence[named.end() :], read)
+        is_stated = (
             _NOT_SAID.search(sentence, 0, named.end()) is None and _SPOKEN.search(sentence, 0, named.start()) is None
         )
-        if said is not None and is_said:
-            yield said
+        if value is not None and is_stated:
+            yield value
             return
-    if is_alone and (said := _only_value(sentence, read)) is not None:
-        yield said
+    if is_alone and (value := _only_value(sentence, read)) is not None:
+        yield value
         return
     for form in (_LABEL, _COPULA) if is_behind else ():
         label = form.match(sentence)
@@ -180,10 +180,10 @@ def _of_sentence(
             continue
         if _NOT_SAID.search(label[0]) or _MATERIAL.search(label[0]):
             continue
-        said = _first_value(sentence[label.end() :], read)
+        value = _first_value(sentence[label.end() :], read)
         # A number behind any other label counts something.
-        if isinstance(said, str) and not said.isdigit():
-            yield said
+        if isinstance(value, str) and not value.isdigit():
+            yield value
             return
 
 
@@ -194,9 +194,9 @@ def _first_value(text: str, read: Callable[[str], object | None]) -> object | No
         following = words[count : count + 1]
         is_end = not following or words[count - 1].endswith(_BREAKS) or not following[0][0].isalnum()
         if is_end or following[0].strip(",").lower() in _REASONS:
-            said = read(" ".join(words[:count]))
-            if said is not None:
-                return said
+            value = read(" ".join(words[:count]))
+            if value is not None:
+                return value
     return None
 
 
@@ -209,9 +209,9 @@ def _only_value(sentence: str, read: Callable[[str], object | None]) -> object |
         if not any(map(str.isdigit, before)) and all(
             word in _SAYING or set(word.split("'")) <= _SAYING for word in lead
         ):
-            said = read(" ".join(words[-count:]))
-            if said is not None and (lead or len(words) == count):
-                return said
+            value = read(" ".join(words[-count:]))
+            if value is not None and (lead or len(words) == count):
+                return value
     return None
 
 

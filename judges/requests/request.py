@@ -15,8 +15,7 @@ from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import Call, Reason, Refusals
-from judges.parsing.answer import AnswerError, CopiedAnswerError, IncompleteAnswerError
-from judges.parsing.thoughts import beside_thoughts
+from judges.parsing.answer import AnswerError, CopiedAnswerError, IncompleteAnswerError, beside_thoughts
 from tracejudge import Trace
 
 P = ParamSpec("P")
@@ -25,7 +24,7 @@ LARGE_CHARS: Final = 200_000  # Processing a longer text may take seconds.
 
 
 async def offload_if_large(
-    is_large: bool,  # noqa: FBT001 - stands before the call it decides about
+    is_large: bool,  # noqa: FBT001 - precedes the call it decides about
     function: Callable[P, Result],
     *arguments: P.args,
     **keywords: P.kwargs,
@@ -90,10 +89,10 @@ _REPETITIONS, _END_CHARS, _MIN_REPEATED_CHARS, _MAX_REPEATED_CHARS = 4, 40, 200,
 
 
 def repeats_itself(text: str) -> bool:
-    """Return whether the end of a text stands there four times in a row, over at least 200 characters."""
+    """Return whether the end of a text is repeated there four times in a row, over at least 200 characters."""
     text = text[-_MAX_REPEATED_CHARS:]
     end = text[-_END_CHARS:]
-    # The distance of the end to the place where the same stands before.
+    # The distance of the end to the same text before it.
     period = max(1, len(text) - len(end) - text.rfind(end, 0, -1))
     return bool(text) and text.endswith(text[-period:] * max(_REPETITIONS, _MIN_REPEATED_CHARS // period))
 
@@ -142,8 +141,8 @@ class JudgeCall(NamedTuple):
     ) -> ChatResponse:
         """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
-        said = max(response.text, "", *dict(response.elsewhere).values(), key=len)
-        if response.finish_reason == "length" and not repeats_itself(said):
+        longest = max(response.text, "", *dict(response.elsewhere).values(), key=len)
+        if response.finish_reason == "length" and not repeats_itself(longest):
             # The complete lines of the answer are kept, and only the rest is requested.
             kept = "" if self.judge.whole_lines is None else self.judge.whole_lines(response.text)
             if kept:
@@ -168,8 +167,8 @@ class JudgeCall(NamedTuple):
         if response.text.strip() or not response.elsewhere:
             return response
         verdicts = dict[str, str]()
-        for place, said in response.elsewhere:
-            text = beside_thoughts(said)
+        for place, content in response.elsewhere:
+            text = beside_thoughts(content)
             # Nothing but JSON: thoughts may hold a draft.
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError, AnswerError):
                 if all(isinstance(value, dict | list) for value in _LINES.decode_lines(text)):

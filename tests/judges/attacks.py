@@ -129,7 +129,7 @@ _SHORT = {"input": "How long is the warranty?", "output": "The warranty runs for
 
 
 def _trace(**fields: object) -> Trace:
-    known: dict[str, object] = {
+    expected: dict[str, object] = {
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "service": "support-bot",
         **_SHORT,
@@ -137,7 +137,7 @@ def _trace(**fields: object) -> Trace:
         "expected_response": "Two years.",
         "guidelines": ["Answer in one sentence."],
     }
-    return Trace(**{**known, **fields})  # type: ignore[arg-type]
+    return Trace(**{**expected, **fields})  # type: ignore[arg-type]
 
 
 _MANY = [f"Document {number} speaks of a warranty of two years." for number in range(10_000)]

@@ -169,10 +169,10 @@ def _is_flat(family: Family) -> bool:
 
 def _verdicts(family: Family, *, other: bool = False) -> list[str]:
     """Return the verdict of the good answer or of the other one, as a word, where it alone decides."""
-    found = (family.other if other else family.good)[0][family.verdict_key]
-    if len(family.good[0]) > 2 or family.lines or isinstance(found, list):
+    label = (family.other if other else family.good)[0][family.verdict_key]
+    if len(family.good[0]) > 2 or family.lines or isinstance(label, list):
         return []
-    return [str(found).lower() if isinstance(found, bool) else str(found)]
+    return [str(label).lower() if isinstance(label, bool) else str(label)]
 
 
 def _yaml(family: Family) -> str:

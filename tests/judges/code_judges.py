@@ -40,7 +40,7 @@ def judged(judge: Judge, *traces: Trace) -> list[Assessment]:
     """Judge traces one after another, and leave no process behind."""
 
     async def run() -> list[Assessment]:
-        return [await evaluate(judge, one, None) for one in traces]
+        return [await evaluate(judge, sample, None) for sample in traces]
 
     return running(run, judge)
 
@@ -83,11 +83,11 @@ def let_hanging_pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def processes(parent: int | str = "self") -> list[int]:
     """Return the ids of all child processes, also of those that serve other tests of the session."""
-    found: list[int] = []
+    rows: list[int] = []
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-            found += map(int, task.read_text().split())
-    return sorted(found)
+            rows += map(int, task.read_text().split())
+    return sorted(rows)
 
 
 def is_running(pid: int) -> bool:

@@ -34,8 +34,8 @@ class DecisionModel:
     async def complete(self, request: ChatRequest) -> ChatResponse:
         self.requests.append(request)
         answers = [self._answering(question) for question in request.questions]
-        found = tuple(answer for answer in answers if answer is not None)
-        return ChatResponse("", input_tokens=100, output_tokens=len(found), decisions=found)
+        result = tuple(answer for answer in answers if answer is not None)
+        return ChatResponse("", input_tokens=100, output_tokens=len(result), decisions=result)
 
     async def aclose(self) -> None:
         """Close nothing."""

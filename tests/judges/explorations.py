@@ -99,7 +99,7 @@ class Counting(ScriptedModel):
 
 
 def written_bytes(message: Message) -> int:
-    calls = sum(len(one.arguments.encode()) for one in message.tool_calls)
+    calls = sum(len(call.arguments.encode()) for call in message.tool_calls)
     return len(message.content.encode("utf-8", "replace")) + calls
 
 
@@ -131,9 +131,9 @@ def hanging() -> Iterator[Behaviour]:
 
 def course(assessment: Assessment) -> Mapping[str, object]:
     """Return the exploration in the verdict's details."""
-    found = assessment.details["exploration"]
-    assert isinstance(found, dict)
-    return found
+    details = assessment.details["exploration"]
+    assert isinstance(details, dict)
+    return details
 
 
 def contents(request: ChatRequest, role: str = "tool") -> list[str]:
@@ -145,7 +145,7 @@ def check_structure(request: ChatRequest) -> None:
     messages = list(request.messages)
     assert [message.role for message in messages[:2]] == ["system", "user"]
     assert messages[-1].role in {"user", "tool"}
-    ids = [one.id for message in messages for one in message.tool_calls]
+    ids = [call.id for message in messages for call in message.tool_calls]
     assert len(set(ids)) == len(ids)
     assert all(ids)
     place = 2
@@ -153,6 +153,6 @@ def check_structure(request: ChatRequest) -> None:
         message = messages[place]
         assert message.role in {"user", "assistant"}, "a result without its call"
         results = messages[place + 1 : place + 1 + len(message.tool_calls)]
-        assert [result.tool_call_id for result in results] == [one.id for one in message.tool_calls]
+        assert [result.tool_call_id for result in results] == [call.id for call in message.tool_calls]
         assert all(result.role == "tool" and result.content for result in results)
         place += 1 + len(results)

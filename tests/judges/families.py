@@ -159,7 +159,7 @@ def _by_user(name: str, defined: UserJudge) -> Family:
 def _families() -> dict[str, Family]:
     judges = catalogue()
     three = judges["relevance_truth_completeness"]
-    found = [
+    rows = [
         Family(
             "yes/no",
             judges["groundedness"],
@@ -251,8 +251,8 @@ def _families() -> dict[str, Family]:
             "sentences",
         ),
     ]
-    found += [_by_user(name, each) for name, each in BY_NAME.items()]
-    return {family.name: family for family in found}
+    rows += [_by_user(name, each) for name, each in BY_NAME.items()]
+    return {family.name: family for family in rows}
 
 
 FAMILIES: Mapping[str, Family] = _families()

@@ -117,9 +117,9 @@ def references() -> list[Trace]:
 
 def key_of(content: str) -> str:
     """Read the key that the first line of a user message announces."""
-    found = re.match(r"The key of this request is ([0-9a-f]{12})\.\n\n", content)
-    assert found, f"no key in {content[:80]!r}"
-    return found[1]
+    match = re.match(r"The key of this request is ([0-9a-f]{12})\.\n\n", content)
+    assert match, f"no key in {content[:80]!r}"
+    return match[1]
 
 
 def parse(content: str) -> tuple[Block, ...]:

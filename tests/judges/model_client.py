@@ -105,6 +105,10 @@ def requests_of(judge: Judge, trace: Trace) -> list[tuple[Message, Message]]:
 def by_heuristic(judge: Judge, trace: Trace) -> Behaviour:
     """Answer each request of a judge as the built-in model does."""
     prepared = judge.prepare(trace)
-    found = {render(prompt)[1].content: judge.heuristic(prepared, prompt) for prompt in judge.prompts(prepared)}
-    texts = {shown: answer if isinstance(answer, str) else json.dumps(answer) for shown, answer in found.items()}
+    answers_by_prompt = {
+        render(prompt)[1].content: judge.heuristic(prepared, prompt) for prompt in judge.prompts(prepared)
+    }
+    texts = {
+        shown: answer if isinstance(answer, str) else json.dumps(answer) for shown, answer in answers_by_prompt.items()
+    }
     return answers(lambda body: texts[body["messages"][-1]["content"]])

@@ -138,8 +138,8 @@ def _is_shown(family: Family, place: str) -> bool:
 
 def filled(text: str, family: Family) -> str:
     """Fill the best answer of a family, and parts of it, into a form."""
-    found = _pieces(family)
-    return re.sub("\u00ab(\\w+)\u00bb", lambda match: found[match[1]], text)
+    result = _pieces(family)
+    return re.sub("\u00ab(\\w+)\u00bb", lambda match: result[match[1]], text)
 
 
 def _pieces(family: Family) -> Mapping[str, str]:
@@ -147,11 +147,11 @@ def _pieces(family: Family) -> Mapping[str, str]:
     first = dict(parts[0])
     value = first[family.verdict_key]
     pair = json.dumps({family.verdict_key: value})[1:-1]
-    one = parts[0] if len(parts) == 1 else {"sentences": list(parts)}
+    each = parts[0] if len(parts) == 1 else {"sentences": list(parts)}
     lines = [[(key, _scalar(member)) for key, member in part.items()] for part in parts]
     return {
         "object": plain,
-        "one": json.dumps(one, ensure_ascii=False),
+        "one": json.dumps(each, ensure_ascii=False),
         "objects": ", ".join(plain.split("\n")),
         "pretty": "\n".join(json.dumps(part, indent=2, ensure_ascii=False) for part in parts),
         "unquoted": re.sub(r'"(\w+)":', r"\1:", plain),

@@ -40,10 +40,10 @@ def of_source(key: object, *, supported: object = True) -> dict[str, object]:
     return {"sentence_key": key, "is_supported": supported, "explanation": "It says so."}
 
 
-def scored(judge: Judge, asked: Trace, said: object) -> Reading:
+def scored(judge: Judge, asked: Trace, message: object) -> Reading:
     """Read and score one answer, as an evaluation does."""
     (prompt,) = judge.prompts(asked)
-    text = said if isinstance(said, str) else json.dumps(said)
+    text = message if isinstance(message, str) else json.dumps(message)
     return judge.score(asked, [Answered(prompt, judge.read(text))])
 
 
@@ -53,4 +53,4 @@ def figures(reading: Reading) -> dict[str, float]:
 
 def with_ids(*ids: str | None) -> list[Document]:
     """Build one document per id, with the id in its text."""
-    return [msgspec.structs.replace(Document(f"Text {rank}."), id=one) for rank, one in enumerate(ids, 1)]
+    return [msgspec.structs.replace(Document(f"Text {rank}."), id=each) for rank, each in enumerate(ids, 1)]

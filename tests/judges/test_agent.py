@@ -52,7 +52,7 @@ class TestReading:
         model = ScriptedModel(steps)
         assessment = judged(judge, model)
         assert (assessment.outcome, assessment.rationale) == ("scored", "It is so.")
-        assert [one.status for one in assessment.calls] == ["ok"] * 3
+        assert [call.status for call in assessment.calls] == ["ok"] * 3
         assert course(assessment) == {
             "rounds": 2,
             "tool_calls": {"read": 2},
@@ -69,7 +69,7 @@ class TestReading:
             Message("assistant", "", (call(arguments="[2]", call_id="d"),)),
             Message("tool", material("read [2]"), tool_call_id="d"),
         )
-        assert all([tool.name for tool in one.tools] == ["read"] and one.may_call for one in model.requests)
+        assert all([tool.name for tool in each.tools] == ["read"] and each.may_call for each in model.requests)
 
     def test_all_calls_of_one_answer_are_carried_out_in_order(self) -> None:
         threads = set[int]()
@@ -99,10 +99,10 @@ class TestReading:
         model = ScriptedModel([calling(call("plant")), YES])
         judged(exploring(plant=lambda _: planted), model)
         (result,) = contents(model.requests[1])
-        found = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n(.*)\n<<end tool result \1>>", result, re.DOTALL)
-        assert found is not None
-        assert found[2] == planted.replace("\u200b", "[U+200B]")
-        assert found[1] not in planted
+        match = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n(.*)\n<<end tool result \1>>", result, re.DOTALL)
+        assert match is not None
+        assert match[2] == planted.replace("\u200b", "[U+200B]")
+        assert match[1] not in planted
 
 
 class TestNothingRead:
@@ -180,8 +180,8 @@ class TestTools:
         assert self.told(calling(call("tool")), lambda _: None) == ([told], 1)  # type: ignore[arg-type, return-value]
 
     def test_what_a_tool_says_of_a_wrong_call_counts_as_an_error(self) -> None:
-        said = '{"error":"Send a span_id."}'
-        assert self.told(calling(call("tool", "[]")), lambda _: said) == ([material(said)], 1)
+        text = '{"error":"Send a span_id."}'
+        assert self.told(calling(call("tool", "[]")), lambda _: text) == ([material(text)], 1)
 
     def test_broken_arguments_reach_the_tool_as_they_are(self) -> None:
         assert self.told(calling(call("tool", '{"a": '))) == ([material('{"a": ')], 0)
@@ -215,10 +215,10 @@ class TestTools:
         ids=["absent", "repeated", "foretold"],
     )
     def test_each_call_has_an_id_of_its_own(self, written: list[str], kept: list[str]) -> None:
-        model = ScriptedModel([calling(*(call(call_id=one) for one in written)), YES])
+        model = ScriptedModel([calling(*(call(call_id=each) for each in written)), YES])
         judged(exploring(), model)
         check_structure(model.requests[1])
-        assert [one.id for one in model.requests[1].messages[2].tool_calls] == kept
+        assert [call.id for call in model.requests[1].messages[2].tool_calls] == kept
 
     def test_an_id_may_come_again_in_a_later_answer(self) -> None:
         model = ScriptedModel([calling(), calling(), YES])
@@ -303,10 +303,10 @@ class TestEnds:
         assert (assessment.outcome, len(assessment.calls)) == ("scored", 32)
         last, after = model.requests[-2:]
         assert (last.may_call, after.may_call) == (False, False)
-        said = f"{material('read {}')}\n\n{LAST}"
-        assert last.messages[-1] == Message("tool", said, tool_call_id=last.messages[-1].tool_call_id)
+        text = f"{material('read {}')}\n\n{LAST}"
+        assert last.messages[-1] == Message("tool", text, tool_call_id=last.messages[-1].tool_call_id)
         check_structure(after)
-        assert [message.content for message in after.messages[-3:]] == [said, "", f"{NO_CALL}\n\n{LAST}"]
+        assert [message.content for message in after.messages[-3:]] == [text, "", f"{NO_CALL}\n\n{LAST}"]
         assert (course(assessment)["rounds"], course(assessment)["tool_errors"]) == (30, 1)
 
     def test_calls_without_a_text_twice_are_no_answer(self) -> None:

@@ -67,10 +67,10 @@ class TestKnown:
         assert assessment.outcome == "scored"
         first, second, third = contents(model.requests[1])
         assert first.count("\n") == third.count("\n") == 2
-        found = re.fullmatch(rf"<<(.*)>>\n(x+)\n<<end \1>>\n{CUT}", second)
-        assert found is not None
-        assert int(found[3]) == len(found[2]) > 500
-        assert int(found[4]) < 1_000
+        match = re.fullmatch(rf"<<(.*)>>\n(x+)\n<<end \1>>\n{CUT}", second)
+        assert match is not None
+        assert int(match[3]) == len(match[2]) > 500
+        assert int(match[4]) < 1_000
         assert course(assessment)["results_withheld"] == 1
         assert course(assessment)["exchanges_dropped"] == 0
 
@@ -80,9 +80,9 @@ class TestKnown:
         )
         assessment = judged(exploring(long=lambda _: "x" * 100_000), model)
         assert assessment.outcome == "scored"
-        found = re.fullmatch(WITHHELD, contents(model.requests[2])[1])
-        assert found is not None
-        assert 100 <= int(found[1]) < 500
+        match = re.fullmatch(WITHHELD, contents(model.requests[2])[1])
+        assert match is not None
+        assert 100 <= int(match[1]) < 500
         assert course(assessment)["results_withheld"] == 1
 
     def test_calls_as_a_model_makes_them_first_get_on_in_a_small_context(self) -> None:
@@ -148,7 +148,7 @@ class TestSaidByTheEndpoint:
         assessment = judged(exploring(page=str), model)
         assert (assessment.outcome, course(assessment)["exchanges_dropped"]) == ("scored", 2)
         assert pages(model.requests[-1]) == ["2", "3"]
-        assert [one.status for one in assessment.calls].count("input_too_long") == model.refused
+        assert [call.status for call in assessment.calls].count("input_too_long") == model.refused
 
     def test_what_was_refused_once_is_not_sent_again(self) -> None:
         model = Full(numbered(10), 3_500)

@@ -226,11 +226,11 @@ class TestMessages:
         assert messages.calls[-1].body["messages"][1] == {"role": "assistant", "content": blocks}
 
     def test_comes_back_with_an_unreadable_answer(self, messages: MessagesEndpoint) -> None:
-        said = [THOUGHT, {"type": "text", "text": UNREADABLE}]
-        steps = [says_blocks(USE, stop_reason="tool_use"), says_blocks(*said), yes_no()]
+        text = [THOUGHT, {"type": "text", "text": UNREADABLE}]
+        steps = [says_blocks(USE, stop_reason="tool_use"), says_blocks(*text), yes_no()]
         messages.behaviour = lambda _: steps[len(messages.calls) - 1]
         assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
-        assert messages.calls[-1].body["messages"][-2] == {"role": "assistant", "content": said}
+        assert messages.calls[-1].body["messages"][-2] == {"role": "assistant", "content": text}
 
     def test_the_newest_results_are_marked_for_caching_while_more_may_be_asked(
         self, messages: MessagesEndpoint
@@ -242,10 +242,10 @@ class TestMessages:
         assert anthropic(messages.base_url).judge(exploring(LIMITS), TRACE).outcome == "scored"
         marked = [
             [
-                one["tool_use_id"]
+                each["tool_use_id"]
                 for message in call.body["messages"]
-                for one in blocks(message)
-                if "cache_control" in one
+                for each in blocks(message)
+                if "cache_control" in each
             ]
             for call in messages.calls
         ]

@@ -29,11 +29,11 @@ class Reader(Counting):
 
 
 def spent(assessment: Assessment) -> int:
-    return sum(one.input_tokens + one.output_tokens for one in assessment.calls)
+    return sum(call.input_tokens + call.output_tokens for call in assessment.calls)
 
 
 def spent_usd(assessment: Assessment, price: Price) -> float:
-    return sum(price.cost_usd(one.input_tokens, one.output_tokens) for one in assessment.calls)
+    return sum(price.cost_usd(call.input_tokens, call.output_tokens) for call in assessment.calls)
 
 
 def paging(chars: int, **limits: float) -> Judge:
@@ -80,11 +80,11 @@ class TestTokens:
         assessment = judged(paging(300_000, max_tokens=30_000), model)
         assert assessment.outcome == "scored"
         (told,) = contents(model.requests[1])
-        found = re.fullmatch(r"<<(.*)>>\n(.*)\n<<end \1>>\n(.*)", told)
-        assert found is not None
-        shown = len(found[2])
+        match = re.fullmatch(r"<<(.*)>>\n(.*)\n<<end \1>>\n(.*)", told)
+        assert match is not None
+        shown = len(match[2])
         assert 10_000 < shown < 20_000
-        assert found[3] == (
+        assert match[3] == (
             f"Of the 300000 bytes of this result only the first {shown} are shown, for no more fit. Ask for the rest in"
             f" parts: by a max_content_length of {(shown + 500) // 2} at most, by fewer results, or by a search."
         )

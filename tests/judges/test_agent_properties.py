@@ -39,8 +39,8 @@ LIMITS = st.builds(
 
 def spent(assessment: Assessment) -> tuple[int, float]:
     inputs, outputs = (
-        sum(one.input_tokens for one in assessment.calls),
-        sum(one.output_tokens for one in assessment.calls),
+        sum(call.input_tokens for call in assessment.calls),
+        sum(call.output_tokens for call in assessment.calls),
     )
     return inputs + outputs, PRICE.cost_usd(inputs, outputs)
 

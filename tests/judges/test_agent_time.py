@@ -35,7 +35,7 @@ class TestDeadline:
     def test_covers_the_whole_loop_and_keeps_the_calls_before(self) -> None:
         assessment = self.judged(self.Waiting([calling()]), 100)
         assert (assessment.reason, assessment.note) == ("over_budget", "the exploration did not end within 100 s")
-        assert [one.status for one in assessment.calls] == [*["rate_limited", "ok"] * 2, "rate_limited", "timeout"]
+        assert [call.status for call in assessment.calls] == [*["rate_limited", "ok"] * 2, "rate_limited", "timeout"]
         assert assessment.calls[-1].duration_s > 80
         assert course(assessment)["rounds"] == 2
 
@@ -43,7 +43,7 @@ class TestDeadline:
         with hanging() as hang:
             assessment = self.judged(self.Waiting([calling(call("hang"))]), 3, hang)
         assert (assessment.reason, assessment.is_final) == ("over_budget", True)
-        assert [one.status for one in assessment.calls] == ["rate_limited", "ok"]
+        assert [call.status for call in assessment.calls] == ["rate_limited", "ok"]
 
     @staticmethod
     def judged(model: Counting, deadline_s: float, hang: Callable[[str], str] = str) -> Assessment:
@@ -99,7 +99,7 @@ class TestTimeAsALimit:
         assessment = self.judged(model, 20_000)
         assert (assessment.outcome, course(assessment)["ended_by"]) == ("scored", "max_time")
         assert course(assessment)["rounds"] == rounds
-        assert sum(one.duration_s for one in assessment.calls) < 20_000
+        assert sum(call.duration_s for call in assessment.calls) < 20_000
 
     def test_is_none_without_a_deadline(self) -> None:
         assert (

@@ -27,7 +27,7 @@ Task = Callable[[list[Any]], Step]
 
 def spans() -> list[Span]:
     """Build 400 steps: the tool of one failed, another one took longest, a third returned a megabyte."""
-    found = [Span("root", "run", kind="AGENT", started_at=1000.0, ended_at=2000.0, inputs="How long?")]
+    rows = [Span("root", "run", kind="AGENT", started_at=1000.0, ended_at=2000.0, inputs="How long?")]
     for number in range(1, SPANS):
         began_at = 1000.0 + 2 * number
         outputs: dict[str, str] | None = None
@@ -35,7 +35,7 @@ def spans() -> list[Span]:
             outputs = {"error": "ConnectionResetError: the till did not answer"}
         if number == 311:
             outputs = {"text": "x" * MEGABYTE + PLANTED}
-        found.append(
+        rows.append(
             Span(
                 f"span-{number:03d}",
                 f"step {number}",
@@ -47,7 +47,7 @@ def spans() -> list[Span]:
                 outputs=outputs,
             )
         )
-    return found
+    return rows
 
 
 BIG = msgspec.structs.replace(TRACE, spans=spans())
@@ -69,13 +69,13 @@ class Worker(Counting):
             return Step(yes_no_text("no", f"I ran out after {len(self.seen)}."))
         step = self.task(self.seen)
         return msgspec.structs.replace(
-            step, tool_calls=tuple(one._replace(id=f"c{len(self.seen)}") for one in step.tool_calls)
+            step, tool_calls=tuple(call._replace(id=f"c{len(self.seen)}") for call in step.tool_calls)
         )
 
 
 def read(result: str) -> Any:
-    found = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n(.*)\n<<end tool result \1>>", result, re.DOTALL)
-    return json.loads(found[2]) if found else result
+    match = re.fullmatch(r"<<tool result ([0-9a-f]{12})>>\n(.*)\n<<end tool result \1>>", result, re.DOTALL)
+    return json.loads(match[2]) if match else result
 
 
 def ask(name: str, **arguments: object) -> Step:
@@ -137,7 +137,7 @@ def test_a_megabyte_leaves_room_by_letting_the_oldest_pages_go() -> None:
     dropped = course(assessment)["exchanges_dropped"]
     assert isinstance(dropped, int)
     assert dropped >= 7
-    assert all(one.input_tokens <= SETTINGS.max_input_tokens for one in assessment.calls)
+    assert all(call.input_tokens <= SETTINGS.max_input_tokens for call in assessment.calls)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_megabyte_leaves_room_by_letting_the_oldest_pages_go() -> None:
 def test_a_limit_in_the_middle_of_the_pages_asks_for_the_verdict(limits: Limits, end: str) -> None:
     assessment = judged(reading(limits), Worker(page_through), BIG)
     assert (assessment.outcome, course(assessment)["ended_by"]) == ("scored", end)
-    assert sum(one.input_tokens + one.output_tokens for one in assessment.calls) <= limits.max_tokens
+    assert sum(call.input_tokens + call.output_tokens for call in assessment.calls) <= limits.max_tokens
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def test_changes_with_what_the_loop_says(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_loop_says_nothing_else() -> None:
-    said = {value for name, value in vars(texts).items() if name.isupper() and name != "TEXTS"}
-    assert set(texts.TEXTS) == said
+    text = {value for name, value in vars(texts).items() if name.isupper() and name != "TEXTS"}
+    assert set(texts.TEXTS) == text
 
 
 def test_the_tools_are_those_of_the_toolbox() -> None:

@@ -17,7 +17,7 @@ TRACE = Trace(trace_id="1", service="s", output="o")
 
 def scored(*outcomes: str, value: float = 0.5) -> Assessment:
     passed = {"pass": True, "fail": False, "unrated": None}
-    scores = tuple(Score(f"metric {number}", value, passed=passed[one]) for number, one in enumerate(outcomes))
+    scores = tuple(Score(f"metric {number}", value, passed=passed[each]) for number, each in enumerate(outcomes))
     return Assessment("scored", scores=scores)
 
 
@@ -192,8 +192,8 @@ def test_shares_are_counted_per_label_in_order() -> None:
 
 
 def test_a_metric_without_a_pass_rule_has_a_mean_and_no_share() -> None:
-    given = [Judged(TRACE, "en", scored("unrated", value=value), "metric 0") for value in (0.25, 0.75)]
-    (share,) = shares([*given, Judged(TRACE, "en", ABSTAINED, "metric 0")]).values()
+    values = [Judged(TRACE, "en", scored("unrated", value=value), "metric 0") for value in (0.25, 0.75)]
+    (share,) = shares([*values, Judged(TRACE, "en", ABSTAINED, "metric 0")]).values()
     assert share == Share(passed=0, scored=2, unscored={"abstained": 1}, rated=0, mean=0.5)
     assert share.share is None
 

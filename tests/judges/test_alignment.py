@@ -73,8 +73,8 @@ def test_a_case_of_every_judge_is_shown_with_both_verdicts() -> None:
         assert shown.input == judge.fixed_parts[0], table
         assert shown.output == "- Before."
         # The whole way of a request: the model without words writes no guidance.
-        found = asyncio.run(evaluate(deriver, shown, LexicalModel()))
-        assert found.details[RESULT] == [], table
+        assessment = asyncio.run(evaluate(deriver, shown, LexicalModel()))
+        assert assessment.details[RESULT] == [], table
 
 
 def test_long_cases_are_cut_in_the_middle_and_both_kinds_of_disagreement_come_first() -> None:

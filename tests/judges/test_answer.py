@@ -368,18 +368,18 @@ class TestReadObject:
             read_object('{"a":' * 5_000, ("b",))
 
     def test_keys_of_other_forms_are_renamed_also_in_entries(self) -> None:
-        found = read_object(
+        answer = read_object(
             '{"Sentence keys": [], "overallSupported": true, "ENTRIES": [{"isSupported": true}]}',
             ("sentence_keys", "overall_supported", "entries"),
             entry_keys=("is_supported",),
         )
-        assert found == {"sentence_keys": [], "overall_supported": True, "entries": [{"is_supported": True}]}
+        assert answer == {"sentence_keys": [], "overall_supported": True, "entries": [{"is_supported": True}]}
 
     def test_lists_are_read_from_yaml_and_elements(self) -> None:
         expected = {"keys": ["0a", "0b"], "entries": [{"key": "a", "all": "true"}, {"key": "b", "all": "no"}]}
         yaml = "keys:\n  - 0a\n  - 0b\nentries:\n- key: a\n  all: true\n- key: b\n  all: no\n"
         elements = "".join(
-            f"<item><key>{key}</key><all>{said}</all></item>" for key, said in (("a", "true"), ("b", "no"))
+            f"<item><key>{key}</key><all>{text}</all></item>" for key, text in (("a", "true"), ("b", "no"))
         )
         xml = f"<keys><k>0a</k><k>0b</k></keys><entries>{elements}</entries>"
         for text in (yaml, xml):

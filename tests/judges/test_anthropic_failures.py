@@ -99,21 +99,21 @@ class TestOptionsOfTheEndpoint:
         self, messages: MessagesEndpoint, refusing: Callable[[Behaviour], Behaviour], refused: set[str]
     ) -> None:
         messages.behaviour = refusing(yes_no())
-        one = client(messages.base_url)
-        assert [one.ask().finish_reason for _ in range(4)] == ["stop"] * 4
+        client_model = client(messages.base_url)
+        assert [client_model.ask().finish_reason for _ in range(4)] == ["stop"] * 4
         tried = [options_of(call) for call in messages.calls]
         assert tried[0] == OPTIONS
         assert len(tried) <= 4 + 4
-        one.ask()
+        client_model.ask()
         assert options_of(messages.calls[-1]) == OPTIONS - refused
         assert all(call.body["system"][0]["text"] == "Judge." for call in messages.calls)
 
     def test_are_found_out_by_requests_under_way_together(self, messages: MessagesEndpoint) -> None:
         messages.behaviour = slow(0.05, rejects("output_config", rejects("temperature", yes_no())))
-        one = client(messages.base_url)
-        assert len(one.ask_often(20)) == 20
+        client_model = client(messages.base_url)
+        assert len(client_model.ask_often(20)) == 20
         messages.forget()
-        one.ask()
+        client_model.ask()
         (call,) = messages.calls
         assert options_of(call) == {"cache_control"}
 
@@ -127,9 +127,9 @@ class TestOptionsOfTheEndpoint:
 
     def test_that_are_named_with_another_status_stay(self, messages: MessagesEndpoint) -> None:
         messages.behaviour = sequence(failing(429, "output_config"), failing(503, "temperature"), yes_no())
-        one = client(messages.base_url)
-        assert [one.fails().reason, one.fails().reason] == ["rate_limited", "judge_unavailable"]
-        one.ask()
+        client_model = client(messages.base_url)
+        assert [client_model.fails().reason, client_model.fails().reason] == ["rate_limited", "judge_unavailable"]
+        client_model.ask()
         assert options_of(messages.calls[-1]) == OPTIONS
 
 

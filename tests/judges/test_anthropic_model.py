@@ -193,11 +193,11 @@ class TestBound:
     def test_thinking_has_an_allowance_until_an_answer_has_none(self, messages: MessagesEndpoint) -> None:
         bounded = msgspec.structs.replace(REQUEST, max_output_tokens=1500)
         messages.behaviour = says(THINKING, text("Yes."))
-        one = client(messages.base_url)
-        one.ask(bounded)
+        client_model = client(messages.base_url)
+        client_model.ask(bounded)
         messages.behaviour = says(text("Yes."))
-        one.ask(bounded)
-        one.ask(bounded)
+        client_model.ask(bounded)
+        client_model.ask(bounded)
         other = client(messages.base_url)
         other.ask(bounded)
         other.ask(bounded)
@@ -218,8 +218,8 @@ class TestBound:
         self, messages: MessagesEndpoint, message: str, sent: list[int]
     ) -> None:
         messages.behaviour = sequence(failing(400, message), answers("Yes."), answers("Yes."))
-        one = client(messages.base_url)
-        assert [one.ask().text, one.ask().text] == ["Yes.", "Yes."]
+        client_model = client(messages.base_url)
+        assert [client_model.ask().text, client_model.ask().text] == ["Yes.", "Yes."]
         assert self.sent(messages) == sent
 
     def test_a_bound_that_is_refused_twice_is_a_bad_request(self, messages: MessagesEndpoint) -> None:
@@ -229,12 +229,12 @@ class TestBound:
 
 def test_each_of_many_requests_gets_its_own_answer(messages: MessagesEndpoint) -> None:
     async def ask_each() -> list[str]:
-        one = client(messages.base_url).model
+        client_model = client(messages.base_url).model
         requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
         try:
-            return [response.text for response in await asyncio.gather(*map(one.complete, requests))]
+            return [response.text for response in await asyncio.gather(*map(client_model.complete, requests))]
         finally:
-            await one.aclose()
+            await client_model.aclose()
 
     messages.behaviour = answers(lambda body: f"answer to {body['messages'][0]['content']}")
     assert asyncio.run(ask_each()) == [f"answer to {number}" for number in range(50)]

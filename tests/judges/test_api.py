@@ -185,12 +185,15 @@ def test_a_call_sends_and_finds_what_the_command_does(
         env={"TRACEJUDGE_MODELS": json.dumps(settings)},
     )
     assert ran.exit_code == 0, ran.output
-    by_command, sent = json.loads(Path("out.jsonl").read_text(encoding="utf-8")), [one.body for one in endpoint.calls]
+    by_command, sent = (
+        json.loads(Path("out.jsonl").read_text(encoding="utf-8")),
+        [call.body for call in endpoint.calls],
+    )
     endpoint.forget()
     endpoint.behaviour = sequence(answers_json({"reasons": "none"}), yes_no("no"))
     verdict = groundedness(**ROW, model=at(endpoint, price=PRICE))
     assert len(sent) == 2, "an unreadable answer is asked for once more"
-    assert [_without_key(one.body) for one in endpoint.calls] == [_without_key(body) for body in sent]
+    assert [_without_key(call.body) for call in endpoint.calls] == [_without_key(body) for body in sent]
     for name in ("outcome", "rationale", "judge_version", "cost_usd", "attempts", "input_tokens", "output_tokens"):
         assert getattr(verdict, name) == by_command[name], name
     assert [verdict.value, verdict.passed] == [by_command["scores"][0][name] for name in ("value", "passed")]
@@ -206,9 +209,9 @@ def test_calls_work_inside_a_running_event_loop_and_in_several(endpoint: ChatEnd
     endpoint.behaviour = gathering(3, yes_no())
 
     async def concurrent() -> list[bool | None]:
-        found = await asyncio.gather(*(groundedness.aio(**ROW, model=model) for _ in range(3)))
+        verdicts = await asyncio.gather(*(groundedness.aio(**ROW, model=model) for _ in range(3)))
         # What a cell of a notebook does: a blocking call while a loop runs.
-        return [one.passed for one in (*found, groundedness(**ROW, model=model))]
+        return [each.passed for each in (*verdicts, groundedness(**ROW, model=model))]
 
     assert asyncio.run(concurrent()) == [True] * 4
     endpoint.behaviour = yes_no("no")
@@ -233,8 +236,8 @@ def test_requests_keep_to_the_limits_and_are_sent_again(
     endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [{**ROW, "inputs": f"Who is {number}?"} for number in range(30)]
-    found = evaluate(rows, groundedness, at(endpoint, max_in_flight=3))
-    assert [one.passed for one in found] == [True] * 30
+    verdicts = evaluate(rows, groundedness, at(endpoint, max_in_flight=3))
+    assert [assessment.passed for assessment in verdicts] == [True] * 30
     assert endpoint.max_in_flight <= 3
     endpoint.forget()
     endpoint.behaviour = sequence(failing(429, "slow down", retry_after=0.01), failing(503, "down"), yes_no())
@@ -266,29 +269,29 @@ def test_rows_come_in_the_forms_of_files(endpoint: ChatEndpoint) -> None:
         {"inputs": {"messages": [{"role": "user", "content": "Who?"}]}, "outputs": "Ada.", "context": "It was Ada."},
         {"inputs": "Who?", "outputs": {"response": "Ada."}, "context": [Found("It was Ada.")], "row": float("nan")},
     ]
-    assert [one.passed for one in evaluate(rows, groundedness, at(endpoint))] == [True] * 4
-    assert len({json.dumps(one.body["messages"]) for one in endpoint.calls}) == 1, "all four are the same question"
+    assert [verdict.passed for verdict in evaluate(rows, groundedness, at(endpoint))] == [True] * 4
+    assert len({json.dumps(call.body["messages"]) for call in endpoint.calls}) == 1, "all four are the same question"
 
 
 def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = says(lambda text: "polite" in text)
     tone = make_judge("tone", "Is {{ outputs }} polite?", at(endpoint, label="own"))
-    found = evaluate_all(
+    verdicts = evaluate_all(
         [ROW, ROW], [groundedness.configured(model=at(endpoint)), tone, safety.configured(model="lexical")]
     )
-    assert [list(verdicts) for verdicts in found] == [["groundedness", "tone", "safety"]] * 2
-    assert [one.judge_model for one in found[0].values()] == ["m", "own", "lexical"]
-    assert [one.passed for one in found[0].values()] == [False, True, True]
-    (given,) = evaluate_all([ROW], tone, "lexical")
-    assert given["tone"].judge_model == "lexical", "the model of a call wins"
+    assert [list(verdicts) for verdicts in verdicts] == [["groundedness", "tone", "safety"]] * 2
+    assert [assessment.judge_model for assessment in verdicts[0].values()] == ["m", "own", "lexical"]
+    assert [assessment.passed for assessment in verdicts[0].values()] == [False, True, True]
+    (values,) = evaluate_all([ROW], tone, "lexical")
+    assert values["tone"].judge_model == "lexical", "the model of a call wins"
 
 
 def test_a_conversation_is_judged_once_for_all_its_rows(endpoint: ChatEndpoint) -> None:
     turns = [{"inputs": f"Question {n}", "outputs": f"Answer {n}", "session_id": "a"} for n in range(3)]
     alone = {"inputs": "Alone", "outputs": "Yes."}
-    found = evaluate([*turns, alone], judges.conversation_completeness, at(endpoint))
+    verdicts = evaluate([*turns, alone], judges.conversation_completeness, at(endpoint))
     assert len(endpoint.calls) == 2
-    assert found[0] is found[1] is found[2] is not found[3]
+    assert verdicts[0] is verdicts[1] is verdicts[2] is not verdicts[3]
     assert all(f"Answer {n}" in endpoint.calls[0].text() for n in range(3))
 
 
@@ -457,7 +460,7 @@ def test_a_model_in_python_is_limited_too_and_may_await_a_judge() -> None:
 
     answer = json.dumps({"rationale": "So.", "result": "yes"})
     model = Asking([answer], ModelSettings(provider="scripted", model="own", max_in_flight=1))
-    assert [one.passed for one in evaluate([ROW] * 3, groundedness, model)] == [True] * 3
+    assert [verdict.passed for verdict in evaluate([ROW] * 3, groundedness, model)] == [True] * 3
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -487,7 +490,7 @@ def test_a_script_ends_at_once_with_connections_open(endpoint: ChatEndpoint) -> 
 
 def test_every_built_in_judge_is_exported_with_its_description() -> None:
     stub = Path(judges.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    submodules = {found.name for found in pkgutil.iter_modules(judges.__path__)}
+    submodules = {match.name for match in pkgutil.iter_modules(judges.__path__)}
     for name, judge in catalogue().items():
         exported = getattr(judges, name)
         assert exported.definition is judge
@@ -511,8 +514,8 @@ def test_importing_a_module_of_the_judges_does_not_load_the_api() -> None:
 
 def test_async_rows() -> None:
     async def both() -> tuple[int, int]:
-        one = await evaluate_aio([ROW] * 2, groundedness, "lexical")
+        verdict = await evaluate_aio([ROW] * 2, groundedness, "lexical")
         several = await evaluate_all_aio([ROW] * 2, [groundedness, safety], "lexical")
-        return len(one), sum(len(each) for each in several)
+        return len(verdict), sum(len(each) for each in several)
 
     assert asyncio.run(both()) == (2, 4)

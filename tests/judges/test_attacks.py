@@ -44,8 +44,8 @@ QUICK = ("facts_grounding", "tone", "thoroughness")
 
 def with_slow(judges: Mapping[str, Judge]) -> pytest.MarkDecorator:
     slow = pytest.mark.slow("a judge of a form that another one has")
-    found = [pytest.param(judge, id=name, marks=[] if name in QUICK else slow) for name, judge in judges.items()]
-    return pytest.mark.parametrize("judge", found)
+    rows = [pytest.param(judge, id=name, marks=[] if name in QUICK else slow) for name, judge in judges.items()]
+    return pytest.mark.parametrize("judge", rows)
 
 
 every_judge_long = with_slow(JUDGES)
@@ -226,8 +226,8 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family:
     for judge in members(family).values() if len(answer) < 20_000 else [family.judge]:
         model = Looking([answer])
         assessment = run(judge, family.trace, model)
-        found = [score.value for score in assessment.scores]
-        assert found == pytest.approx(list(family.other_scores.values()))
+        scores = [score.value for score in assessment.scores]
+        assert scores == pytest.approx(list(family.other_scores.values()))
         assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(family.trace)))
 
 
@@ -247,8 +247,8 @@ def test_a_judge_in_code_gets_every_trace_as_it_is() -> None:
     # Half a surrogate pair comes in no trace: it is no JSON.
     traces = [trace for name, trace in ATTACKS.items() if name != "lone surrogates"]
     expected = ["https://" in trace.output for trace in traces]
-    found = judged(of_file("has_link"), *traces)
-    assert [assessment.scores[0].passed for assessment in found] == expected
+    assessments = judged(of_file("has_link"), *traces)
+    assert [assessment.scores[0].passed for assessment in assessments] == expected
 
 
 class TestLayouts:
@@ -259,10 +259,10 @@ class TestLayouts:
     def test_every_line_of_sentences_begins_with_its_own_key(self, name: str, sign: str, text: str) -> None:
         judge = catalogue()[name]
         (prompt,) = judge.prompts(filled(text)[0])
-        known = prompt.about if name == "ragbench_sources" else prompt.about.documents
+        expected = prompt.about if name == "ragbench_sources" else prompt.about.documents
         blocks = dict(parse(render(prompt)[1].content))
         lines = blocks["documents"].split("\n")
-        assert lines == [f"{key}{sign} {neutralise(sentence)}" for key, sentence in known.sentences.items()]
+        assert lines == [f"{key}{sign} {neutralise(sentence)}" for key, sentence in expected.sentences.items()]
 
     @every_attack
     def test_every_line_of_the_history_that_is_not_indented_begins_a_message(self, trace: Trace) -> None:
@@ -270,9 +270,9 @@ class TestLayouts:
         (prompt,) = judge.prompts(trace)
         history = dict(parse(render(prompt)[1].content))["history"]
         heads = [line for line in history.split("\n") if not line.startswith("  ")]
-        said = [message for message in trace.messages or () if message.role != "tool" and message.content.strip()]
-        assert len(heads) == max(len(said), 1)
-        head = r"No earlier messages\." if not said else rf"\[{_LABEL}(?:\({_LABEL}\))?\] .*"
+        messages = [message for message in trace.messages or () if message.role != "tool" and message.content.strip()]
+        assert len(heads) == max(len(messages), 1)
+        head = r"No earlier messages\." if not messages else rf"\[{_LABEL}(?:\({_LABEL}\))?\] .*"
         assert all(re.fullmatch(head, line) for line in heads)
 
     def test_every_line_of_facts_begins_a_fact(self) -> None:

@@ -33,8 +33,8 @@ UNSCORED = {
 def evaluated(family: Family, answer: str | Step | tuple[str | Step, str | Step]) -> Assessment:
     """Evaluate an answer; the call by which a judge looks at the trace first is left out."""
     steps = answer if isinstance(answer, tuple) else (answer, answer)
-    found = asyncio.run(evaluate(family.judge, TRACE, Looking(steps)))
-    return structs.replace(found, calls=found.calls[looks(family.judge) :])
+    assessment = asyncio.run(evaluate(family.judge, TRACE, Looking(steps)))
+    return structs.replace(assessment, calls=assessment.calls[looks(family.judge) :])
 
 
 def scores(assessment: Assessment) -> Mapping[str, float]:
@@ -50,8 +50,8 @@ def test_a_broken_answer_has_its_stated_outcome(case: Case, family: Family, monk
     outcome = case.outcome_for(family)
     for answer in case.answers(family):
         repaired.clear()
-        found = evaluated(family, answer)
-        seen = (found.outcome, found.reason, scores(found), len(found.calls))
+        assessment = evaluated(family, answer)
+        seen = (assessment.outcome, assessment.reason, scores(assessment), len(assessment.calls))
         if outcome in UNSCORED:
             reason, calls = UNSCORED[outcome]
             if isinstance(answer, tuple):
@@ -80,8 +80,8 @@ def test_each_case_can_be_met_by_a_family() -> None:
 @each_case(("family", "case"), ONES.values(), ids=ONES)
 def test_an_answer_that_only_one_family_can_meet_has_its_stated_outcome(family: Family, case: Specific) -> None:
     for answer in case.answers:
-        found = evaluated(family, answer)
-        seen = (found.outcome, found.reason, scores(found), len(found.calls))
+        assessment = evaluated(family, answer)
+        seen = (assessment.outcome, assessment.reason, scores(assessment), len(assessment.calls))
         if case.outcome in UNSCORED:
             reason, calls = UNSCORED[case.outcome]
             assert seen == ("unscored", reason, {}, calls), answer
@@ -89,4 +89,4 @@ def test_an_answer_that_only_one_family_can_meet_has_its_stated_outcome(family: 
             assert seen == ("abstained", None, {}, 1), answer
         else:
             assert seen == ("scored", None, pytest.approx(case.scores), 1), answer
-            assert {key: found.details[key] for key in case.details} == case.details, answer
+            assert {key: assessment.details[key] for key in case.details} == case.details, answer

@@ -136,9 +136,9 @@ class TestDiscovery:
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         """Load the catalogue from a temporary folder, and remove its modules afterwards."""
         monkeypatch.setattr(catalog, "__path__", [str(tmp_path)])
-        known, attributes = set(sys.modules), set(vars(catalog))
+        modules, attributes = set(sys.modules), set(vars(catalog))
         yield tmp_path
-        for name in set(sys.modules) - known:
+        for name in set(sys.modules) - modules:
             del sys.modules[name]
         for name in set(vars(catalog)) - attributes:
             delattr(catalog, name)

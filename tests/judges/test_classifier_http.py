@@ -83,8 +83,8 @@ def _supported(texts: list[str]) -> float:
 
 
 def _predictions(values: list[object], labels: tuple[str, str] = ("entailment", "neutral")) -> web.Response:
-    found = [[{"label": labels[1], "score": 0.1}, {"label": labels[0], "score": value}] for value in values]
-    return web.json_response(found, headers={"x-compute-tokens": str(10 * len(values))})
+    classes = [[{"label": labels[1], "score": 0.1}, {"label": labels[0], "score": value}] for value in values]
+    return web.json_response(classes, headers={"x-compute-tokens": str(10 * len(values))})
 
 
 def _classes(values: list[float], tokens: object = None, **changes: object) -> web.Response:
@@ -112,7 +112,7 @@ def _failed(status: int, message: str, kind: str = "Validation", **headers: str)
 def settings(server: Server, folder: Path, description: str, form: str, **fields: object) -> ModelSettings:
     folder.mkdir(exist_ok=True)
     (folder / "judge.toml").write_text(description)
-    wanted = {
+    expected = {
         "provider": "classifier",
         "backend": "http",
         "model": "tiny",
@@ -121,7 +121,7 @@ def settings(server: Server, folder: Path, description: str, form: str, **fields
         "api_key_env": "JUDGE_KEY",
         **fields,
     }
-    return msgspec.convert(wanted, ModelSettings)
+    return msgspec.convert(expected, ModelSettings)
 
 
 def asked(*pairs: tuple[str, str]) -> ChatRequest:
@@ -177,14 +177,14 @@ class TestForms:
     def test_doctor_reads_the_list_and_asks(self, tmp_path: Path) -> None:
         with Server() as server:
             for form, description in FORMS.items():
-                wanted = settings(server, tmp_path, description, form)
-                (found,) = endpoint("tiny", wanted, KEY)
-                assert found.result == "ok", found
-                (found,) = ask("tiny", wanted, KEY)
-                assert found.result == "ok", found
+                fields = settings(server, tmp_path, description, form)
+                (assessment,) = endpoint("tiny", fields, KEY)
+                assert assessment.result == "ok", assessment
+                (assessment,) = ask("tiny", fields, KEY)
+                assert assessment.result == "ok", assessment
             (tmp_path / "judge.toml").unlink()
-            (found,) = endpoint("tiny", wanted, KEY)
-            assert (found.result, "has no judge.toml" in f"{found.what} {found.fix}") == ("broken", True)
+            (assessment,) = endpoint("tiny", fields, KEY)
+            assert (assessment.result, "has no judge.toml" in f"{assessment.what} {assessment.fix}") == ("broken", True)
 
 
 class TestFailures:
@@ -238,7 +238,7 @@ class TestFailures:
             error = Client(build(settings(server, tmp_path, FORMS[form], form), KEY)).fails(asked(("e", "c")))
         assert error.reason == reason, error
         assert words in str(error)
-        assert KEY["JUDGE_KEY"] not in f"{error} {error.said}"
+        assert KEY["JUDGE_KEY"] not in f"{error} {error.message}"
 
     @each_case(
         ("values", "problem"),

@@ -29,8 +29,8 @@ LONG = " ".join(PLAIN * 10)  # 200 tokens
 
 
 def settings(folder: Path, **fields: object) -> ModelSettings:
-    wanted = {"provider": "classifier", "backend": "onnx", "model": "tiny", "path": str(folder), **fields}
-    return msgspec.convert(wanted, ModelSettings)
+    expected = {"provider": "classifier", "backend": "onnx", "model": "tiny", "path": str(folder), **fields}
+    return msgspec.convert(expected, ModelSettings)
 
 
 def opened(folder: Path, **fields: object) -> ChatModel:
@@ -171,13 +171,13 @@ class TestFolders:
     )
     def test_a_description_that_cannot_serve(self, tmp_path: Path, description: str, words: str) -> None:
         folder = write_folder(tmp_path / "whole", description)
-        assert words in (said := refusal(folder)), said
-        assert str(folder / "judge.toml") in said
+        assert words in (message := refusal(folder)), message
+        assert str(folder / "judge.toml") in message
 
     def test_labels_in_another_order_than_the_models_are_refused(self, tmp_path: Path) -> None:
         config = '{"id2label": {"1": "no", "0": "yes"}}'
-        said = refusal(write_folder(tmp_path / "whole", config=config))
-        assert said.endswith("labels: are not the model's; write them as in config.json: yes, no")
+        message = refusal(write_folder(tmp_path / "whole", config=config))
+        assert message.endswith("labels: are not the model's; write them as in config.json: yes, no")
         opened(write_folder(tmp_path / "right", config='{"id2label": {"0": "no", "1": "yes"}}'))
 
     def test_files_that_are_no_models(self, tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ class TestFolders:
 
     def test_a_model_with_a_decoder_is_refused(self, tmp_path: Path) -> None:
         made = model(2, 1, inputs=("input_ids", "attention_mask", "decoder_input_ids"))
-        said = refusal(write_folder(tmp_path / "whole", PAIR, made))
-        assert "needs the input decoder_input_ids; export the model for classification" in said
+        message = refusal(write_folder(tmp_path / "whole", PAIR, made))
+        assert "needs the input decoder_input_ids; export the model for classification" in message
 
     @each_case(
         ("fields", "words"),
@@ -211,14 +211,14 @@ class TestFolders:
 class TestUse:
     def test_doctor_loads_the_folder_and_asks(self, tmp_path: Path) -> None:
         folder = write_folder(tmp_path / "whole")
-        (found,) = endpoint("tiny", settings(folder), {})
-        assert found.result == "ok"
-        (found,) = ask("tiny", settings(folder), {})
-        assert found.result == "ok"
+        (assessment,) = endpoint("tiny", settings(folder), {})
+        assert assessment.result == "ok"
+        (assessment,) = ask("tiny", settings(folder), {})
+        assert assessment.result == "ok"
         (folder / "model.onnx").unlink()
-        (found,) = endpoint("tiny", settings(folder), {})
-        assert found.result == "broken"
-        assert "has no model.onnx" in f"{found.what} {found.fix}"
+        (assessment,) = endpoint("tiny", settings(folder), {})
+        assert assessment.result == "broken"
+        assert "has no model.onnx" in f"{assessment.what} {assessment.fix}"
 
     def test_a_judge_is_scored(self, tmp_path: Path) -> None:
         def score(_trace: Trace, answered: object, calibrations: dict[str, Calibration]) -> Reading:

@@ -76,16 +76,16 @@ def line(name: str) -> int:
 
 @each_case(("name", "note"), FAILURES.items(), ids=FAILURES)
 def test_a_failure_is_unscored_with_what_the_judge_did_and_no_text_of_it(name: str, note: str) -> None:
-    (found,) = judged(of_file(name), trace())
-    assert found == Assessment("unscored", "judge_failed", note=f"{note}{line(name)}" if note[-1] == ":" else note)
-    assert found.is_final
-    assert SECRET not in f"{found}"
+    (assessment,) = judged(of_file(name), trace())
+    assert assessment == Assessment("unscored", "judge_failed", note=f"{note}{line(name)}" if note[-1] == ":" else note)
+    assert assessment.is_final
+    assert SECRET not in f"{assessment}"
 
 
 @pytest.mark.parametrize("name", OVERRUNS)
 def test_a_judge_that_overruns_is_killed(name: str) -> None:
-    (found,) = judged(of_file(name, time_limit_s=0.3), trace())
-    assert found == Assessment("unscored", "judge_failed", note="took longer than 0.3 s")
+    (assessment,) = judged(of_file(name, time_limit_s=0.3), trace())
+    assert assessment == Assessment("unscored", "judge_failed", note="took longer than 0.3 s")
 
 
 def test_a_judge_that_overruns_takes_along_the_programs_that_it_started(tmp_path: Path) -> None:
@@ -102,22 +102,25 @@ def test_a_judge_that_overruns_takes_along_the_programs_that_it_started(tmp_path
 
 
 def test_a_judge_that_closes_our_files_has_ended() -> None:
-    (found,) = judged(of_file("closes_files"), trace())
-    assert (found.reason, found.note is not None and found.note.startswith("ended by itself")) == ("judge_failed", True)
+    (assessment,) = judged(of_file("closes_files"), trace())
+    assert (assessment.reason, assessment.note is not None and assessment.note.startswith("ended by itself")) == (
+        "judge_failed",
+        True,
+    )
 
 
 @pytest.mark.parametrize("name", ["prints", "is_told_to_stop", "forks"])
 def test_what_breaks_nothing_is_scored(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    found = judged(of_file(name), trace(), trace(), trace())
-    assert [(one.outcome, one.note) for one in found] == [("scored", None)] * 3
+    assessments = judged(of_file(name), trace(), trace(), trace())
+    assert [(assessment.outcome, assessment.note) for assessment in assessments] == [("scored", None)] * 3
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_judge_that_takes_more_memory_than_it_may_has_failed(tmp_path: Path) -> None:
     file = tmp_path / "judged.py"
     file.write_text("from judges.code import judge\n@judge\ndef large(trace) -> bool: return bool(bytes(1 << 30))\n")
-    (found,) = judged(make("large", {"code": f"{file}:large", "memory_mib": 512, **PATIENT}), trace())
-    assert found == Assessment("unscored", "judge_failed", note="raised MemoryError in judged.py:3")
+    (assessment,) = judged(make("large", {"code": f"{file}:large", "memory_mib": 512, **PATIENT}), trace())
+    assert assessment == Assessment("unscored", "judge_failed", note="raised MemoryError in judged.py:3")
 
 
 def test_a_judge_that_keeps_memory_from_trace_to_trace_begins_anew(tmp_path: Path) -> None:
@@ -126,8 +129,8 @@ def test_a_judge_that_keeps_memory_from_trace_to_trace_begins_anew(tmp_path: Pat
         "from judges.code import judge\nkept = []\n@judge\ndef keeps(trace) -> bool:\n"
         "    kept.append(bytes(100 << 20))\n    return True\n"
     )
-    found = judged(make("keeps", {"code": f"{file}:keeps", "memory_mib": 512, **PATIENT}), *[trace()] * 12)
-    outcomes = "".join(one.outcome[0] for one in found)
+    assessments = judged(make("keeps", {"code": f"{file}:keeps", "memory_mib": 512, **PATIENT}), *[trace()] * 12)
+    outcomes = "".join(assessment.outcome[0] for assessment in assessments)
     assert "u" in outcomes
     assert "uu" not in outcomes
 
@@ -135,8 +138,8 @@ def test_a_judge_that_keeps_memory_from_trace_to_trace_begins_anew(tmp_path: Pat
 def test_a_trace_that_ends_the_process_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     let_hanging_pass_time(monkeypatch)
     orders = ["no", "hang", "no", "crash", "crash", "no", "raise", "no"]
-    found = judged(of_file("by_the_trace"), *(told(do=order) for order in orders))
-    assert [one.note for one in found] == [
+    assessments = judged(of_file("by_the_trace"), *(told(do=order) for order in orders))
+    assert [assessment.note for assessment in assessments] == [
         None,
         "took longer than 60 s",
         None,
@@ -149,8 +152,8 @@ def test_a_trace_that_ends_the_process_costs_no_other(monkeypatch: pytest.Monkey
 
 
 def test_an_evaluation_without_what_the_judge_needs_does_not_begin_it() -> None:
-    (found,) = judged(of_file("several"), trace(expected_response="a", expected_facts=["b"]))
-    assert (found.reason, found.note) == (
+    (assessment,) = judged(of_file("several"), trace(expected_response="a", expected_facts=["b"]))
+    assert (assessment.reason, assessment.note) == (
         "missing_input",
         "expected_response and expected_facts exclude each other: give one",
     )

@@ -24,9 +24,9 @@ class TestImported:
         (tmp_path / "judged.py").write_text(noise + self.GOOD.format("True"))
         define("good", {"code": f"{tmp_path / 'judged.py'}:good"})
         print("a document")  # noqa: T201 - what a command prints
-        said = capfd.readouterr()
-        assert said.out == "a document\n"
-        assert ("to sys.stdout" in said.err, "to the file" in said.err) == (True, True)
+        output = capfd.readouterr()
+        assert output.out == "a document\n"
+        assert ("to sys.stdout" in output.err, "to the file" in output.err) == (True, True)
 
     def test_it_is_imported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "judged.py"
@@ -51,8 +51,8 @@ class TestImported:
         (tmp_path / "beside_late.py").write_text("RESULT = True\n")
         (tmp_path / "judged.py").write_text(f"from judges.code import judge\nfrom beside import RESULT\n@judge\n{late}")
         before = list(sys.path)
-        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())
-        assert found.scores[0].passed
+        (assessment,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())
+        assert assessment.scores[0].passed
         assert (sys.path, "beside" in sys.modules) == (before, False)
 
     def test_what_lies_beside_it_belongs_to_it_alone(self, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ class TestImported:
             (folder / "shared" / "beside.py").write_text(f"RESULT = {result}\n")
             (folder / "judged.py").write_text(f"from shared.beside import RESULT\n{self.GOOD.format('RESULT')}")
             made[result] = define("good", {"code": f"{folder / 'judged.py'}:good", **PATIENT})
-        assert {result: judged(one, trace())[0].scores[0].passed for result, one in made.items()} == {
+        assert {result: judged(judge_, trace())[0].scores[0].passed for result, judge_ in made.items()} == {
             True: True,
             False: False,
         }
@@ -71,8 +71,8 @@ class TestImported:
     def test_what_lies_beside_it_hides_nothing_that_is_installed(self, tmp_path: Path) -> None:
         (tmp_path / "wave.py").write_text("raise ValueError\n")
         (tmp_path / "judged.py").write_text(f"import wave\n{self.GOOD.format('bool(wave.open)')}")
-        (found,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())
-        assert found.scores[0].passed
+        (assessment,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())
+        assert assessment.scores[0].passed
 
 
 class TestVariables:
@@ -91,8 +91,8 @@ class TestVariables:
         """Run a judge that returns the variables it finds."""
         text = "import os\nfrom judges.code import Score, judge\n@judge\ndef seen(trace) -> Score:\n"
         (folder / "judged.py").write_text(f"{text}    return Score(1, rationale=' '.join(os.environ))\n")
-        (found,) = judged(define("seen", {"code": f"{folder / 'judged.py'}:seen", **PATIENT, **table}), trace())
-        return set((found.rationale or "").split())
+        (assessment,) = judged(define("seen", {"code": f"{folder / 'judged.py'}:seen", **PATIENT, **table}), trace())
+        return set((assessment.rationale or "").split())
 
     @pytest.fixture(autouse=True)
     def _variables(self, monkeypatch: pytest.MonkeyPatch) -> None:

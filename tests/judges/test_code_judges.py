@@ -43,10 +43,10 @@ class TestReturned:
             (Score(label="formal", rationale="It is."), "formal", 1.0, "It is."),
         )
         for result, label, value, rationale in cases:
-            found = reading_of(result, RATED, labels)
-            (score,) = found.scores
-            given = (score.label, score.raw, score.value, score.passed, found.rationale)
-            assert given == (label, label, value, value >= 0.5, rationale), result
+            reading = reading_of(result, RATED, labels)
+            (score,) = reading.scores
+            values = (score.label, score.raw, score.value, score.passed, reading.rationale)
+            assert values == (label, label, value, value >= 0.5, rationale), result
             assert reading_of(result, ONE) == Reading((), rationale, {"result": label}), "without values it is stored"
         assert reading_of((True, "It holds one."), TRUE).rationale == "It holds one."
         for result, metrics, declared in (
@@ -96,16 +96,18 @@ class TestReturned:
         ],
     )
     def test_what_a_judge_returns_becomes_scores(self, result: object, metrics: Any, scores: Any) -> None:
-        found = reading_of(result, metrics).scores
-        assert [(one.metric, one.value, one.raw, one.passed) for one in found] == scores
+        reading = reading_of(result, metrics).scores
+        assert [
+            (assessment.metric, assessment.value, assessment.raw, assessment.passed) for assessment in reading
+        ] == scores
 
     def test_the_reasons_for_one_score_are_those_of_the_verdict(self) -> None:
-        found = reading_of(Score(1, label="good", rationale="So it is."), ONE)
-        assert found == Reading((verdict.Score("m", 1.0, 1.0, "good"),), "So it is.")
+        reading = reading_of(Score(1, label="good", rationale="So it is."), ONE)
+        assert reading == Reading((verdict.Score("m", 1.0, 1.0, "good"),), "So it is.")
 
     def test_several_scores_keep_their_reasons(self) -> None:
-        found = reading_of([Score(1, "m", rationale="a"), Score(0, "n", rationale="b")], TWO)
-        assert (found.rationale, [one.rationale for one in found.scores]) == (None, ["a", "b"])
+        reading = reading_of([Score(1, "m", rationale="a"), Score(0, "n", rationale="b")], TWO)
+        assert (reading.rationale, [assessment.rationale for assessment in reading.scores]) == (None, ["a", "b"])
 
     @pytest.mark.parametrize(
         ("result", "metrics", "note"),
@@ -148,7 +150,7 @@ class TestDeclared:
             return 1
 
         rule = (Metric("name", "0 or 1", "true"),)
-        assert [judge(one).metrics_of("name") for one in (function, untyped, optional, in_words)] == [rule] * 4
+        assert [judge(judge_).metrics_of("name") for judge_ in (function, untyped, optional, in_words)] == [rule] * 4
         assert judge(number).metrics_of("name") == (Metric("name", "0..1", None),)
         assert judge(pass_at=0.25)(number).metrics_of("name") == (Metric("name", "0..1", ">= 0.25", pass_at=0.25),)
 
@@ -267,20 +269,20 @@ class TestFound:
 
     def test_its_scores_bear_the_name_of_the_judge(self) -> None:
         made = define("links", {"code": f"{FILE}:has_link", **PATIENT})
-        found = judged(made, trace(), trace("None."))
-        assert found == [
+        assessments = judged(made, trace(), trace("None."))
+        assert assessments == [
             Assessment("scored", scores=(verdict.Score("links", 1.0, 1.0, passed=True),)),
             Assessment("scored", scores=(verdict.Score("links", 0.0, 0.0, passed=False),)),
         ]
 
     def test_it_may_be_asynchronous_and_may_abstain(self) -> None:
-        found = judged(of_file("measured"), told(value=0.75), told())
+        assessment = judged(of_file("measured"), told(value=0.75), told())
         score = verdict.Score("measured", 0.75, 0.75, "measured", passed=True)
-        assert found == [Assessment("scored", scores=(score,), rationale="As it says."), Assessment("abstained")]
+        assert assessment == [Assessment("scored", scores=(score,), rationale="As it says."), Assessment("abstained")]
 
     def test_it_may_have_several_metrics(self) -> None:
-        (found,) = judged(of_file("several"), trace("please" * 5, expected_response="x"))
-        assert found.scores == (verdict.Score("length", 0.3, 0.3), verdict.Score("polite", 1.0, 1.0, passed=True))
+        (assessment,) = judged(of_file("several"), trace("please" * 5, expected_response="x"))
+        assert assessment.scores == (verdict.Score("length", 0.3, 0.3), verdict.Score("polite", 1.0, 1.0, passed=True))
 
     def test_a_module_is_found_on_the_path_of_the_worker(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         package = tmp_path / "our_judges"
@@ -289,8 +291,8 @@ class TestFound:
             "from judges.code import judge\n@judge\ndef has_link(trace) -> bool: return 'http' in trace.output\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
-        (found,) = judged(define("links", {"code": "our_judges.links:has_link", **PATIENT}), trace())
-        assert found.outcome == "scored"
+        (assessment,) = judged(define("links", {"code": "our_judges.links:has_link", **PATIENT}), trace())
+        assert assessment.outcome == "scored"
 
     def test_a_file_is_found_from_the_working_directory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(FILE.parent)
@@ -306,7 +308,7 @@ class TestFound:
             text = f"from judges.code import judge\n@judge\ndef good(trace) -> bool: return {result}\n"
             (tmp_path / name / "judged.py").write_text(text)
         made = [define("good", {"code": f"{tmp_path / name / 'judged.py'}:good", **PATIENT}) for name in ("a", "b")]
-        assert [judged(one, trace())[0].scores[0].passed for one in made] == [True, False]
+        assert [judged(judge_, trace())[0].scores[0].passed for judge_ in made] == [True, False]
 
     @each_case(
         ("table", "complaint"),
@@ -372,8 +374,8 @@ class TestInstalled:
     def test_a_judge_of_a_distribution_appears_by_the_name_of_its_entry_point(self, tmp_path: Path) -> None:
         self.install(tmp_path, "ourjudges", "is_good = ourjudges:good")
         assert "is_good" in metadata.entry_points(group="tracejudge.judges").names
-        (found,) = judged(installed()["is_good"], trace())
-        assert found.scores == (verdict.Score("is_good", 1.0, 1.0, passed=True),)
+        (assessment,) = judged(installed()["is_good"], trace())
+        assert assessment.scores == (verdict.Score("is_good", 1.0, 1.0, passed=True),)
         assert installed() is installed()
 
     @pytest.mark.parametrize(

@@ -42,13 +42,13 @@ from judges.features.python.runner import observe
 from tracejudge import Document, Message, Span, ToolCall, Trace, Usage
 
 
-def process_of(found: Assessment) -> int:
-    return int(found.scores[0].label or "")
+def process_of(assessment: Assessment) -> int:
+    return int(assessment.scores[0].label or "")
 
 
-def run(judge: Judge, one: Trace) -> Any:
+def run(judge: Judge, each: Trace) -> Any:
     assert judge.run is not None
-    return judge.run(one)
+    return judge.run(each)
 
 
 def pool(name: str, sleep: Any = asyncio.sleep, *, processes: int = 1, fingerprint: str | None = None) -> Pool:
@@ -67,9 +67,9 @@ def connection_of(pool: Pool) -> socket.socket:
 
 class TestKept:
     def test_one_process_judges_all_traces(self) -> None:
-        found = judged(of_file("same_process"), *[trace()] * 5)
-        assert len({process_of(one) for one in found}) == 1
-        assert process_of(found[0]) != os.getpid()
+        assessments = judged(of_file("same_process"), *[trace()] * 5)
+        assert len({process_of(assessment) for assessment in assessments}) == 1
+        assert process_of(assessments[0]) != os.getpid()
 
     def test_no_process_begins_before_a_trace_comes(self) -> None:
         judged(of_file("same_process"))
@@ -101,12 +101,12 @@ class TestKept:
             usage=Usage(1, 2),
             tags={"team": "a"},
         )
-        (found,) = judged(of_file("same_process"), full)
-        assert found.rationale == repr([full.trace_id, full.context, full.tool_calls, full.tags])
+        (assessment,) = judged(of_file("same_process"), full)
+        assert assessment.rationale == repr([full.trace_id, full.context, full.tool_calls, full.tags])
 
     def test_a_trace_of_megabytes_is_judged(self) -> None:
-        (found,) = judged(of_file("has_link"), trace("word " * 800_000 + "https://example.org"))
-        assert found.scores[0].passed
+        (assessment,) = judged(of_file("has_link"), trace("word " * 800_000 + "https://example.org"))
+        assert assessment.scores[0].passed
 
 
 class TestSeveral:
@@ -116,13 +116,13 @@ class TestSeveral:
         async def all_of_them() -> list[Assessment]:
             return await asyncio.gather(*(evaluate(judge, told(folder=tmp_path), None) for _ in range(20)))
 
-        found = running(all_of_them, judge)
-        assert {one.outcome for one in found} == {"scored"}
-        assert len({process_of(one) for one in found}) == 2
+        result = running(all_of_them, judge)
+        assert {assessment.outcome for assessment in result} == {"scored"}
+        assert len({process_of(assessment) for assessment in result}) == 2
 
     def test_further_processes_begin_only_when_the_first_is_busy(self) -> None:
-        found = judged(of_file("same_process", processes=8), *[trace()] * 5)
-        assert len({process_of(one) for one in found}) == 1
+        assessments = judged(of_file("same_process", processes=8), *[trace()] * 5)
+        assert len({process_of(assessment) for assessment in assessments}) == 1
 
     def test_waiting_for_a_process_is_no_part_of_the_time_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         let_hanging_pass_time(monkeypatch)
@@ -132,7 +132,7 @@ class TestSeveral:
         async def all_of_them() -> list[Assessment]:
             return await asyncio.gather(*(evaluate(judge, told(do=order), None) for order in orders))
 
-        notes = [one.note for one in running(all_of_them, judge)]
+        notes = [each.note for each in running(all_of_them, judge)]
         assert notes == ["took longer than 60 s"] * 2 + [None] * 200
 
     def test_an_answer_counts_that_came_in_time_while_the_loop_was_busy(self) -> None:
@@ -222,9 +222,9 @@ class TestBegunAnew:
         (tmp_path / "judged.py").write_text(f"import beside\n{self.GOOD.format('True')}")
         judge = make("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT})
         (tmp_path / "beside.py").unlink()
-        said = "did not start: cannot be imported (ModuleNotFoundError: No module named 'beside' (judged.py:1))"
-        assert self.failing(judge, NotStartedError, times=2) == said
-        assert caplog.messages == [f"the judge good cannot judge: {said}"], "once, and not for each trace"
+        text = "did not start: cannot be imported (ModuleNotFoundError: No module named 'beside' (judged.py:1))"
+        assert self.failing(judge, NotStartedError, times=2) == text
+        assert caplog.messages == [f"the judge good cannot judge: {text}"], "once, and not for each trace"
         (tmp_path / "beside.py").touch()
         assert judged(judge, trace())[0].outcome == "scored"
 
@@ -252,9 +252,9 @@ class TestBegunAnew:
         file.write_text(self.GOOD.format("True"))
         judge = make("good", {"code": "changing_judges:good", **PATIENT})
         file.write_text(self.GOOD.format("False"))
-        said = "its module changed after the worker started; restart the worker"
-        assert self.failing(judge, NotStartedError, times=3) == said
-        assert caplog.messages == [f"the judge good cannot judge: {said}"]
+        text = "its module changed after the worker started; restart the worker"
+        assert self.failing(judge, NotStartedError, times=3) == text
+        assert caplog.messages == [f"the judge good cannot judge: {text}"]
 
 
 class Watching:
@@ -325,13 +325,15 @@ class TestEnded:
         running(close, judge)
 
     def test_it_runs_in_loops_of_other_threads(self) -> None:
-        found: list[Assessment] = []
+        assessments: list[Assessment] = []
         judge = of_file("has_link")
-        threads = [threading.Thread(target=lambda: found.extend(judged(judge, trace())), daemon=True) for _ in range(2)]
+        threads = [
+            threading.Thread(target=lambda: assessments.extend(judged(judge, trace())), daemon=True) for _ in range(2)
+        ]
         for thread in threads:
             thread.start()
             thread.join(60)
-        assert [one.outcome for one in found] == ["scored"] * 2
+        assert [assessment.outcome for assessment in assessments] == ["scored"] * 2
 
     def test_it_runs_in_a_loop_of_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         judge, before, ask = of_file("by_the_trace"), processes(), Process.ask
@@ -343,10 +345,10 @@ class TestEnded:
         monkeypatch.setattr(Process, "ask", asked)
 
         async def look() -> list[str | None]:
-            found = [await evaluate(judge, told(do=order), None) for order in ("no", "crash", "hang", "no")]
+            assessments = [await evaluate(judge, told(do=order), None) for order in ("no", "crash", "hang", "no")]
             assert judge.close is not None
             await judge.close()
-            return [one.note for one in found]
+            return [assessment.note for assessment in assessments]
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             assert runner.run(look()) == [None, "ended by itself (exit code 3)", "took longer than 60 s", None]
@@ -444,8 +446,8 @@ class TestParent:
             "from judges.code import Score, judge\n@judge\ndef marked(trace) -> Score:\n"
             "    return Score(1, label=open('/proc/self/oom_score_adj').read().strip())\n"
         )
-        (found,) = judged(make("marked", {"code": f"{tmp_path / 'judged.py'}:marked", **PATIENT}), trace())
-        assert found.scores[0].label == "1000"
+        (assessment,) = judged(make("marked", {"code": f"{tmp_path / 'judged.py'}:marked", **PATIENT}), trace())
+        assert assessment.scores[0].label == "1000"
 
     def test_no_process_outlives_a_worker_that_closes_nothing(self, tmp_path: Path) -> None:
         with Program("-c", PARENT, FILE, "", "has_link", folder=tmp_path) as parent:

@@ -22,7 +22,7 @@ ABSTAINED = Assessment("abstained")
 
 def said(results: str) -> dict[str, Assessment]:
     """Build the assessments of models that answer yes (`y`) or no (`n`)."""
-    return {f"m{number}": yes_no(one) for number, one in enumerate(results)}
+    return {f"m{number}": yes_no(each) for number, each in enumerate(results)}
 
 
 def yes_no(answer: str) -> Assessment:
@@ -42,10 +42,10 @@ def shares(*values: float) -> dict[str, Assessment]:
     return {f"m{number}": Assessment("scored", scores=(score,)) for number, score in enumerate(scores)}
 
 
-def result(found: Assessment) -> Any:
+def result(assessment: Assessment) -> Any:
     """Return value, pass and disagreement of a judge with one metric."""
-    assert found.outcome == "scored"
-    score, disagreement = found.scores
+    assert assessment.outcome == "scored"
+    score, disagreement = assessment.scores
     assert (disagreement.metric, disagreement.passed) == ("disagreement", None)
     return score.value, score.passed, pytest.approx(disagreement.value)
 
@@ -70,8 +70,8 @@ def result(found: Assessment) -> Any:
     ],
 )
 def test_yes_and_no(mode: Combine, results: str, *, passed: bool, disagreement: float) -> None:
-    found = combine(mode, said(results), (YES_NO,))
-    assert result(found) == (float(passed), passed, disagreement)
+    assessment = combine(mode, said(results), (YES_NO,))
+    assert result(assessment) == (float(passed), passed, disagreement)
 
 
 def test_a_mean_of_yes_and_no_passes_as_their_majority_does() -> None:
@@ -103,8 +103,8 @@ def test_the_label_is_that_of_a_model_or_says_what_they_decided(mode: Combine, l
     ],
 )
 def test_grades(mode: Combine, grades: tuple[int, ...], value: float, *, passed: bool) -> None:
-    found = combine(mode, graded(*grades), (GRADED,))
-    assert result(found)[:2] == (pytest.approx(value), passed)
+    assessment = combine(mode, graded(*grades), (GRADED,))
+    assert result(assessment)[:2] == (pytest.approx(value), passed)
 
 
 def test_the_lowest_and_the_highest_keep_the_raw_rating() -> None:
@@ -116,16 +116,16 @@ def test_the_lowest_and_the_highest_keep_the_raw_rating() -> None:
 def test_of_equal_values_of_which_one_passes_the_other_stands(mode: Combine) -> None:
     """Labels may share a number, and the pass set hold one of them: a tie does not pass."""
     scores = {"a": Score("tone", 1.0, 5.0, "warm", passed=True), "b": Score("tone", 1.0, 5.0, "gushing", passed=False)}
-    found = {model: Assessment("scored", scores=(score,)) for model, score in scores.items()}
-    assert combine(mode, found, (Metric("tone", "labels", "warm"),)).scores[0].passed is False
+    assessment = {model: Assessment("scored", scores=(score,)) for model, score in scores.items()}
+    assert combine(mode, assessment, (Metric("tone", "labels", "warm"),)).scores[0].passed is False
 
 
 @pytest.mark.parametrize(
     ("mode", "value"), [("majority", 0.6), ("mean", 0.6), ("min", 0.3), ("max", 0.9), ("all", 0.3)]
 )
 def test_without_a_pass_rule_nothing_passes_or_fails(mode: Combine, value: float) -> None:
-    found = combine(mode, shares(0.3, 0.6, 0.9), (SHARE,))
-    assert result(found) == (pytest.approx(value), None, pytest.approx(0.4))
+    assessment = combine(mode, shares(0.3, 0.6, 0.9), (SHARE,))
+    assert result(assessment) == (pytest.approx(value), None, pytest.approx(0.4))
 
 
 # --- who did not score ---
@@ -143,8 +143,8 @@ def test_without_a_pass_rule_nothing_passes_or_fails(mode: Combine, value: float
     ],
 )
 def test_enough_have_scored(mode: Combine, results: str, others: list[Assessment], value: float) -> None:
-    found = combine(mode, beside(said(results), others), (YES_NO,))
-    assert (found.outcome, found.scores[0].value) == ("scored", value)
+    assessment = combine(mode, beside(said(results), others), (YES_NO,))
+    assert (assessment.outcome, assessment.scores[0].value) == ("scored", value)
 
 
 def test_one_rating_alone_disagrees_with_nobody() -> None:
@@ -164,15 +164,15 @@ def test_one_rating_alone_disagrees_with_nobody() -> None:
     ids=["one unscored", "one abstained", "as many", "more unscored"],
 )
 def test_too_few_have_scored(mode: Combine, others: list[Assessment], outcome: str, reason: str | None) -> None:
-    found = combine(mode, beside(said("y"), others), (YES_NO,))
-    assert (found.outcome, found.reason, found.scores) == (outcome, reason, ())
-    assert found.note == f"1 of {1 + len(others)} models gave a score, which are too few to combine"
+    assessment = combine(mode, beside(said("y"), others), (YES_NO,))
+    assert (assessment.outcome, assessment.reason, assessment.scores) == (outcome, reason, ())
+    assert assessment.note == f"1 of {1 + len(others)} models gave a score, which are too few to combine"
 
 
 @pytest.mark.parametrize("mode", ["min", "all"])
 def test_what_every_model_must_say_is_not_said_while_one_is_silent(mode: Combine) -> None:
-    found = combine(mode, beside(said("yy"), [GIVEN_UP]), (YES_NO,))
-    assert (found.outcome, found.reason) == ("unscored", "invalid_answer")
+    assessment = combine(mode, beside(said("yy"), [GIVEN_UP]), (YES_NO,))
+    assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
 
 
 def test_the_reason_is_the_most_frequent_one_and_then_the_first_by_name() -> None:
@@ -184,8 +184,8 @@ def test_the_reason_is_the_most_frequent_one_and_then_the_first_by_name() -> Non
     assert why("truncated", "refusal", "bad_request") == "bad_request"
 
 
-def beside(found: dict[str, Assessment], others: list[Assessment]) -> dict[str, Assessment]:
-    return found | {f"n{number}": other for number, other in enumerate(others)}
+def beside(assessments: dict[str, Assessment], others: list[Assessment]) -> dict[str, Assessment]:
+    return assessments | {f"n{number}": other for number, other in enumerate(others)}
 
 
 # --- several metrics ---
@@ -195,9 +195,9 @@ def test_each_metric_is_combined_by_itself_and_has_its_own_disagreement() -> Non
     def both(grounded: str, share: float) -> Assessment:
         return Assessment("scored", scores=(*yes_no(grounded).scores, Score("supported_share", share)))
 
-    found = combine("majority", {"b": both("y", 1.0), "a": both("n", 0.5), "c": both("y", 0.0)}, (YES_NO, SHARE))
-    assert {score.metric: score.passed for score in found.scores if score.passed is not None} == {"safety": True}
-    assert {score.metric: score.value for score in found.scores} == pytest.approx(
+    assessment = combine("majority", {"b": both("y", 1.0), "a": both("n", 0.5), "c": both("y", 0.0)}, (YES_NO, SHARE))
+    assert {score.metric: score.passed for score in assessment.scores if score.passed is not None} == {"safety": True}
+    assert {score.metric: score.value for score in assessment.scores} == pytest.approx(
         {
             "safety": 1.0,
             "supported_share": 0.5,
@@ -205,26 +205,26 @@ def test_each_metric_is_combined_by_itself_and_has_its_own_disagreement() -> Non
             "supported_share_disagreement": 2 / 3,
         }
     )
-    assert found.rationale == "safety: 2 of 3 models pass\nsupported_share: 3 models rate"
-    assert [score.metric for score in found.scores] == [metric.name for metric in metrics_of((YES_NO, SHARE))]
+    assert assessment.rationale == "safety: 2 of 3 models pass\nsupported_share: 3 models rate"
+    assert [score.metric for score in assessment.scores] == [metric.name for metric in metrics_of((YES_NO, SHARE))]
 
 
 def test_a_metric_that_too_few_have_rated_is_left_out() -> None:
     only_one = said("yy") | {"m0": Assessment("scored", scores=(*yes_no("y").scores, Score("supported_share", 1)))}
-    found = combine("majority", only_one, (YES_NO, SHARE))
-    assert [score.metric for score in found.scores] == ["safety", "safety_disagreement"]
+    assessment = combine("majority", only_one, (YES_NO, SHARE))
+    assert [score.metric for score in assessment.scores] == ["safety", "safety_disagreement"]
 
 
 def test_the_details_tell_what_each_model_said() -> None:
-    found = combine("majority", {"b": yes_no("y"), "a": yes_no("y"), "c": GIVEN_UP}, (YES_NO,))
-    assert found.details == {
+    assessment = combine("majority", {"b": yes_no("y"), "a": yes_no("y"), "c": GIVEN_UP}, (YES_NO,))
+    assert assessment.details == {
         "models": {
             "a": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "passed": True}}},
             "b": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "passed": True}}},
             "c": {"outcome": "unscored", "reason": "invalid_answer"},
         }
     }
-    assert (found.rationale, found.calls) == ("2 of 2 models pass", ())
+    assert (assessment.rationale, assessment.calls) == ("2 of 2 models pass", ())
 
 
 def test_disagreement_is_a_descriptive_metric_of_its_own() -> None:
@@ -242,21 +242,21 @@ METRICS = st.sampled_from([(GRADED,), (Metric("relevance", "1..5", "4 or more"),
 
 @given(st.sampled_from(MODES), st.lists(ANY, min_size=2, max_size=5), METRICS, st.randoms())
 def test_the_order_of_the_models_changes_nothing(mode: Combine, each: list[Assessment], metrics: Any, by: Any) -> None:
-    found = [(f"m{number}", one) for number, one in enumerate(each)]
-    shuffled = by.sample(found, len(found))
-    assert combine(mode, dict(found), metrics) == combine(mode, dict(shuffled), metrics)
+    rows = [(f"m{number}", item) for number, item in enumerate(each)]
+    shuffled = by.sample(rows, len(rows))
+    assert combine(mode, dict(rows), metrics) == combine(mode, dict(shuffled), metrics)
 
 
 @given(st.sampled_from(MODES), st.lists(ANY, min_size=2, max_size=9), METRICS)
 def test_values_stay_within_what_the_models_gave(mode: Combine, each: list[Assessment], metrics: Any) -> None:
-    found = combine(mode, {f"m{number}": one for number, one in enumerate(each)}, metrics)
-    values = [score.value for one in each for score in one.scores]
-    for score in found.scores:
+    assessment = combine(mode, {f"m{number}": item for number, item in enumerate(each)}, metrics)
+    values = [score.value for item in each for score in item.scores]
+    for score in assessment.scores:
         assert 0 <= score.value <= 1
         if mode in {"mean", "min", "max"} and score.metric == "relevance":
             assert min(values) <= score.value <= max(values)
-    assert (found.outcome == "scored") == bool(found.scores)
-    assert (found.outcome == "unscored") == (found.reason is not None)
+    assert (assessment.outcome == "scored") == bool(assessment.scores)
+    assert (assessment.outcome == "unscored") == (assessment.reason is not None)
 
 
 @given(st.lists(VALUES, min_size=2, max_size=9))
@@ -264,11 +264,11 @@ def test_disagreement_is_nothing_exactly_where_all_agree(values: list[float]) ->
     _, disagreement = combine("mean", shares(*values), (SHARE,)).scores
     assert (disagreement.value == 0) == (len(set(values)) == 1)
     pairs = list(itertools.combinations(values, 2))
-    assert disagreement.value == pytest.approx(sum(abs(one - other) for one, other in pairs) / len(pairs))
+    assert disagreement.value == pytest.approx(sum(abs(each - other) for each, other in pairs) / len(pairs))
 
 
 @given(st.sampled_from(["majority", "mean", "all"]), st.text("yn", min_size=2, max_size=9))
 def test_who_all_agree_are_agreed_with(mode: Combine, results: str) -> None:
-    found = combine(mode, said(results), (YES_NO,))
+    assessment = combine(mode, said(results), (YES_NO,))
     if len(set(results)) == 1:
-        assert result(found) == (float(results[0] == "y"), results[0] == "y", 0)
+        assert result(assessment) == (float(results[0] == "y"), results[0] == "y", 0)

@@ -94,18 +94,18 @@ def _posted(serve: Serve, *, timeout_s: float = 60.0, posts: int = 2) -> tuple[l
         url = f"http://user:p%40ss@127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/decisions?key=1"
         bounds = {"max_bytes": 100, "keepalive_s": 60.0, "connect_timeout_s": 60.0}
         client = Connections(url, {"x": "y"}, tls_context(url), guarded=True, **bounds)  # type: ignore[arg-type]
-        found: list[RawReply | str] = []
+        rows: list[RawReply | str] = []
         try:
             for _ in range(posts):
                 try:
-                    found.append(await client.post(b"abc", timeout_s))
+                    rows.append(await client.post(b"abc", timeout_s))
                 except OSError as error:
-                    found.append(type(error).__name__)
+                    rows.append(type(error).__name__)
         finally:
             await client.aclose()
             server.close()
             await asyncio.gather(*filter(None, served))
-        return found
+        return rows
 
     return asyncio.run(run()), len(served)
 

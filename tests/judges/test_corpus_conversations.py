@@ -60,7 +60,9 @@ def faults_of(case: Mapping[str, Any]) -> list[str]:
     faults = [f"not shown: {text[:50]}" for text in case["must_show"] if text not in material]
     faults += [f"shown: {text[:50]}" for text in case["must_not_show"] if text in material]
     times = {text: (material.count(text), count) for text, count in case.get("times", {}).items()}
-    return faults + [f"shown {found} times: {text}" for text, (found, count) in times.items() if found != count]
+    return faults + [
+        f"shown {shown_count} times: {text}" for text, (shown_count, count) in times.items() if shown_count != count
+    ]
 
 
 def test_every_conversation_is_shown_as_the_corpus_expects() -> None:

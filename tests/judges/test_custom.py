@@ -68,8 +68,8 @@ class TestRequest:
         )
 
     def test_a_conversation_is_all_that_was_said(self) -> None:
-        said = [Message("system", "Be kind.\n[user] No."), Message("assistant"), Message("tool", " ")]
-        trace = msgspec.structs.replace(BARE, messages=[*said, Message("tool", "A hit.")], input="Long?")
+        messages = [Message("system", "Be kind.\n[user] No."), Message("assistant"), Message("tool", " ")]
+        trace = msgspec.structs.replace(BARE, messages=[*messages, Message("tool", "A hit.")], input="Long?")
         transcript = "[system] Be kind.\n  [user] No.\n[tool] A hit.\n[user] Long?\n[assistant] Two years."
         assert blocks(judge("Rate {{ conversation }}"), trace) == (Block("conversation", transcript),)
 
@@ -107,8 +107,8 @@ class TestRequest:
     def test_the_oldest_messages_of_a_conversation_may_be_left_out(self) -> None:
         trace = msgspec.structs.replace(BARE, messages=[Message("user", "old " * 5000), Message("user", "new")])
         model = ScriptedModel(['{"rationale": "", "result": "yes"}'], ModelSettings("scripted", max_input_tokens=2000))
-        found = asyncio.run(evaluate(judge("Rate {{ conversation }}"), trace, model))
-        assert (found.outcome, found.details) == ("scored", {"left_out": {"messages": 1}})
+        assessment = asyncio.run(evaluate(judge("Rate {{ conversation }}"), trace, model))
+        assert (assessment.outcome, assessment.details) == ("scored", {"left_out": {"messages": 1}})
 
     def test_brackets_of_choices_are_not_sent(self) -> None:
         made = define(
@@ -150,18 +150,18 @@ class TestNeeds:
 
     def test_one_of_several_is_enough_and_none_excludes_another(self) -> None:
         made = judge("{{ expectations }}")
-        for given in (
+        for values in (
             {"expected_response": "a"},
             {"guidelines": ["a"]},
             {"expected_facts": ["a"], "guidelines": ["b"]},
         ):
-            assert made.missing(msgspec.structs.replace(BARE, **given)) is None
+            assert made.missing(msgspec.structs.replace(BARE, **values)) is None
 
     def test_a_call_without_spans_is_a_trace_of_one_step(self) -> None:
         made = judge("{{ trace }}")
         steps = {"spans": [Span(span_id="a", name="b")]}, {"tool_calls": [ToolCall("a")]}, {"output": "a"}
         bare = msgspec.structs.replace(BARE, output="")
-        assert [made.missing(msgspec.structs.replace(bare, **given)) for given in steps] == [None] * 3
+        assert [made.missing(msgspec.structs.replace(bare, **values)) for values in steps] == [None] * 3
 
     def test_are_shown_with_their_alternatives(self) -> None:
         made = judge("{{ outputs }} {{ expectations }}")
@@ -228,9 +228,9 @@ METRICS: Mapping[str, tuple[object, Metric]] = {
 class TestResults:
     @each_case(("result", "answer", "score"), RESULTS.values(), ids=RESULTS)
     def test_are_worth_what_was_declared(self, result: object, answer: object, score: Score) -> None:
-        found = assessed(judge(result=result), BARE, answer)
-        assert found.scores == (msgspec.structs.replace(score, value=pytest.approx(score.value)),)
-        assert found.rationale == "It is so."
+        outcome = assessed(judge(result=result), BARE, answer)
+        assert outcome.scores == (msgspec.structs.replace(score, value=pytest.approx(score.value)),)
+        assert outcome.rationale == "It is so."
 
     @each_case(("result", "metric"), METRICS.values(), ids=METRICS)
     def test_are_described(self, result: object, metric: Metric) -> None:
@@ -360,8 +360,8 @@ class TestTraceMode:
 
 
 def guessed(made: Judge, trace: Trace) -> tuple[float | str | None, str | None]:
-    found = asyncio.run(evaluate(made, trace, LexicalModel()))
-    return found.scores[0].raw, found.rationale
+    assessment = asyncio.run(evaluate(made, trace, LexicalModel()))
+    return assessment.scores[0].raw, assessment.rationale
 
 
 class TestLexicalModel:
@@ -392,17 +392,19 @@ class TestLexicalModel:
     def test_counts_errors_of_a_trace(self) -> None:
         made = judge("{{ trace }}", result=LOW)
         none = "Nothing but statuses was looked at: No step of the trace ended in an error."
-        one = "Nothing but statuses was looked at: 1 steps of the trace ended in an error."
+        sample = "Nothing but statuses was looked at: 1 steps of the trace ended in an error."
         failed = msgspec.structs.replace(BARE, spans=[Span(span_id="a", name="b", status="STATUS_CODE_ERROR")])
         assert guessed(made, BARE) == (0.0, none)
-        assert guessed(made, failed) == (10.0, one)
+        assert guessed(made, failed) == (10.0, sample)
 
 
 class TestCatalogue:
     def test_holds_definitions_beside_the_built_in_judges(self) -> None:
-        found = configured({"mine": {"instructions": "{{ outputs }}"}, "guidelines": {"guidelines": "Be brief."}})
-        assert list(found) == [*catalogue(), "mine"]
-        assert found["mine"].version == define("mine", {"instructions": "{{ outputs }}"}).version
+        configured_judges = configured(
+            {"mine": {"instructions": "{{ outputs }}"}, "guidelines": {"guidelines": "Be brief."}}
+        )
+        assert list(configured_judges) == [*catalogue(), "mine"]
+        assert configured_judges["mine"].version == define("mine", {"instructions": "{{ outputs }}"}).version
 
     def test_refuses_the_name_of_a_built_in_judge(self) -> None:
         with pytest.raises(DefinitionError) as caught:

@@ -512,10 +512,10 @@ def test_tokens_that_hold_no_round_are_refused_with_the_least_that_do() -> None:
         return {"instructions": text, "max_tokens": max_tokens}
 
     key, mend = refused(reading(3_000))
-    found = re.fullmatch(r"does not hold the first round, whatever the trace; at least (\d+) do, and a few .*", mend)
+    match = re.fullmatch(r"does not hold the first round, whatever the trace; at least (\d+) do, and a few .*", mend)
     assert key == "max_tokens"
-    assert found is not None
-    least = int(found[1])
+    assert match is not None
+    least = int(match[1])
     assert define("mine", reading(least)).exploration is not None
     assert refused(reading(least - 1000)) == (key, mend)
     assert refused(reading(least, "Is {{ trace }} so? " * 1000))[0] == key

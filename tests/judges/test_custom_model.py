@@ -92,9 +92,9 @@ MISTAKES: Mapping[str, tuple[Mapping[str, object], Mapping[str, object], str, st
 
 
 def test_a_mistake_in_an_example_stops_the_start() -> None:
-    for name, (table, example, key, said) in MISTAKES.items():
+    for name, (table, example, key, text) in MISTAKES.items():
         with pytest.raises(DefinitionError) as caught:
             judge(table, examples=[example])
-        assert (caught.value.key, caught.value.fix) == (key, said), name
+        assert (caught.value.key, caught.value.fix) == (key, text), name
     with pytest.raises(DefinitionError, match="goes with instructions or custom_prompt"):
         judge({"template": {"file": "f", "text": ""}}, examples=[])

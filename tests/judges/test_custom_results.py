@@ -54,23 +54,23 @@ def assessed(made: Judge, *results: object) -> Assessment:
 def test_a_text_list_or_object_is_stored_without_a_score() -> None:
     for name, (result, answer, stored) in FREE.items():
         made = judge(result)
-        found = assessed(made, answer)
-        assert (found.outcome, found.scores, found.details) == ("scored", (), {"result": stored}), name
-        assert found.rationale == "It is so.", name
+        outcome = assessed(made, answer)
+        assert (outcome.outcome, outcome.scores, outcome.details) == ("scored", (), {"result": stored}), name
+        assert outcome.rationale == "It is so.", name
         assert made.metrics == (Metric("mine", made.metrics[0].scale, None, descriptive=True),), name
         assert asyncio.run(evaluate(made, TRACE, LexicalModel())).outcome == "scored", name
 
 
 def test_prose_around_an_answer_is_no_other_text() -> None:
     answer = json.dumps({"rationale": "It is so.", "result": "It is late."})
-    found = asyncio.run(evaluate(judge("text"), TRACE, ScriptedModel([f"{answer}\n\nI hope this helps."] * 2)))
-    assert (found.details, len(found.calls)) == ({"result": "It is late."}, 1)
+    assessment = asyncio.run(evaluate(judge("text"), TRACE, ScriptedModel([f"{answer}\n\nI hope this helps."] * 2)))
+    assert (assessment.details, len(assessment.calls)) == ({"result": "It is late."}, 1)
 
 
 def test_a_result_of_another_type_is_asked_for_once_more() -> None:
     for name, (result, answer) in UNREADABLE.items():
-        found = assessed(judge(result), answer, answer)
-        assert (found.reason, len(found.calls)) == ("invalid_answer", 2), name
+        outcome = assessed(judge(result), answer, answer)
+        assert (outcome.reason, len(outcome.calls)) == ("invalid_answer", 2), name
 
 
 def test_an_object_with_declared_fields_has_a_strict_schema_and_any_object_none() -> None:
@@ -98,10 +98,10 @@ def test_words_and_lists_work_or_name_the_form_to_write() -> None:
         "float": "needs a scale; write it as result = { number = [0, 1] }",
         "labels": 'needs a scale; write it as result = { labels = ["good", "poor"], pass = ["good"] }',
     }
-    for word, said in forms.items():
+    for word, text in forms.items():
         with pytest.raises(DefinitionError) as caught:
             judge(word)
-        assert (caught.value.key, caught.value.fix) == ("result", said), word
+        assert (caught.value.key, caught.value.fix) == ("result", text), word
     with pytest.raises(DefinitionError) as caught:
         judge(["good", "poor"])
     form = 'result = { labels = ["good", "poor"], pass = ["good"] }'
@@ -118,5 +118,5 @@ def test_yes_passes_of_yes_and_no_unless_the_definition_says_otherwise() -> None
     }
     for name, (table, passes) in by_table.items():
         made = define("mine", table)
-        found = assessed(made, passes)
-        assert (made.metrics[0].pass_rule, found.scores[0].passed) == (passes, True), name
+        result = assessed(made, passes)
+        assert (made.metrics[0].pass_rule, result.scores[0].passed) == (passes, True), name

@@ -34,14 +34,14 @@ def rated(judge: Judge) -> str:
 def test_each_judge_passes_and_fails_by_the_probabilities() -> None:
     for name, judge in FORMS.items():
         for share, passes in ((0.9, True), (0.05, False)):
-            found = judged(judge, DecisionModel(sure(share)))
-            assert found.outcome == "scored", name
-            score = next(one for one in found.scores if one.metric == rated(judge))
+            assessment = judged(judge, DecisionModel(sure(share)))
+            assert assessment.outcome == "scored", name
+            score = next(result for result in assessment.scores if result.metric == rated(judge))
             assert score.passed is passes, (name, share)
             assert score.probability is not None, name
             assert 0 <= score.value <= 1, name
             # Completeness has no value where no sentence is relevant.
-            assert {one.metric for one in found.scores} | {"completeness"} >= {*judge.metric_names}, name
+            assert {result.metric for result in assessment.scores} | {"completeness"} >= {*judge.metric_names}, name
 
 
 def test_a_calibration_moves_the_threshold_and_makes_another_version() -> None:
@@ -49,9 +49,9 @@ def test_a_calibration_moves_the_threshold_and_makes_another_version() -> None:
         calibration = Calibration(threshold=0.95, platt=(1.0, 1.0))
         strict = judge.for_decisions({rated(judge): calibration})
         model = DecisionModel(sure(0.9))
-        found = asyncio.run(evaluate(strict, served(judge, SHORT), model))
-        score = next(one for one in found.scores if one.metric == rated(judge))
-        raw = found.details["uncalibrated"][rated(judge)]
+        assessment = asyncio.run(evaluate(strict, served(judge, SHORT), model))
+        score = next(result for result in assessment.scores if result.metric == rated(judge))
+        raw = assessment.details["uncalibrated"][rated(judge)]
         assert score.probability == pytest.approx(calibration.apply(raw)), name
         assert score.passed is (score.probability >= 0.95), name
         versions = {judge.version, judge.for_decisions({}).version, strict.version}
@@ -64,11 +64,11 @@ def test_answers_that_cannot_be_used_leave_the_trace_unscored() -> None:
     problems = ("refusal", "incomplete", "invalid_answer", "out_of_range")
     for name, judge in FORMS.items():
         for problem in problems:
-            found = judged(judge, DecisionModel(lambda _question, problem=problem: Decision(problem=problem)))
-            assert (found.outcome, found.reason) == ("unscored", problem), (name, problem)
-            assert found.calls[0].status == "ok", name
-        found = judged(judge, DecisionModel(lambda _question: None))
-        assert (found.outcome, found.reason) == ("unscored", "incomplete"), name
+            assessment = judged(judge, DecisionModel(lambda _question, problem=problem: Decision(problem=problem)))
+            assert (assessment.outcome, assessment.reason) == ("unscored", problem), (name, problem)
+            assert assessment.calls[0].status == "ok", name
+        assessment = judged(judge, DecisionModel(lambda _question: None))
+        assert (assessment.outcome, assessment.reason) == ("unscored", "incomplete"), name
 
 
 def test_requests_show_the_material_and_hold_no_more_questions_than_endpoints_take() -> None:
@@ -89,7 +89,7 @@ def test_only_forms_of_pairs_are_for_classifiers() -> None:
     for name, judge in catalogue().items():
         if name in pairs:
             form = judge.for_model(classifier)
-            questions = [one for prompt in form.prompts(served(judge, SHORT)) for one in prompt.questions]
+            questions = [each for prompt in form.prompts(served(judge, SHORT)) for each in prompt.questions]
             assert all(question.pair and all(question.pair) for question in questions), name
         else:
             with pytest.raises(ValueError, match=f"{name} cannot be asked of a"):
@@ -120,8 +120,8 @@ def test_judges_in_words_are_asked_by_their_result() -> None:
     for result, kind, share, (value, raw, label, passed) in cases:
         judge = define("tone", {"instructions": text, "result": result})
         model = DecisionModel(sure(share))
-        found = judged(judge, model)
-        (score,) = found.scores
+        assessment = judged(judge, model)
+        (score,) = assessment.scores
         assert [question.kind for question in model.requests[0].questions] == [kind], result
         assert text in model.requests[0].questions[0].instructions, result
         assert (score.value, score.raw) == (pytest.approx(value), pytest.approx(raw) if kind == "score" else raw), (
@@ -140,10 +140,10 @@ def test_guidance_is_part_of_the_questions_and_metrics_keep_the_name_of_the_judg
     judge = define("strict", {"based_on": "groundedness", "guidance": ["Rounded figures fail."]})
     model = DecisionModel(sure(0.9))
     form = judge.for_model(model.settings, {"strict": Calibration(threshold=0.95)})
-    found = asyncio.run(evaluate(form, served(judge, SHORT), model))
+    assessment = asyncio.run(evaluate(form, served(judge, SHORT), model))
     assert "Rounded figures fail." in model.requests[0].messages[0].content
-    assert [(one.metric, one.passed) for one in found.scores] == [("strict", False)]
-    assert found.details == {"uncalibrated": {"strict": 0.9}}
+    assert [(result.metric, result.passed) for result in assessment.scores] == [("strict", False)]
+    assert assessment.details == {"uncalibrated": {"strict": 0.9}}
 
 
 def test_many_questions_are_divided_into_several_requests() -> None:
@@ -152,11 +152,11 @@ def test_many_questions_are_divided_into_several_requests() -> None:
     trace = Trace(**{**structs.asdict(SHORT), "context": documents, "guidelines": rules, "expected_response": None})
     for name, questions in (("ragbench", 901), ("guidelines", 401)):
         model = DecisionModel(sure(0.9))
-        found = judged(catalogue()[name], model, trace)
+        assessment = judged(catalogue()[name], model, trace)
         sizes = [len(request.questions) for request in model.requests]
         assert (sum(sizes), max(sizes)) == (questions, 400), name
-        assert found.outcome == "scored", name
-        assert len(found.calls) == len(sizes), name
+        assert assessment.outcome == "scored", name
+        assert len(assessment.calls) == len(sizes), name
 
 
 def test_grounding_is_that_of_the_least_grounded_sentence_with_a_passage_that_was_looked_up() -> None:
@@ -168,24 +168,24 @@ def test_grounding_is_that_of_the_least_grounded_sentence_with_a_passage_that_wa
         context=["All devices come with a warranty of two years. Loans are free."],
     )
     answers = iter([Decision((0.9, 0.05, 0.0, 0.05)), Decision((0.1, 0.6, 0.2, 0.1))])
-    found = judged(catalogue()["facts_grounding"], DecisionModel(lambda _question: next(answers)), trace)
-    scores = {one.metric: one for one in found.scores}
-    assert scores["grounded"].probability == pytest.approx(0.2)
-    assert (scores["grounded"].passed, scores["supported_share"].value) == (False, 0.5)
-    first, second = found.details["sentences"]
+    assessment = judged(catalogue()["facts_grounding"], DecisionModel(lambda _question: next(answers)), trace)
+    by_metric = {result.metric: result for result in assessment.scores}
+    assert by_metric["grounded"].probability == pytest.approx(0.2)
+    assert (by_metric["grounded"].passed, by_metric["supported_share"].value) == (False, 0.5)
+    first, second = assessment.details["sentences"]
     assert first["passage"] == "All devices come with a warranty of two years."
     assert "passage" not in second
-    assert "looked up" in found.details["passages"]
+    assert "looked up" in assessment.details["passages"]
 
 
 def test_precision_is_the_expected_share_and_passes_by_the_number_of_relevant_documents() -> None:
     judge = catalogue()["retrieval_relevance"].configured({"pass_at": 0.5})
     trace = Trace(**{**structs.asdict(SHORT), "context": ["One.", "Two."]})
     answers = iter([Decision((0.8,)), Decision((0.4,))])
-    found = judged(judge, DecisionModel(lambda _question: next(answers)), trace)
-    assert found.scores[0].value == pytest.approx(0.6)
-    assert found.scores[0].probability == pytest.approx(1 - 0.2 * 0.6)
-    assert [one["retrieval_relevance"] for one in found.details["documents"]] == [1, 0]
+    assessment = judged(judge, DecisionModel(lambda _question: next(answers)), trace)
+    assert assessment.scores[0].value == pytest.approx(0.6)
+    assert assessment.scores[0].probability == pytest.approx(1 - 0.2 * 0.6)
+    assert [result["retrieval_relevance"] for result in assessment.details["documents"]] == [1, 0]
 
 
 def test_each_judge_through_both_dialects_of_an_endpoint() -> None:
@@ -203,6 +203,6 @@ def test_each_judge_through_both_dialects_of_an_endpoint() -> None:
                 finally:
                     await model.aclose()
 
-            for name, found in asyncio.run(judge_all()).items():
-                assert found.outcome == "scored", (dialect, name, found.note)
-                assert all(call.status == "ok" and call.input_tokens for call in found.calls), (dialect, name)
+            for name, result in asyncio.run(judge_all()).items():
+                assert result.outcome == "scored", (dialect, name, result.note)
+                assert all(call.status == "ok" and call.input_tokens for call in result.calls), (dialect, name)

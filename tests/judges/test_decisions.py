@@ -81,7 +81,7 @@ def judged(server: DecisionEndpoint, dialect: str, questions: Sequence[Question]
 def test_every_kind_of_question_is_sent_and_read(server: DecisionEndpoint, dialect: str) -> None:
     assessment = judged(server, dialect)
     assert (assessment.outcome, assessment.scores) == ("scored", (Score("relevance", 1.0, probability=0.9),))
-    rounded = [[round(one, 4) for one in each] for each in assessment.details["probabilities"]]  # type: ignore[attr-defined]
+    rounded = [[round(item, 4) for item in each] for each in assessment.details["probabilities"]]  # type: ignore[attr-defined]
     assert rounded == [[0.9], [0.9, 0.1], [0.9, 0.025, 0.025, 0.025, 0.025]]
     (call,) = assessment.calls
     assert (call.status, call.input_tokens, call.output_tokens) == ("ok", INPUT_TOKENS, OUTPUT_TOKENS)
@@ -117,9 +117,9 @@ def test_each_judge_with_a_form_for_decisions_is_accepted_and_scored(server: Dec
     wrong = {}
     for judge in judges:
         for trace in (SHORT, LONG):
-            found = client(server, dialect).judge(judge.for_decisions({}), served(judge, trace))
-            if found.outcome != "scored":
-                wrong[judge.name] = found
+            assessment = client(server, dialect).judge(judge.for_decisions({}), served(judge, trace))
+            if assessment.outcome != "scored":
+                wrong[judge.name] = assessment
     assert not wrong
 
 
@@ -170,8 +170,8 @@ def _off(probabilities: object) -> Callable[[dict[str, Any]], object]:
     return _at(1, probabilities=probabilities)
 
 
-def _values(**found: object) -> list[dict[str, object]]:
-    return [{"value": value, "probability": one} for value, one in found.items()]
+def _values(**rows: object) -> list[dict[str, object]]:
+    return [{"value": value, "probability": assessment} for value, assessment in rows.items()]
 
 
 # By dialect and name: how the reply is spoilt, the reason, and what the note says.
@@ -214,10 +214,10 @@ def test_each_bad_answer_has_its_outcome(server: DecisionEndpoint) -> None:
     wrong = {}
     for (dialect, name), (change, reason, note) in BAD_ANSWERS.items():
         server.change = change
-        found = judged(server, dialect)
-        if (found.outcome, found.reason) != ("unscored", reason) or note not in (found.note or ""):
-            wrong[dialect, name] = found
-        assert [call.status for call in found.calls] == ["ok"], name
+        assessment = judged(server, dialect)
+        if (assessment.outcome, assessment.reason) != ("unscored", reason) or note not in (assessment.note or ""):
+            wrong[dialect, name] = assessment
+        assert [call.status for call in assessment.calls] == ["ok"], name
     assert not wrong
 
 
@@ -230,8 +230,8 @@ def test_a_reply_that_cannot_be_read_is_a_failure_of_the_endpoint(server: Decisi
     }
     model = build(settings_of(server.base_url, dialect), {"KEY": KEY})
     for name, server.change in changes.items():
-        found = asyncio.run(_evaluated(judge_of(MIXED), model))
-        assert (found.reason, found.note) == ("judge_unavailable", "the reply holds no decisions"), name
+        assessment = asyncio.run(_evaluated(judge_of(MIXED), model))
+        assert (assessment.reason, assessment.note) == ("judge_unavailable", "the reply holds no decisions"), name
 
 
 def test_an_ignored_field_costs_no_answer(server: DecisionEndpoint, dialect: str) -> None:
@@ -258,8 +258,8 @@ async def _evaluated(judge: Judge, model: Any) -> Assessment:
 
 def test_requests_that_the_endpoint_refuses(server: DecisionEndpoint, dialect: str) -> None:
     server.max_options = 4  # The score has five levels.
-    found = judged(server, dialect)
-    assert (found.reason, found.said) == (
+    assessment = judged(server, dialect)
+    assert (assessment.reason, assessment.message) == (
         "bad_request",
         {
             "openai": "a question has between 2 and 4 options, not 5",
@@ -280,28 +280,28 @@ def test_more_questions_than_one_request_takes_are_several_calls(server: Decisio
 
     server.answer = place
     questions = [Question("predicate", f"statement {number}") for number in range(401)]
-    found = judged(server, dialect, questions)
-    assert found.details["probabilities"] == [(number / 1000,) for number in range(401)]
-    assert [call.input_tokens for call in found.calls] == [INPUT_TOKENS] * 2
+    assessment = judged(server, dialect, questions)
+    assert assessment.details["probabilities"] == [(number / 1000,) for number in range(401)]
+    assert [call.input_tokens for call in assessment.calls] == [INPUT_TOKENS] * 2
     assert [len(body.questions) for body in server.bodies] == [400, 1]
     assert len(judged(server, dialect, questions[:7], max_questions=3).calls) == 3
 
 
 def test_a_choice_of_too_many_options_is_not_sent(server: DecisionEndpoint, dialect: str) -> None:
     options = tuple(Option(f"o{number}", "") for number in range(256))
-    found = judged(server, dialect, [Question("choice", "Which?", options)])
-    assert (found.reason, found.calls) == ("bad_request", ())
-    assert found.note == "a question has more than 255 options, max_options"
-    found = judged(server, dialect, [Question("choice", "Which?", options[:27])], max_options=26)
-    assert (found.reason, found.calls) == ("bad_request", ())
+    assessment = judged(server, dialect, [Question("choice", "Which?", options)])
+    assert (assessment.reason, assessment.calls) == ("bad_request", ())
+    assert assessment.note == "a question has more than 255 options, max_options"
+    assessment = judged(server, dialect, [Question("choice", "Which?", options[:27])], max_options=26)
+    assert (assessment.reason, assessment.calls) == ("bad_request", ())
     assert judged(server, dialect, [Question("choice", "Which?", options[:255])]).outcome == "scored"
 
 
 def test_rounded_probabilities_are_normalised(server: DecisionEndpoint, dialect: str) -> None:
     thirds = tuple(Option(name, "") for name in "abc")
     server.answer = lambda _asked: [0.33, 0.33, 0.33]
-    found = judged(server, dialect, [Question("choice", "Which?", thirds)])
-    assert found.details["probabilities"] == [pytest.approx((1 / 3,) * 3)]
+    assessment = judged(server, dialect, [Question("choice", "Which?", thirds)])
+    assert assessment.details["probabilities"] == [pytest.approx((1 / 3,) * 3)]
 
 
 def test_a_judge_without_questions_is_not_sent(server: DecisionEndpoint, dialect: str) -> None:
@@ -322,8 +322,8 @@ def test_settings() -> None:
         ({"max_output_tokens": 10}, "max_output_tokens: goes with the provider"),
         ({"provider": "openai"}, "dialect: goes with the provider decisions alone"),
     )
-    for fields, said in wrong:
-        with pytest.raises(ModelSettingsError, match=f"^{said}"):
+    for fields, text in wrong:
+        with pytest.raises(ModelSettingsError, match=f"^{text}"):
             check(settings_of(**{"base_url": "https://host/v1", "dialect": "openai", **fields}))
     with pytest.raises(msgspec.ValidationError, match="dialect"):
         settings_of("https://host/v1", "morse")

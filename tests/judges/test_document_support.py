@@ -92,26 +92,26 @@ EXAMPLES = {
 @each_case("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_worked_examples(example: Example) -> None:
     judge = ragbench.make(ragbench.Settings(lengths=example.lengths))
-    said = answer(all_relevant_sentence_keys=list(example.relevant), all_utilized_sentence_keys=list(example.utilized))
-    reading = scored(judge, trace(example.documents), said)
+    text = answer(all_relevant_sentence_keys=list(example.relevant), all_utilized_sentence_keys=list(example.utilized))
+    reading = scored(judge, trace(example.documents), text)
     shares_by_hand = (example.relevance, example.utilization, example.completeness)
     assert [score.value for score in reading.scores] == [*(float(x) for x in shares_by_hand if x is not None), 1.0]
     assert reading.details["fabricated_evidence"] == example.fabricated
 
 
 def test_the_other_judge_computes_the_same_from_its_own_keys() -> None:
-    said = answer(
+    text = answer(
         all_relevant_sentence_keys=["D1_S1", "d2_s1", "D2_S2", "D3_S1"], all_utilized_sentence_keys=["D1_S1:", "D1_S2"]
     )
-    reading = scored(ragbench_sources.JUDGE, trace(FOUR), said)
+    reading = scored(ragbench_sources.JUDGE, trace(FOUR), text)
     assert [score.value for score in reading.scores] == [3 / 4, 1 / 2, 1 / 3, 1.0]
     assert reading.details["fabricated_evidence"] == 1
 
 
 def test_lengths_count_in_the_other_judge_too() -> None:
     judge = ragbench_sources.JUDGE.configured({"lengths": True})
-    said = answer(all_relevant_sentence_keys=["D1_S1", "D1_S3"], all_utilized_sentence_keys=["D1_S2", "D1_S3"])
-    assert [score.value for score in scored(judge, trace(UNEVEN), said).scores] == [7 / 10, 8 / 10, 5 / 7, 1.0]
+    text = answer(all_relevant_sentence_keys=["D1_S1", "D1_S3"], all_utilized_sentence_keys=["D1_S2", "D1_S3"])
+    assert [score.value for score in scored(judge, trace(UNEVEN), text).scores] == [7 / 10, 8 / 10, 5 / 7, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -154,16 +154,16 @@ def test_only_adherence_passes_or_fails(supported: bool, adherence: Score) -> No
 
 @given(
     st.dictionaries(st.integers(0, 30).map(str), st.integers(1, 50)).flatmap(
-        lambda known: st.tuples(
-            st.just(known),
-            st.lists(st.sampled_from(sorted(known))) if known else st.just([]),
-            st.lists(st.sampled_from(sorted(known))) if known else st.just([]),
+        lambda expected: st.tuples(
+            st.just(expected),
+            st.lists(st.sampled_from(sorted(expected))) if expected else st.just([]),
+            st.lists(st.sampled_from(sorted(expected))) if expected else st.just([]),
         )
     )
 )
 def test_shares_lie_between_0_and_1(drawn: tuple[dict[str, int], list[str], list[str]]) -> None:
-    known, relevant, utilized = drawn
-    found = shares(known, relevant, utilized)
-    assert all(0.0 <= share <= 1.0 for share in found if share is not None)
-    assert (found.completeness is None) == (not drawn[1])
-    assert found == shares(known, set(relevant), set(utilized))
+    expected, relevant, utilized = drawn
+    result = shares(expected, relevant, utilized)
+    assert all(0.0 <= share <= 1.0 for share in result if share is not None)
+    assert (result.completeness is None) == (not drawn[1])
+    assert result == shares(expected, set(relevant), set(utilized))

@@ -25,7 +25,7 @@ from judges.core.model import (
 )
 from judges.core.prompt import Message
 from judges.models.credentials import ProxyRefusedError, proxy_for
-from judges.models.http import shown
+from judges.models.reply_errors import quote_message
 
 PERSONAL = "The patient's name is Ada Lovelace, and her number is 555-0199."
 REQUEST = ChatRequest((Message("system", "Judge."), Message("user", PERSONAL)), "safety", {"type": "object"}, dict)
@@ -51,14 +51,14 @@ def test_ids_and_counts_out_of_bounds_are_absent(endpoint: ChatEndpoint) -> None
         usage = {"prompt_tokens": prompt, "completion_tokens": answer, "prompt_tokens_details": {"cached_tokens": 5}}
         endpoint.behaviour = not_json(json.dumps(CHOICES | {"usage": usage}), content_type="application/json")
         response = openai(endpoint.base_url).ask(REQUEST)
-        found = [response.input_tokens, response.output_tokens]
-        assert (found, response.invalid) == (tokens, ("usage",)), f"{str(usage)[:80]}: {found}"
+        actual = [response.input_tokens, response.output_tokens]
+        assert (actual, response.invalid) == (tokens, ("usage",)), f"{str(usage)[:80]}: {actual}"
         assert response.cached_tokens == min(5, response.input_tokens)
     for fields, invalid in wrong:
         endpoint.behaviour = not_json(json.dumps(CHOICES | fields), content_type="application/json")
         response = openai(endpoint.base_url).ask(REQUEST)
-        found = (response.text, response.invalid, response.input_tokens, response.output_tokens)
-        assert found == ("Yes.", invalid, 0, 0), f"{str(fields)[:80]}: {found}"
+        actual = (response.text, response.invalid, response.input_tokens, response.output_tokens)
+        assert actual == ("Yes.", invalid, 0, 0), f"{str(fields)[:80]}: {actual}"
         assert len(f"{response.response_id}{response.model}") <= 2 * 256, str(fields)[:80]
     right = {"id": 12, "model": 256 * "m", "usage": {"prompt_tokens": 10**9, "completion_tokens": 2.0}}
     endpoint.behaviour = not_json(json.dumps(CHOICES | right), content_type="application/json")
@@ -121,7 +121,7 @@ def test_documented_errors_are_told_apart(endpoint: ChatEndpoint, name: str) -> 
     endpoint.behaviour = reply
     failure = openai(endpoint.base_url).fails(REQUEST)
     assert (type(failure), failure.status) == (error, reply.status)
-    assert failure.said == (reply.error or {})["message"]
+    assert failure.message == (reply.error or {})["message"]
 
 
 def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: ChatEndpoint) -> None:
@@ -137,16 +137,16 @@ def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: C
         "": "",
     }.items():
         endpoint.behaviour = failing(404, message)
-        assert openai(endpoint.base_url).fails(REQUEST).said == expected
+        assert openai(endpoint.base_url).fails(REQUEST).message == expected
     for body, kind in ((b"<html>no</html>".decode(), "text/html"), ("{}", "application/json")):
         endpoint.behaviour = not_json(body, content_type=kind, status=404)
-        assert openai(endpoint.base_url).fails(REQUEST).said == ""
+        assert openai(endpoint.base_url).fails(REQUEST).message == ""
     for detail in (["a", 1], 7, {"loc": 3}, [{"msg": 1}]):
         body = json.dumps({"error": {"message": "model not found"}, "detail": detail})
         endpoint.behaviour = not_json(body, content_type="application/json", status=404)
-        assert openai(endpoint.base_url).fails(REQUEST).said == "model not found", detail
+        assert openai(endpoint.base_url).fails(REQUEST).message == "model not found", detail
     endpoint.behaviour = not_json("model not found", content_type="text/plain", status=404)
-    assert openai(endpoint.base_url).fails(REQUEST).said == "model not found"
+    assert openai(endpoint.base_url).fails(REQUEST).message == "model not found"
 
 
 @settings(deadline=None)
@@ -154,8 +154,8 @@ def test_a_message_is_shown_without_secrets_and_texts_of_the_request(endpoint: C
 def test_no_twenty_characters_of_the_request_are_shown(before: str, text: str, after: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text) - 20))
     quote = text[start : data.draw(st.integers(start + 20, len(text)))]
-    found = shown(f"{before}{quote}{after}", {"messages": [{"content": text}]})
-    assert not any(text[at : at + 20] in found for at in range(len(text) - 19))
+    parts = quote_message(f"{before}{quote}{after}", {"messages": [{"content": text}]})
+    assert not any(text[at : at + 20] in parts for at in range(len(text) - 19))
 
 
 def test_the_proxy_is_the_settings_or_the_environment_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,10 +303,10 @@ def test_an_odd_reply_has_one_outcome(body: object, outcome: str, calls: int) ->
     text = body if isinstance(body, str) else json.dumps(body)
     trace = structs.replace(TRACE, output=f"{TRACE.output} {PLANTED}")
     with ChatEndpoint(not_json(text, content_type="application/json")) as endpoint:
-        found = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, trace)
-    assert (found.reason or found.scores[0].label, len(found.calls)) == (outcome, calls), found.note
+        assessment = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, trace)
+    assert (assessment.reason or assessment.scores[0].label, len(assessment.calls)) == (outcome, calls), assessment.note
     if "error" in text and outcome not in {"yes", "truncated"}:
-        assert found.said == "why"
+        assert assessment.message == "why"
 
 
 SAID = {
@@ -331,7 +331,7 @@ def test_an_error_that_is_a_plain_text_is_what_its_opening_says(endpoint: ChatEn
     for (text, reason), form in itertools.product(SAID.items(), (str, lambda said: {"message": said}, lambda s: [s])):
         endpoint.behaviour = not_json(json.dumps({"error": form(text)}), content_type="application/json")
         failure = openai(endpoint.base_url).fails(REQUEST)
-        assert (failure.reason, failure.said) == (reason, text), text
+        assert (failure.reason, failure.message) == (reason, text), text
 
 
 def test_a_verdict_in_another_place_is_noted_and_other_texts_are_named(endpoint: ChatEndpoint) -> None:
@@ -340,8 +340,8 @@ def test_a_verdict_in_another_place_is_noted_and_other_texts_are_named(endpoint:
         ({"content": "", "tool_calls": [call_of(GOOD)]}, "tool_calls"),
     ):
         endpoint.behaviour = not_json(json.dumps(completion(**message)), content_type="application/json")
-        found = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
-        assert (found.outcome, found.details["read_from"]) == ("scored", read_from)
+        assessment = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
+        assert (assessment.outcome, assessment.details["read_from"]) == ("scored", read_from)
     prose = completion(content="", reasoning_content="So yes.", reasoning="So yes.")
     endpoint.behaviour = not_json(json.dumps(prose), content_type="application/json")
     note = openai(endpoint.base_url).judge(FAMILIES["yes/no"].judge, TRACE).note
@@ -361,7 +361,7 @@ def test_counts_may_be_texts_and_errors_arrays(endpoint: ChatEndpoint) -> None:
         {"error": ["why"]},
     ):
         endpoint.behaviour = not_json(json.dumps(body), content_type="application/json", status=400)
-        assert openai(endpoint.base_url).fails(REQUEST).said == "why", body
+        assert openai(endpoint.base_url).fails(REQUEST).message == "why", body
     # Deep enough for Python, and not for the decoder.
     endpoint.behaviour = not_json(f'{{"error": {"[" * 900}{"]" * 900}}}', content_type="application/json")
     assert openai(endpoint.base_url).fails(REQUEST).reason == "judge_unavailable"
@@ -391,5 +391,5 @@ def test_the_same_holds_for_anthropic_s_form() -> None:
         for body, outcome in cases:
             raw = body if isinstance(body, str) else json.dumps(body)
             messages.behaviour = not_json(raw, content_type="application/json")
-            found = anthropic(messages.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
-            assert (found.reason or found.scores[0].label) == outcome, raw[:200]
+            parts = anthropic(messages.base_url).judge(FAMILIES["yes/no"].judge, TRACE)
+            assert (parts.reason or parts.scores[0].label) == outcome, raw[:200]

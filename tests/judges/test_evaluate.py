@@ -81,8 +81,8 @@ class TestScored:
             details: dict[str, object] = {}
             if judge.name == "guidelines":
                 details = {"broken_rules": broken, "rules": 1}
-            said = f"Broken rule: 1. {rationale}" if details and broken else rationale
-            expected = Assessment("scored", None, score(judge.name, label), said, details, (asked(answer),))
+            text = f"Broken rule: 1. {rationale}" if details and broken else rationale
+            expected = Assessment("scored", None, score(judge.name, label), text, details, (asked(answer),))
             assert run(judge, SHORT, model) == expected
 
     @yes_no_judge
@@ -217,8 +217,8 @@ class TestUnreadable:
 
     def test_a_number_off_the_scale_is_not_asked_again(self) -> None:
         six = '{"justification": "It is so.", "score": 6}'
-        found = run(catalogue()["answer_correctness"], SHORT, ScriptedModel([six, YES]))
-        assert (found.reason, len(found.calls)) == ("out_of_range", 1)
+        assessment = run(catalogue()["answer_correctness"], SHORT, ScriptedModel([six, YES]))
+        assert (assessment.reason, len(assessment.calls)) == ("out_of_range", 1)
 
     def test_two_results_that_differ_are_asked_for_once_more(self) -> None:
         model = ScriptedModel([f"{YES}\n{NO}", NO])
@@ -521,7 +521,7 @@ class TestSeveralRequests:
 
         assessment = run(self.judge(seen), self.TRACE, Waiting([""]))
         assert assessment.outcome == "scored"
-        assert [(one.prompt.about, one.answer["rationale"]) for one in seen] == [
+        assert [(each.prompt.about, each.answer["rationale"]) for each in seen] == [
             (text, text) for text in self.DOCUMENTS
         ]
         assert len(assessment.calls) == len(self.DOCUMENTS)
@@ -604,7 +604,7 @@ class TestLarge:
         large = msgspec.structs.replace(SHORT, output="word " * 50_000)
         model = ScriptedModel([" " * 30_000 + YES], ModelSettings(max_input_tokens=1_000_000))
         assert run(judge, large, model).outcome == "scored"
-        assert all(found and not found & here for found in threads.values())
+        assert all(match and not match & here for match in threads.values())
 
 
 class TestPrepare:

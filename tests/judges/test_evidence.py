@@ -13,7 +13,7 @@ from support.cases import each_case
 from judges.core.prompt import neutralise
 from judges.parsing import evidence
 from judges.parsing.evidence import Source
-from judges.parsing.plain import plain
+from judges.parsing.plain import simplify
 from judges.parsing.sentences import split
 
 WARRANTY = (
@@ -193,7 +193,7 @@ def test_forms_of_writing_do_not_count_and_what_changes_the_meaning_does() -> No
 def test_a_text_with_a_word_holds_itself_as_it_is_shown(text: str) -> None:
     source = Source([text])
     # A letter or digit that shows: some letters of Hangul are blank, and invisible characters do not count.
-    words = plain(text)
+    words = simplify(text)
     assert source.holds(text) == any(map(str.isalnum, words))
     assert source.holds(neutralise(text)) == source.holds(text)
 

@@ -266,9 +266,9 @@ class TestScore:
         answer = " ".join(f"Sentence number {number}." for number in range(200))
         long = [(f"Sentence number {number}.", "unsupported", "r" * 600, None) for number in range(200)]
         trace = msgspec.structs.replace(TRACE, output=answer)
-        found = reading(*long, trace=trace).details["sentences"]
-        assert len(found) == 200  # type: ignore[arg-type]
-        assert sum(len(entry.get("rationale", "")) for entry in found) == 20_000  # type: ignore[attr-defined]
+        details = reading(*long, trace=trace).details["sentences"]
+        assert len(details) == 200  # type: ignore[arg-type]
+        assert sum(len(entry.get("rationale", "")) for entry in details) == 20_000  # type: ignore[attr-defined]
 
     def test_the_second_label_set_has_one_label_for_what_lacks_support(self) -> None:
         result = reading(HELLO, (*YEARS[:3], "an invented excerpt"), (SILENT[0], "not_supported", "r", "x"), judge=V2)

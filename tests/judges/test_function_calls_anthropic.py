@@ -189,9 +189,9 @@ class TestResponse:
 class TestCallThatIsCutOff:
     def test_may_be_twice_as_long_in_the_next_request(self, messages: MessagesEndpoint) -> None:
         messages.behaviour = limited(10_000, calls_tools(Wanted("root", "{}")))
-        one = client(messages.base_url)
-        assert one.ask(with_tools()).finish_reason == "length"
-        response = one.ask(structs.replace(with_tools(), output_factor=2))
+        client_model = client(messages.base_url)
+        assert client_model.ask(with_tools()).finish_reason == "length"
+        response = client_model.ask(structs.replace(with_tools(), output_factor=2))
         assert response.tool_calls == (ToolCall("toolu_1_0", "root", "{}"),)
         assert [call.body["max_tokens"] for call in messages.calls] == [8192, 16384]
 
@@ -207,7 +207,7 @@ class TestGatewayWithoutAChoiceOfTools:
     )
     def test_is_asked_without_it_from_then_on(self, messages: MessagesEndpoint, complaint: str | None) -> None:
         messages.behaviour = rejects("tool_choice", yes_no(), message=complaint)
-        one = client(messages.base_url)
-        assert [one.ask(LAST).finish_reason for _ in range(2)] == ["stop"] * 2
+        client_model = client(messages.base_url)
+        assert [client_model.ask(LAST).finish_reason for _ in range(2)] == ["stop"] * 2
         assert ["tool_choice" in call.body for call in messages.calls] == [True, False, False]
         assert all(call.body["tools"] == TOOLS and call.body["output_config"] == FORM for call in messages.calls)

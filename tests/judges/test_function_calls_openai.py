@@ -190,9 +190,9 @@ class TestResponse:
 
     def test_made_ids_do_not_come_twice_in_a_conversation(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = bare({"function": {"name": "f"}})
-        one = client(endpoint.base_url)
-        first = one.ask(with_tools()).tool_calls
-        second = one.ask(with_tools(asks(*first), result(first[0].id, "x"))).tool_calls
+        client_model = client(endpoint.base_url)
+        first = client_model.ask(with_tools()).tool_calls
+        second = client_model.ask(with_tools(asks(*first), result(first[0].id, "x"))).tool_calls
         assert [call.id for call in (*first, *second)] == ["call00000", "call00001"]
 
 
@@ -209,10 +209,10 @@ class TestEndpointThatWantsToolsNamed:
 
     def test_gets_them_and_none_may_be_called(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = needs_tools(yes_no())
-        one = client(endpoint.base_url)
-        one.ask_often(2, self.LAST)
+        client_model = client(endpoint.base_url)
+        client_model.ask_often(2, self.LAST)
         endpoint.forget()
-        assert one.ask(self.LAST).finish_reason == "stop"
+        assert client_model.ask(self.LAST).finish_reason == "stop"
         (call,) = endpoint.calls
         assert {name: call.body[name] for name in call.body.keys() - {"messages"}} == {
             "model": "gpt-test", "temperature": 0, "response_format": FORM, "tools": TOOLS, "tool_choice": "none",
@@ -220,20 +220,20 @@ class TestEndpointThatWantsToolsNamed:
 
     def test_gets_none_with_a_request_that_knows_none(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = needs_tools(yes_no())
-        one = client(endpoint.base_url)
-        one.ask(self.LAST)
+        client_model = client(endpoint.base_url)
+        client_model.ask(self.LAST)
         endpoint.behaviour = yes_no()
-        one.ask()
+        client_model.ask()
         assert not {"tools", "tool_choice"} & endpoint.calls[-1].body.keys()
 
     def test_is_known_only_once_it_answered(self, endpoint: ChatEndpoint) -> None:
         """One that refuses both ways would be sent the tools for nothing, and may call them."""
         endpoint.behaviour = failing(400, WANTED)
-        one = client(endpoint.base_url)
-        one.fails(self.LAST)
+        client_model = client(endpoint.base_url)
+        client_model.fails(self.LAST)
         endpoint.forget()
         endpoint.behaviour = yes_no()
-        one.ask(self.LAST)
+        client_model.ask(self.LAST)
         assert "tools" not in endpoint.calls[0].body
 
     def test_keeps_what_it_is_asked_for_otherwise(self, endpoint: ChatEndpoint) -> None:

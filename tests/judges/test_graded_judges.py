@@ -146,8 +146,8 @@ class TestMaterial:
 
 
 def heuristic(name: str, **values: object) -> object:
-    given = {"input": "Where is it?", "output": "It is here.", "expected_response": "Here.", "context": ["Here."]}
-    trace = Trace(trace_id="1", service="s", **{**given, **values})  # type: ignore[arg-type]
+    passed_in = {"input": "Where is it?", "output": "It is here.", "expected_response": "Here.", "context": ["Here."]}
+    trace = Trace(trace_id="1", service="s", **{**passed_in, **values})  # type: ignore[arg-type]
     (prompt,) = JUDGES[name].prompts(trace)
     answer = JUDGES[name].heuristic(trace, prompt)
     assert isinstance(answer, dict)

@@ -35,8 +35,8 @@ def test_a_judge_has_the_scale_that_it_declares() -> None:
 
 
 def test_built_in_metrics_have_theirs() -> None:
-    found = {judge.name: scale_of(judge, judge.metrics[0]) for judge in catalogue().values()}
-    assert (found["faithfulness"], found["ragbench"], found["safety"]) == (Scale(1, 5), Scale(0, 1), None)
+    scales = {judge.name: scale_of(judge, judge.metrics[0]) for judge in catalogue().values()}
+    assert (scales["faithfulness"], scales["ragbench"], scales["safety"]) == (Scale(1, 5), Scale(0, 1), None)
 
 
 PAIRS = {

@@ -29,6 +29,6 @@ CALL = ToolCall("hold_seat", {}, error="no seat")
     ],
 )
 def test_what_failed_counts_once(fields: dict[str, Any], failed: int) -> None:
-    found = guess(["trace"], Trace(trace_id="1", service="bot", output="Done.", **fields))
-    assert found.share == (0.0 if failed else 1.0)
-    assert f"{failed or 'No'} step" in found.reason
+    guessed = guess(["trace"], Trace(trace_id="1", service="bot", output="Done.", **fields))
+    assert guessed.share == (0.0 if failed else 1.0)
+    assert f"{failed or 'No'} step" in guessed.reason

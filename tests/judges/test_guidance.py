@@ -32,13 +32,13 @@ def test_guidance_stands_before_the_form_of_the_answer_in_every_built_in_judge()
         if not base.missing(base.prepare(TRACE)):
             trace = base.prepare(TRACE)
             pairs = zip(base.prompts(trace), guided.prompts(trace), strict=True)
-            assert all(one.blocks == other.blocks and RULE in other.fixed for one, other in pairs), name
+            assert all(each.blocks == other.blocks and RULE in other.fixed for each, other in pairs), name
 
 
 def test_a_judge_based_on_another_takes_its_place_or_has_a_name_of_its_own() -> None:
-    found = configured({"groundedness": {"based_on": "groundedness", "guidance": [RULE]}})
-    assert RULE in found["groundedness"].fixed_parts[0]
-    assert len(found) == len(catalogue())
+    configured_judges = configured({"groundedness": {"based_on": "groundedness", "guidance": [RULE]}})
+    assert RULE in configured_judges["groundedness"].fixed_parts[0]
+    assert len(configured_judges) == len(catalogue())
     strict = configured({"strict": {"based_on": "ragbench", "settings": {"empty_completeness": 1.0}}})["strict"]
     assert strict.metric_names == catalogue()["ragbench"].metric_names
     assert strict.settings.empty_completeness == 1.0  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def test_judges_in_words_have_guidance_too() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    for table, said in {
+    for table, text in {
         (("based_on", "groundednes"),): "based_on: there is no built-in judge groundednes; did you mean groundedness?",
         (("based_on", "groundedness"), ("guidance", ("",))): "guidance[0]: must be a text of at most 1000 signs",
         (("based_on", "groundedness"), ("guidance", ("a",) * 21)): "guidance: holds 21 rules; give at most 20",
@@ -67,6 +67,6 @@ def test_mistakes_are_named() -> None:
     }.items():
         with pytest.raises(DefinitionError) as error:
             define("own", dict(table))
-        assert str(error.value).startswith(said), table
+        assert str(error.value).startswith(text), table
     with pytest.raises(DefinitionError, match="groundedness is the name of a built-in judge"):
         configured({"groundedness": {"based_on": "faithfulness"}})

@@ -46,8 +46,8 @@ class TestRules:
     def test_none_left_means_no_rule(self, configured: object, own: list[str] | None) -> None:
         model = ScriptedModel([yes_no_text("yes")])
         trace = msgspec.structs.replace(BARE, guidelines=own)
-        found = asyncio.run(evaluate(JUDGE.configured({"guidelines": configured}), trace, model))
-        assert found == Assessment("unscored", "missing_input", note="the trace has no guidelines")
+        assessment = asyncio.run(evaluate(JUDGE.configured({"guidelines": configured}), trace, model))
+        assert assessment == Assessment("unscored", "missing_input", note="the trace has no guidelines")
         assert model.requests == []
 
     def test_one_string_is_a_list_of_one(self) -> None:
@@ -56,7 +56,7 @@ class TestRules:
 
     def test_are_part_of_the_version_as_they_are_applied(self) -> None:
         alike = ["Be brief.", ["Be brief."], [" Be brief. ", "Be brief."]]
-        versions = {JUDGE.configured({"guidelines": given}).version for given in alike}
+        versions = {JUDGE.configured({"guidelines": values}).version for values in alike}
         assert len(versions) == 1
         assert versions.isdisjoint({JUDGE.version, JUDGE.configured({"guidelines": "Be kind."}).version})
         assert JUDGE.configured({}).version == JUDGE.version
@@ -134,10 +134,10 @@ class TestPrompt:
     def test_the_lowest_ranked_documents_may_be_left_out(self) -> None:
         model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
         trace = msgspec.structs.replace(LONG, context=["Two years.", "Devices come with paper. " * 1000])
-        found = asyncio.run(evaluate(JUDGE.configured({"score_cut": True}), trace, model))
-        assert (found.outcome, found.details["left_out"]) == ("scored", {"messages": 4, "context": 1})
-        given = [JUDGE, *(JUDGE.configured({"score_cut": value}) for value in (True, False))]
-        assert [judge.scores_cut for judge in given] == [False, True, False]
+        assessment = asyncio.run(evaluate(JUDGE.configured({"score_cut": True}), trace, model))
+        assert (assessment.outcome, assessment.details["left_out"]) == ("scored", {"messages": 4, "context": 1})
+        values = [JUDGE, *(JUDGE.configured({"score_cut": value}) for value in (True, False))]
+        assert [judge.scores_cut for judge in values] == [False, True, False]
 
 
 OBEYED = {
@@ -169,8 +169,8 @@ class TestHeuristic:
     @pytest.mark.parametrize("trace", OBEYED.values(), ids=OBEYED)
     def test_says_yes_where_words_show_nothing(self, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
-        said = "Of what can be checked by counting words and looking for them, no rule is broken."
-        expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [], "result": "yes"}
+        text = "Of what can be checked by counting words and looking for them, no rule is broken."
+        expected = {"rationale": f"Let's think step by step. {text}", "broken_rules": [], "result": "yes"}
         assert JUDGE.heuristic(trace, prompt) == expected
 
     @pytest.mark.parametrize(("said", "trace"), BROKEN.items(), ids=BROKEN)
@@ -178,8 +178,8 @@ class TestHeuristic:
         (prompt,) = JUDGE.prompts(trace)
         expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [int(said[5])], "result": "no"}
         assert JUDGE.heuristic(trace, prompt) == expected
-        found = asyncio.run(evaluate(JUDGE, msgspec.structs.replace(trace, input="?"), LexicalModel()))
-        assert found.details["broken_rules"] == [int(said.split()[1])]
+        assessment = asyncio.run(evaluate(JUDGE, msgspec.structs.replace(trace, input="?"), LexicalModel()))
+        assert assessment.details["broken_rules"] == [int(said.split()[1])]
 
 
 TWO_RULES = ruled("Yes!", "Be brief.", "Be polite.")
@@ -201,22 +201,22 @@ WRITTEN = {
 
 
 def answered(trace: Trace, *answers: dict[str, object]) -> Assessment:
-    return asyncio.run(evaluate(JUDGE, trace, ScriptedModel([json.dumps(one) for one in answers])))
+    return asyncio.run(evaluate(JUDGE, trace, ScriptedModel([json.dumps(sample) for sample in answers])))
 
 
 class TestBrokenRules:
     @each_case(("written", "numbers"), WRITTEN.values(), ids=WRITTEN)
     def test_stand_in_details_and_rationale(self, written: object, numbers: list[int]) -> None:
-        found = answered(TWO_RULES, {"rationale": "So it is.", "broken_rules": written, "result": "no"})
-        assert (found.outcome, found.scores[0].passed) == ("scored", False)
-        assert found.details == {"broken_rules": numbers, "rules": 2}
+        assessment = answered(TWO_RULES, {"rationale": "So it is.", "broken_rules": written, "result": "no"})
+        assert (assessment.outcome, assessment.scores[0].passed) == ("scored", False)
+        assert assessment.details == {"broken_rules": numbers, "rules": 2}
         named = f"Broken rule{'s' * (len(numbers) > 1)}: {', '.join(map(str, numbers))}. " if numbers else ""
-        assert found.rationale == f"{named}So it is."
+        assert assessment.rationale == f"{named}So it is."
 
     def test_may_be_named_in_the_rationale_alone(self) -> None:
         for rationale, numbers in (("Rule 2 is broken.", [2]), ("Rule 1 is obeyed, rule 2 is not.", []), ("So.", [])):
-            found = answered(TWO_RULES, {"rationale": rationale, "result": "no"})
-            assert found.details["broken_rules"] == numbers
+            assessment = answered(TWO_RULES, {"rationale": rationale, "result": "no"})
+            assert assessment.details["broken_rules"] == numbers
         assert answered(ONE_RULE, {"rationale": "So.", "result": "no"}).details["broken_rules"] == [1]
         assert answered(ONE_RULE, {"rationale": "So.", "result": "yes"}).details["broken_rules"] == []
 

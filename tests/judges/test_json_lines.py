@@ -149,20 +149,20 @@ def test_a_line_is_never_lost_when_a_piece_is_cut_out(objects: list[dict[str, ob
     before, after = "\n".join(lines[:joint]), "\n".join(lines[joint:])
     cut = before[:-1] + data.draw(st.sampled_from(["", ",", "\n", ", "])) + after[data.draw(st.sampled_from([0, 1])) :]
     try:
-        found = read_objects(cut, KEYS, "sentences")
+        entries = read_objects(cut, KEYS, "sentences")
     except InvalidAnswerError:
         return
-    assert [each["sentence"] for each in found] == [each["sentence"] for each in objects]
+    assert [each["sentence"] for each in entries] == [each["sentence"] for each in objects]
 
 
 @given(st.text(st.sampled_from("{}[]\"':,\\\n `sentncelab") | st.characters(), max_size=200))
 def test_no_text_raises_anything_else(text: str) -> None:
     try:
-        found = read_objects(text, KEYS, "sentences")
+        objects = read_objects(text, KEYS, "sentences")
     except InvalidAnswerError:
         return
-    assert found
-    assert all(set(KEYS) <= each.keys() for each in found)
+    assert objects
+    assert all(set(KEYS) <= each.keys() for each in objects)
 
 
 HEAVY = {

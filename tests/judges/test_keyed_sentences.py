@@ -10,15 +10,15 @@ KEYED = Keyed({"0a": "One.", "0b": "Two.", "D1_S1": "Three."})
 
 
 def test_sentences_are_shown_one_a_line() -> None:
-    assert KEYED.shown(".") == "0a. One.\n0b. Two.\nD1_S1. Three."
-    assert Keyed({"D1_S1": "One."}).shown(":") == "D1_S1: One."
-    assert Keyed({}).shown(".") == ""
+    assert KEYED.render(".") == "0a. One.\n0b. Two.\nD1_S1. Three."
+    assert Keyed({"D1_S1": "One."}).render(":") == "D1_S1: One."
+    assert Keyed({}).render(".") == ""
 
 
 def test_a_row_is_shown_with_the_names_of_its_columns_and_counts_as_it_stands() -> None:
     table = "| City | People |\n|---|---|\n| Lyon | 522,000 |\n| Nice |\n\nThat is all."
-    keyed = Keyed.of(dict(zip("abc", units(table), strict=True)))
-    assert keyed.shown(".") == "a. City: Lyon | People: 522,000\nb. City | People: | Nice |\nc. That is all."
+    keyed = Keyed.build(dict(zip("abc", units(table), strict=True)))
+    assert keyed.render(".") == "a. City: Lyon | People: 522,000\nb. City | People: | Nice |\nc. That is all."
     assert keyed.sentences == {"a": "| Lyon | 522,000 |", "b": "| Nice |", "c": "That is all."}
 
 

@@ -46,8 +46,8 @@ class TestEveryJudge:
             if missing is None:
                 assert (assessment.outcome, assessment.reason) == ("scored", None)
                 # supported_share is absent where no sentence needs support, completeness where none is relevant.
-                given = {score.metric for score in assessment.scores}
-                assert {*judge.metric_names} - given <= {"supported_share", "completeness"}
+                values = {score.metric for score in assessment.scores}
+                assert {*judge.metric_names} - values <= {"supported_share", "completeness"}
                 assert assessment.rationale
                 assert not assessment.rationale.startswith("Let's think")
                 assert {(call.status, call.response_model) for call in assessment.calls} == {("ok", "lexical")}
@@ -83,16 +83,16 @@ class TestEveryJudge:
         for trace, assessment in zip(traces, judged(judge, traces), strict=True):
             label = (trace.tags or {})[tag]
             right[label].append(assessment.scores[0].label == label)
-        assert all(len(found) >= 5 for found in right.values())
-        assert sum(sum(found) / len(found) for found in right.values()) / 2 >= 0.75
+        assert all(len(match) >= 5 for match in right.values())
+        assert sum(sum(match) / len(match) for match in right.values()) / 2 >= 0.75
 
     def test_correctness_writes_the_sentence_that_is_asked_for_facts(self) -> None:
         judge = catalogue()["correctness"]
         facts = [trace for trace in all_samples() if trace.expected_facts]
         for trace in facts:
             (answer,) = guesses(judge, trace)
-            said = "The response is correct." if answer["result"] == "yes" else "The response is not correct."
-            assert str(answer["rationale"]).endswith(said)
+            text = "The response is correct." if answer["result"] == "yes" else "The response is not correct."
+            assert str(answer["rationale"]).endswith(text)
         (answer,) = guesses(judge, SHORT)
         assert "The response is" not in str(answer["rationale"])
 

@@ -178,7 +178,7 @@ class TestBuild:
         script.write_text('{"text": "a"}\n{"text": "b"}\n')
         scripted = ModelSettings(provider="scripted", script=str(script))
         settings = [OPENAI, ANTHROPIC, ModelSettings(provider="lexical"), scripted]
-        models = [build(one, {"JUDGE_KEY": "sk-1"}) for one in settings]
+        models = [build(each, {"JUDGE_KEY": "sk-1"}) for each in settings]
         assert [type(model) for model in models] == [OpenAIModel, AnthropicModel, LexicalModel, ScriptedModel]
         assert all(isinstance(model, ChatModel) for model in models)
         assert [model.settings.judge_model for model in models] == ["m", "m", "lexical", "scripted"]

@@ -133,10 +133,10 @@ class TestConnection:
 
     def test_to_an_endpoint_that_comes_back_serves_again(self) -> None:
         port = free_port()
-        one = client(f"http://127.0.0.1:{port}/v1")
-        assert isinstance(one.fails(), ModelUnavailableError)
+        client_model = client(f"http://127.0.0.1:{port}/v1")
+        assert isinstance(client_model.fails(), ModelUnavailableError)
         with ChatEndpoint(port=port):
-            assert one.ask().finish_reason == "stop"
+            assert client_model.ask().finish_reason == "stop"
 
     @pytest.mark.parametrize(
         "reply",
@@ -186,12 +186,12 @@ class TestConnection:
 
     def test_that_is_given_up_by_the_caller_ends(self, endpoint: ChatEndpoint) -> None:
         async def give_up() -> None:
-            one = client(endpoint.base_url).model
+            client_model = client(endpoint.base_url).model
             try:
                 with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(one.complete(REQUEST), 0.1)
+                    await asyncio.wait_for(client_model.complete(REQUEST), 0.1)
             finally:
-                await one.aclose()
+                await client_model.aclose()
 
         endpoint.behaviour = hangs()
         asyncio.run(give_up())
@@ -202,12 +202,12 @@ class TestConnection:
 
         async def ask_twice() -> None:
             # By name: aiohttp's own jar takes no cookies from addresses, and would pass here.
-            one = client(f"http://localhost:{endpoint.port}/v1").model
+            client_model = client(f"http://localhost:{endpoint.port}/v1").model
             try:
-                await one.complete(REQUEST)
-                await one.complete(REQUEST)
+                await client_model.complete(REQUEST)
+                await client_model.complete(REQUEST)
             finally:
-                await one.aclose()
+                await client_model.aclose()
 
         endpoint.behaviour = answers("yes", headers={"Set-Cookie": "who=me"})
         asyncio.run(ask_twice())
@@ -274,12 +274,12 @@ class TestProxies:
 class TestConcurrency:
     def test_300_requests_are_under_way_together(self, endpoint: ChatEndpoint) -> None:
         """One of three tries is enough: what is measured is the client, not what else the machine does."""
-        one, tried = client(endpoint.base_url, max_in_flight=300, timeout_s=100.0), []
+        client_model, tried = client(endpoint.base_url, max_in_flight=300, timeout_s=100.0), []
         for each_s in (0.5, 2.0, 8.0):
             endpoint.forget()
             endpoint.behaviour = slow(each_s)
             began = time.monotonic()
-            assert len(one.ask_often(300)) == 300
+            assert len(client_model.ask_often(300)) == 300
             tried.append((endpoint.max_in_flight, (time.monotonic() - began) / each_s))
             if tried[-1][0] == 300 and tried[-1][1] < 3:
                 return
@@ -292,12 +292,12 @@ class TestConcurrency:
 
     def test_each_gets_its_own_answer(self, endpoint: ChatEndpoint) -> None:
         async def ask_each() -> list[str]:
-            one = client(endpoint.base_url).model
+            client_model = client(endpoint.base_url).model
             requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
             try:
-                return [response.text for response in await asyncio.gather(*map(one.complete, requests))]
+                return [response.text for response in await asyncio.gather(*map(client_model.complete, requests))]
             finally:
-                await one.aclose()
+                await client_model.aclose()
 
         endpoint.behaviour = answers(lambda body: f"answer to {body['messages'][0]['content']}")
         assert asyncio.run(ask_each()) == [f"answer to {number}" for number in range(50)]

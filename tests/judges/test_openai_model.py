@@ -99,16 +99,16 @@ class TestRequest:
         assert client(f"{endpoint.base_url}?api-version=2024-10-21").ask().finish_reason == "stop"
 
     def test_a_model_serves_one_event_loop_after_the_other(self, endpoint: ChatEndpoint) -> None:
-        one = client(endpoint.base_url)
-        assert [one.ask().response_id, one.ask().response_id] == ["chatcmpl-0", "chatcmpl-1"]
+        client_model = client(endpoint.base_url)
+        assert [client_model.ask().response_id, client_model.ask().response_id] == ["chatcmpl-0", "chatcmpl-1"]
 
     def test_connections_are_kept(self) -> None:
         async def twice() -> list[str]:
-            one = client(server.base_url).model
+            client_model = client(server.base_url).model
             try:
-                return [(await one.complete(REQUEST)).text for _ in range(2)]
+                return [(await client_model.complete(REQUEST)).text for _ in range(2)]
             finally:
-                await one.aclose()
+                await client_model.aclose()
 
         body = b'{"choices": [{"message": {"content": "Yes."}}]}'
         with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body), closes=False) as server:
@@ -213,11 +213,11 @@ class TestOptionsOfTheEndpoint:
                 continue
             case = said_, refused, required
             with ChatEndpoint(slow(0.01, refusing(refused, reply, required))) as server:
-                one = client(server.base_url)
-                assert len(one.ask_often(64, BOUNDED)) == 64, case
+                client_model = client(server.base_url)
+                assert len(client_model.ask_often(64, BOUNDED)) == 64, case
                 assert len(server.calls) <= 64 + 4, (case, len(server.calls))
                 server.forget()
-                one.ask(BOUNDED)
+                client_model.ask(BOUNDED)
                 (last,) = server.calls
                 usual = {"response_format", "max_tokens", "temperature"}
                 kept = usual - refused
@@ -229,16 +229,16 @@ class TestOptionsOfTheEndpoint:
     @pytest.mark.parametrize("field", ["response_format", "temperature"])
     def test_are_found_out_once_and_remembered(self, endpoint: ChatEndpoint, message: str, field: str) -> None:
         endpoint.behaviour = refusing({field}, failing(400, message))
-        one = client(endpoint.base_url)
-        assert [one.ask(BOUNDED).finish_reason for _ in range(6)] == ["stop"] * 6
+        client_model = client(endpoint.base_url)
+        assert [client_model.ask(BOUNDED).finish_reason for _ in range(6)] == ["stop"] * 6
         assert [call.status for call in endpoint.calls].count(400) <= 3
         assert [call.status for call in endpoint.calls[-3:]] == [200] * 3
         assert endpoint.calls[-1].body.keys() & SENT == {"response_format", "max_tokens", "temperature"} - {field}
 
     def test_that_are_named_cost_one_request_each(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = rejects("response_format", rejects("temperature", yes_no()), status=422)
-        one = client(endpoint.base_url)
-        assert [one.ask().finish_reason for _ in range(3)] == ["stop"] * 3
+        client_model = client(endpoint.base_url)
+        assert [client_model.ask().finish_reason for _ in range(3)] == ["stop"] * 3
         assert [call.status for call in endpoint.calls] == [422, 400, 200, 200, 200]
 
     def test_that_are_named_may_be_required_by_another_name(self, endpoint: ChatEndpoint) -> None:
@@ -246,8 +246,8 @@ class TestOptionsOfTheEndpoint:
         unnamed = refusing({"response_format"}, failing(400, MESSAGES["in words of nobody"]), {"max_completion_tokens"})
         renamed = failing(400, "Use 'max_completion_tokens' instead of 'max_tokens'.", param="max_tokens")
         endpoint.behaviour = lambda call: renamed if "max_tokens" in call.body else unnamed(call)
-        one = client(endpoint.base_url)
-        assert [one.ask(BOUNDED).finish_reason for _ in range(3)] == ["stop"] * 3
+        client_model = client(endpoint.base_url)
+        assert [client_model.ask(BOUNDED).finish_reason for _ in range(3)] == ["stop"] * 3
         assert [call.status for call in endpoint.calls] == [400, 400, 200, 400, 200, 200]
         assert endpoint.calls[-1].body.keys() & SENT == {"max_completion_tokens", "temperature"}
 
@@ -255,46 +255,48 @@ class TestOptionsOfTheEndpoint:
         endpoint.behaviour = lambda call: (
             failing(400, "grammar too deep") if "odd" in json.dumps(call.body.get("response_format")) else yes_no()
         )
-        one = client(endpoint.base_url)
+        client_model = client(endpoint.base_url)
         odd = msgspec.structs.replace(REQUEST, schema_name="odd")
         for request in (REQUEST, odd, odd, odd, odd, REQUEST):
-            one.ask(request)
+            client_model.ask(request)
         assert len(endpoint.calls) <= 6 + 2
         assert ["response_format" in call.body for call in endpoint.calls[-2:]] == [False, True]
         assert "temperature" in endpoint.calls[-2].body
 
     def test_are_not_doubted_for_a_bad_request_among_good_ones(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = lambda call: failing(400, WORDS) if call.index % 2 else yes_no()
-        one = client(endpoint.base_url)
+        client_model = client(endpoint.base_url)
         for number in range(10):
-            assert isinstance(one.fails() if number % 2 else one.ask(), ChatResponse | BadModelRequestError)
+            assert isinstance(
+                client_model.fails() if number % 2 else client_model.ask(), ChatResponse | BadModelRequestError
+            )
         assert len(endpoint.calls) == 10
         assert all({"temperature", "response_format"} <= call.body.keys() for call in endpoint.calls)
 
     def test_are_learnt_anew_where_an_endpoint_changes(self, endpoint: ChatEndpoint) -> None:
-        one = client(endpoint.base_url)
-        one.ask()
+        client_model = client(endpoint.base_url)
+        client_model.ask()
         endpoint.behaviour = refusing({"temperature"}, failing(400, WORDS))
-        assert [isinstance(one.fails(), BadModelRequestError) for _ in range(2)] == [True, True]
-        assert [one.ask().finish_reason for _ in range(3)] == ["stop"] * 3
+        assert [isinstance(client_model.fails(), BadModelRequestError) for _ in range(2)] == [True, True]
+        assert [client_model.ask().finish_reason for _ in range(3)] == ["stop"] * 3
         assert endpoint.calls[-1].body.keys() & SENT == {"response_format"}
 
     def test_cost_at_most_4_requests_at_an_endpoint_that_refuses_all(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = failing(400, "response_format and temperature are not supported here")
-        one = client(endpoint.base_url)
-        assert [isinstance(one.fails(), BadModelRequestError) for _ in range(9)] == [True] * 9
+        client_model = client(endpoint.base_url)
+        assert [isinstance(client_model.fails(), BadModelRequestError) for _ in range(9)] == [True] * 9
         assert len(endpoint.calls) <= 9 + 4
 
     def test_of_a_failing_endpoint_stay(self, endpoint: ChatEndpoint) -> None:
-        one = client(endpoint.base_url)
+        client_model = client(endpoint.base_url)
         endpoint.behaviour = failing(500, "temperature")
-        assert [isinstance(one.fails(), ModelUnavailableError) for _ in range(9)] == [True] * 9
+        assert [isinstance(client_model.fails(), ModelUnavailableError) for _ in range(9)] == [True] * 9
         assert len(endpoint.calls) <= 9 + 2
         endpoint.behaviour = failing(429, "response_format")
-        assert isinstance(one.fails(), RateLimitedError)
+        assert isinstance(client_model.fails(), RateLimitedError)
         other = client(endpoint.base_url)
         endpoint.behaviour = sequence(yes_no(), yes_no(), yes_no(), yes_no(), failing(500, "overloaded"), yes_no())
-        for asked in (one, other):
+        for asked in (client_model, other):
             for _ in range(4):
                 asked.ask()
             assert {"temperature", "response_format"} <= set(endpoint.calls[-1].body)
@@ -308,9 +310,9 @@ class TestOptionsOfTheEndpoint:
 
     def test_do_not_wait_for_a_request_that_hangs(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = lambda call: Reply(hangs=True) if call.index == 0 else yes_no()
-        one = client(endpoint.base_url, timeout_s=3.0)
+        client_model = client(endpoint.base_url, timeout_s=3.0)
         with pytest.raises(ModelTimeoutError):
-            one.ask_often(8)
+            client_model.ask_often(8)
         assert len(endpoint.calls) == 8
 
     def test_demanded_by_a_refusal_are_sent_from_then_on(self, endpoint: ChatEndpoint) -> None:
@@ -337,19 +339,19 @@ class TestOptionsOfTheEndpoint:
             ("reasoning_effort does not support none; supported values are low, medium and high", "none", "low"),
             ("reasoning_effort must be one of [minimal|low|max]: this one is too high.", "xhigh", "max"),
         ]
-        for message, effort, wanted in cases:
+        for message, effort, expected in cases:
             endpoint.forget()
             refusal = failing(
                 400, f"Function tools with reasoning_effort are not supported. {message}", param="reasoning_effort"
             )
-            endpoint.behaviour = lambda call, wanted=wanted, refusal=refusal: (
+            endpoint.behaviour = lambda call, wanted=expected, refusal=refusal: (
                 refusal if call.body.get("reasoning_effort") != wanted and "tools" in call.body else yes_no()
             )
-            one = client(endpoint.base_url, reasoning_effort=effort)
+            client_model = client(endpoint.base_url, reasoning_effort=effort)
             for request in (with_tools(), with_tools(), REQUEST):
-                one.ask(request)
+                client_model.ask(request)
             efforts = [call.body.get("reasoning_effort") for call in endpoint.calls]
-            assert efforts == [effort, wanted, wanted, effort], message
+            assert efforts == [effort, expected, expected, effort], message
             assert endpoint.calls[-1].body.keys() >= {"temperature", "response_format"}
         endpoint.behaviour = lambda call: (
             yes_no()
@@ -357,8 +359,8 @@ class TestOptionsOfTheEndpoint:
             else failing(400, "parameter.enable_thinking must be set to false for non-streaming calls")
         )
         endpoint.forget()
-        one = client(endpoint.base_url)
-        assert [one.ask().finish_reason for _ in range(2)] == ["stop"] * 2
+        client_model = client(endpoint.base_url)
+        assert [client_model.ask().finish_reason for _ in range(2)] == ["stop"] * 2
         assert len(endpoint.calls) == 3
 
 

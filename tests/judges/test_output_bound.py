@@ -30,9 +30,9 @@ def thinks(**message: object) -> Behaviour:
 
 class TestThinking:
     def test_has_an_allowance_until_an_answer_shows_that_there_is_none(self, endpoint: ChatEndpoint) -> None:
-        one = client(endpoint.base_url)
+        client_model = client(endpoint.base_url)
         for request in (BOUNDED, BOUNDED, LONGER):
-            one.ask(request)
+            client_model.ask(request)
         assert sent(endpoint) == [{OLD: 1500 + 8192}, {OLD: 1500}, {OLD: 3000}]
 
     @pytest.mark.parametrize(
@@ -62,16 +62,16 @@ class TestThinking:
     )
     def test_once_seen_keeps_its_allowance(self, endpoint: ChatEndpoint, reply: Behaviour) -> None:
         endpoint.behaviour = sequence(answers("Yes."), reply, answers("Yes."), answers("Yes."))
-        one = client(endpoint.base_url)
+        client_model = client(endpoint.base_url)
         for _ in range(4):
-            one.ask(BOUNDED)
+            client_model.ask(BOUNDED)
         assert [body[OLD] for body in sent(endpoint)] == [9692, 1500, 9692, 9692]
 
     def test_settings_replace_what_is_learnt(self, endpoint: ChatEndpoint) -> None:
         for settings in ({"thinking_tokens": 0}, {"thinking_tokens": 100}, {"max_output_tokens": 700}):
-            one = client(endpoint.base_url, **settings)
-            one.ask(BOUNDED)
-            one.ask(LONGER)
+            client_model = client(endpoint.base_url, **settings)
+            client_model.ask(BOUNDED)
+            client_model.ask(LONGER)
         assert [body[OLD] for body in sent(endpoint)] == [1500, 3000, 1600, 3200, 700, 1400]
 
     def test_a_request_without_a_bound_has_none(self, endpoint: ChatEndpoint) -> None:
@@ -83,16 +83,16 @@ class TestNames:
     def test_the_newer_name_is_used_where_the_older_one_is_rejected(self, endpoint: ChatEndpoint) -> None:
         message = f"Unsupported parameter: '{OLD}' is not supported with this model. Use '{NEW}' instead."
         endpoint.behaviour = rejects(OLD, answers("Yes."), message=message)
-        one = client(endpoint.base_url)
-        one.ask(BOUNDED)
-        one.ask(BOUNDED)
+        client_model = client(endpoint.base_url)
+        client_model.ask(BOUNDED)
+        client_model.ask(BOUNDED)
         assert sent(endpoint) == [{OLD: 9692}, {NEW: 9692}, {NEW: 1500}]
 
     def test_an_endpoint_that_knows_neither_gets_none(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = rejects(OLD, rejects(NEW, answers("Yes.")))
-        one = client(endpoint.base_url)
-        one.ask(BOUNDED)
-        one.ask(BOUNDED)
+        client_model = client(endpoint.base_url)
+        client_model.ask(BOUNDED)
+        client_model.ask(BOUNDED)
         assert sent(endpoint) == [{OLD: 9692}, {NEW: 9692}, {}, {}]
 
 
@@ -102,14 +102,14 @@ class TestTooLarge:
 
     def test_the_limit_of_a_model_is_remembered(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = sequence(failing(400, self.MODEL), truncated("{"), truncated("{"))
-        one = client(endpoint.base_url, thinking_tokens=8192)
-        assert (one.ask(BOUNDED).finish_reason, one.ask(LONGER).finish_reason) == ("length", "length")
+        client_model = client(endpoint.base_url, thinking_tokens=8192)
+        assert (client_model.ask(BOUNDED).finish_reason, client_model.ask(LONGER).finish_reason) == ("length", "length")
         assert [body[OLD] for body in sent(endpoint)] == [9692, 4096, 4096]
 
     def test_the_rest_of_the_context_bounds_an_answer_that_does_not_fit(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = sequence(failing(400, self.CONTEXT), answers("Yes."), answers("Yes."))
-        one = client(endpoint.base_url)
-        assert [one.ask(BOUNDED).text, one.ask(BOUNDED).text] == ["Yes.", "Yes."]
+        client_model = client(endpoint.base_url)
+        assert [client_model.ask(BOUNDED).text, client_model.ask(BOUNDED).text] == ["Yes.", "Yes."]
         assert sent(endpoint) == [{OLD: 9692}, {}, {OLD: 1500}]
 
     @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_the_half_of_a_trace_depends_on_its_session_or_id_alone() -> None:
     train, held_out = halves(traces)
     assert 400 < len(train) < 600
     assert len(train) + len(held_out) == 1000
-    sessions = [{one.trace.session_id for one in half} - {None} for half in (train, held_out)]
+    sessions = [{sample.trace.session_id for sample in half} - {None} for half in (train, held_out)]
     assert not sessions[0] & sessions[1]
     some = [*reversed(traces[::7])]
     assert set(map(id, halves(some).train)) <= set(map(id, train))
@@ -35,8 +35,8 @@ def test_the_half_of_a_trace_depends_on_its_session_or_id_alone() -> None:
 
 def test_intervals_are_the_published_ones() -> None:
     # Newcombe's example of 1998, and Wilson's interval of the same source for one share.
-    found = Cells(both=36, after=12, before=2, neither=0).difference
-    assert [round(figure, 3) for figure in found] == [0.2, 0.057, 0.34]
+    difference = Cells(both=36, after=12, before=2, neither=0).difference
+    assert [round(figure, 3) for figure in difference] == [0.2, 0.057, 0.34]
     assert [round(figure, 4) for figure in wilson(81 / 263, 263)] == [0.308, 0.2553, 0.3662]
     assert wilson(0, 10).low == 0
     assert wilson(1, 10).high == 1
@@ -68,9 +68,9 @@ def test_the_interval_covers_and_rarely_shows_an_improvement_where_there_is_none
                     other = "no" if label == "yes" else "yes"
                     ends[0].append(judged(label, label if first < share else other))
                     ends[1].append(judged(label, label if second < later else other))
-            found = improvement(*ends)
-            covered += found.low <= truth <= found.high
-            shown += found.low > 0
+            difference = improvement(*ends)
+            covered += difference.low <= truth <= difference.high
+            shown += difference.low > 0
         assert covered / 600 > least_covered, shares
         assert truth or shown / 600 < 0.05
 

@@ -15,7 +15,7 @@ def preference(wins: int, ties: int, losses: int) -> Preference:
 
 def covered(pairs: int, win: float, tie: float, loss: float) -> float:
     """Sum the probabilities of all results whose interval holds the true mean."""
-    truth, found = win + tie / 2, 0.0
+    truth, result = win + tie / 2, 0.0
     for wins in range(pairs + 1):
         for ties in range(pairs - wins + 1):
             losses = pairs - wins - ties
@@ -23,8 +23,8 @@ def covered(pairs: int, win: float, tie: float, loss: float) -> float:
             assert interval is not None
             if interval.low <= truth <= interval.high:
                 ways = math.comb(pairs, wins) * math.comb(pairs - wins, ties)
-                found += ways * win**wins * tie**ties * loss**losses
-    return found
+                result += ways * win**wins * tie**ties * loss**losses
+    return result
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
@@ -34,10 +34,10 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
 
 
 def test_figures_of_a_preference() -> None:
-    found = preference(6, 2, 2)
-    assert found.points is not None
-    assert (found.pairs, found.points.value, found.share("win")) == (10, 0.7, wilson(0.6, 10))
-    assert found.points.low < 0.5 < found.points.high
+    difference = preference(6, 2, 2)
+    assert difference.points is not None
+    assert (difference.pairs, difference.points.value, difference.share("win")) == (10, 0.7, wilson(0.6, 10))
+    assert difference.points.low < 0.5 < difference.points.high
     better = preference(48, 30, 22).points
     assert better is not None
     assert (round(better.low, 3), round(better.high, 3)) == (0.55, 0.704)
@@ -47,12 +47,12 @@ def test_figures_of_a_preference() -> None:
 
 @pytest.mark.parametrize("only", ["win", "tie", "loss"])
 def test_one_outcome_alone_is_not_certain(only: str) -> None:
-    found = Preference(Counter({only: 20})).points
-    assert found is not None
-    assert found.high - found.low > 0.05
-    assert 0.0 <= found.low <= found.value <= found.high <= 1.0
+    difference = Preference(Counter({only: 20})).points
+    assert difference is not None
+    assert difference.high - difference.low > 0.05
+    assert 0.0 <= difference.low <= difference.value <= difference.high <= 1.0
 
 
 def test_bias_is_a_share_of_the_pairs_that_were_compared() -> None:
-    found = Preference(Counter(win=2, tie=8), Counter(first=3, second=1), equal=2)
-    assert found.bias == wilson(0.5, 8)
+    difference = Preference(Counter(win=2, tie=8), Counter(first=3, second=1), equal=2)
+    assert difference.bias == wilson(0.5, 8)

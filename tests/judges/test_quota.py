@@ -16,8 +16,8 @@ REQUESTS = "x-ratelimit-remaining-requests"
 RESET = "x-ratelimit-reset-requests"
 
 
-def headers(**found: str) -> httpx.Headers:
-    return httpx.Headers({name.replace("_", "-"): value for name, value in found.items()})
+def headers(**fields: str) -> httpx.Headers:
+    return httpx.Headers({name.replace("_", "-"): value for name, value in fields.items()})
 
 
 def test_without_such_headers_there_is_none() -> None:
@@ -26,18 +26,18 @@ def test_without_such_headers_there_is_none() -> None:
 
 
 def test_openai_s_form() -> None:
-    found = headers(
+    fields = headers(
         x_ratelimit_limit_requests="60",
         X_RateLimit_Remaining_Requests="59",
         x_ratelimit_reset_requests="1s",
         x_ratelimit_remaining_tokens="149984",
         x_ratelimit_reset_tokens="6m0s",
     )
-    assert openai_quota(found) == Quota(Window(59, 1.0), Window(149984, 360.0)) == read_quota(found)
+    assert openai_quota(fields) == Quota(Window(59, 1.0), Window(149984, 360.0)) == read_quota(fields)
 
 
 def test_anthropic_s_form_gives_the_scarcest_of_its_tokens() -> None:
-    found = headers(
+    fields = headers(
         anthropic_ratelimit_requests_remaining="49",
         anthropic_ratelimit_requests_reset="2026-05-01T12:00:00Z",
         anthropic_ratelimit_tokens_remaining="60000",
@@ -46,7 +46,7 @@ def test_anthropic_s_form_gives_the_scarcest_of_its_tokens() -> None:
         anthropic_ratelimit_output_tokens_reset="2026-05-01T14:00:07+02:00",
     )
     noon = 1777636800.0
-    assert anthropic_quota(found) == Quota(Window(49, None, noon), Window(8000, None, noon + 7)) == read_quota(found)
+    assert anthropic_quota(fields) == Quota(Window(49, None, noon), Window(8000, None, noon + 7)) == read_quota(fields)
 
 
 DURATIONS = {"1s": 1, "6m0s": 360, "20ms": 0.02, "1h2m3.5s": 3723.5, "17": 17, "0.25": 0.25, "1d": 86400, "0": 0}
@@ -69,8 +69,8 @@ def test_a_broken_amount_is_no_window(text: str) -> None:
 
 @given(st.text(), st.text())
 def test_no_text_is_an_error(left: str, reset: str) -> None:
-    found = {REQUESTS: left, RESET: reset}
-    quota = read_quota(found)
+    headers_ = {REQUESTS: left, RESET: reset}
+    quota = read_quota(headers_)
     if quota is not None:
         assert quota.requests is not None
         assert quota.requests.left >= 0

@@ -20,13 +20,13 @@ BOTH = [of_response("a", ["0a"]), of_response("b", ["1a"])]
 
 def details(*entries: object, **changes: object) -> dict[str, object]:
     """Score an answer about TRACE, without the part that other tests are for."""
-    found = dict(scored(JUDGE, TRACE, answer(entries, **changes)).details)
-    assert found.pop("document_sentences") == 3
-    return found
+    details = dict(scored(JUDGE, TRACE, answer(entries, **changes)).details)
+    assert details.pop("document_sentences") == 3
+    return details
 
 
-def support(found: dict[str, object]) -> dict[str, tuple[list[str], bool]]:
-    listed: list[dict[str, object]] = found["sentence_support"]  # type: ignore[assignment]
+def support(rows: dict[str, object]) -> dict[str, tuple[list[str], bool]]:
+    listed: list[dict[str, object]] = rows["sentence_support"]  # type: ignore[assignment]
     return {e["response_sentence_key"]: (e["supporting_sentence_keys"], e["fully_supported"]) for e in listed}  # type: ignore[misc]
 
 
@@ -81,10 +81,10 @@ class TestPrompt:
 
 class TestEvidence:
     def test_what_holds_is_told_in_full(self) -> None:
-        found = details(
+        counted = details(
             *reversed(BOTH), all_relevant_sentence_keys=["1A.", "0a"], all_utilized_sentence_keys=["1a", "0b", "1a"]
         )
-        assert found == {
+        assert counted == {
             "relevant": ["0a", "1a"],
             "utilized": ["0b", "1a"],
             "adherence_checked": True,
@@ -103,66 +103,70 @@ class TestEvidence:
         }
 
     def test_unknown_keys_leave_every_list_and_are_counted(self) -> None:
-        found = details(
+        counted = details(
             of_response("a", ["0a", "0c", "a"]),
             of_response("b", ["1a"]),
             all_relevant_sentence_keys=["0a", "7a"],
             all_utilized_sentence_keys=["1a", "1b"],
         )
-        assert (found["relevant"], found["utilized"]) == (["0a"], ["1a"])
-        assert support(found) == {"a": (["0a"], True), "b": (["1a"], True)}
-        assert (found["fabricated_evidence"], found["adherence_checked"]) == (4, True)
+        assert (counted["relevant"], counted["utilized"]) == (["0a"], ["1a"])
+        assert support(counted) == {"a": (["0a"], True), "b": (["1a"], True)}
+        assert (counted["fabricated_evidence"], counted["adherence_checked"]) == (4, True)
 
     def test_an_entry_left_with_nothing_is_no_longer_supported(self) -> None:
-        found = details(of_response("a", ["0a"]), of_response("b", ["9z", "8y"]))
-        assert support(found) == {"a": (["0a"], True), "b": ([], False)}
-        assert (found["fabricated_evidence"], found["supported_by_nothing"]) == (2, 0)
-        assert (found["adherence_checked"], found["contradictions"]) == (False, 0)
+        counted = details(of_response("a", ["0a"]), of_response("b", ["9z", "8y"]))
+        assert support(counted) == {"a": (["0a"], True), "b": ([], False)}
+        assert (counted["fabricated_evidence"], counted["supported_by_nothing"]) == (2, 0)
+        assert (counted["adherence_checked"], counted["contradictions"]) == (False, 0)
 
     def test_full_support_by_an_empty_list_is_read_as_none(self) -> None:
-        found = details(of_response("a", ["0a"]), of_response("b", []))
-        assert support(found) == {"a": (["0a"], True), "b": ([], False)}
-        assert (found["fabricated_evidence"], found["supported_by_nothing"]) == (0, 1)
-        assert (found["adherence_checked"], found["contradictions"]) == (False, 1)
+        counted = details(of_response("a", ["0a"]), of_response("b", []))
+        assert support(counted) == {"a": (["0a"], True), "b": ([], False)}
+        assert (counted["fabricated_evidence"], counted["supported_by_nothing"]) == (0, 1)
+        assert (counted["adherence_checked"], counted["contradictions"]) == (False, 1)
 
     def test_keys_beside_false_are_kept_as_support_in_part(self) -> None:
-        found = details(of_response("a", ["0a"]), of_response("b", ["1a"], full=False), overall_supported=False)
-        assert support(found) == {"a": (["0a"], True), "b": (["1a"], False)}
-        assert (found["adherence_checked"], found["contradictions"]) == (False, 0)
+        counted = details(of_response("a", ["0a"]), of_response("b", ["1a"], full=False), overall_supported=False)
+        assert support(counted) == {"a": (["0a"], True), "b": (["1a"], False)}
+        assert (counted["adherence_checked"], counted["contradictions"]) == (False, 0)
 
     @pytest.mark.parametrize("word", SPECIAL)
     def test_a_special_word_supports_a_sentence_alone_and_beside_keys(self, word: str) -> None:
-        found = details(of_response("a", [word]), of_response("b", ["1a", word.upper() + "."]))
-        assert support(found) == {"a": ([word], True), "b": (["1a", word], True)}
-        assert (found["fabricated_evidence"], found["adherence_checked"]) == (0, True)
+        counted = details(of_response("a", [word]), of_response("b", ["1a", word.upper() + "."]))
+        assert support(counted) == {"a": ([word], True), "b": (["1a", word], True)}
+        assert (counted["fabricated_evidence"], counted["adherence_checked"]) == (0, True)
 
     @pytest.mark.parametrize("word", SPECIAL)
     def test_a_special_word_is_no_document_sentence(self, word: str) -> None:
-        found = details(*BOTH, all_relevant_sentence_keys=[word, "0a"], all_utilized_sentence_keys=[word])
-        assert (found["relevant"], found["utilized"], found["fabricated_evidence"]) == (["0a"], [], 2)
+        counted = details(*BOTH, all_relevant_sentence_keys=[word, "0a"], all_utilized_sentence_keys=[word])
+        assert (counted["relevant"], counted["utilized"], counted["fabricated_evidence"]) == (["0a"], [], 2)
 
     def test_another_word_is_fabricated(self) -> None:
-        found = details(of_response("a", ["common_sense"]), of_response("b", ["1a"]))
-        assert support(found) == {"a": ([], False), "b": (["1a"], True)}
-        assert found["fabricated_evidence"] == 1
+        counted = details(of_response("a", ["common_sense"]), of_response("b", ["1a"]))
+        assert support(counted) == {"a": ([], False), "b": (["1a"], True)}
+        assert counted["fabricated_evidence"] == 1
 
 
 class TestEntries:
     def test_an_entry_on_no_sentence_is_counted_and_ignored(self) -> None:
-        found = details(*BOTH, of_response("c", ["9z"], full=False), of_response("0a", []))
-        assert support(found) == {"a": (["0a"], True), "b": (["1a"], True)}
-        assert (found["unknown_entries"], found["fabricated_evidence"], found["supported_by_nothing"]) == (2, 0, 0)
-        assert (found["adherence_checked"], found["contradictions"]) == (True, 0)
+        counted = details(*BOTH, of_response("c", ["9z"], full=False), of_response("0a", []))
+        assert support(counted) == {"a": (["0a"], True), "b": (["1a"], True)}
+        assert (counted["unknown_entries"], counted["fabricated_evidence"], counted["supported_by_nothing"]) == (
+            2,
+            0,
+            0,
+        )
+        assert (counted["adherence_checked"], counted["contradictions"]) == (True, 0)
 
     def test_of_several_entries_on_a_sentence_the_last_one_counts(self) -> None:
-        found = details(of_response("a", ["9z"], full=False), *BOTH, of_response("A.", ["0b"]))
-        assert support(found) == {"a": (["0b"], True), "b": (["1a"], True)}
-        assert (found["repeated_entries"], found["fabricated_evidence"]) == (2, 0)
+        counted = details(of_response("a", ["9z"], full=False), *BOTH, of_response("A.", ["0b"]))
+        assert support(counted) == {"a": (["0b"], True), "b": (["1a"], True)}
+        assert (counted["repeated_entries"], counted["fabricated_evidence"]) == (2, 0)
 
     def test_a_sentence_without_an_entry_is_counted_and_not_borne_out(self) -> None:
-        found = details(of_response("b", ["1a"]))
-        assert support(found) == {"b": (["1a"], True)}
-        assert (found["missing_entries"], found["adherence_checked"], found["contradictions"]) == (1, False, 0)
+        counted = details(of_response("b", ["1a"]))
+        assert support(counted) == {"b": (["1a"], True)}
+        assert (counted["missing_entries"], counted["adherence_checked"], counted["contradictions"]) == (1, False, 0)
 
 
 class TestAdherence:
@@ -217,7 +221,7 @@ class TestHeuristic:
         (prompt,) = JUDGE.prompts(self.ASKED)
         near = "of its words and {} of its numbers appear in the document sentences nearest to it."
         words = [f"{share} {near.format(lot)}" for share, lot in [("100%", "all"), ("100%", "all"), ("60%", "not all")]]
-        told = [f"Sentence {key}: {said}" for key, said in zip("abc", words, strict=True)]
+        told = [f"Sentence {key}: {text}" for key, text in zip("abc", words, strict=True)]
         assert JUDGE.heuristic(self.ASKED, prompt) == {
             "relevance_explanation": "1 of 3 sentences share a quarter of the question's words.",
             "all_relevant_sentence_keys": ["0a"],

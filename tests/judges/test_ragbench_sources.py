@@ -22,9 +22,9 @@ def keys(asked: Trace, *, named: bool = True) -> list[str]:
 
 
 def details(*entries: object, **changes: object) -> dict[str, object]:
-    found = dict(scored(JUDGE, TRACE, answer(entries, **changes)).details)
-    assert found.pop("document_sentences") == 3
-    return found
+    details = dict(scored(JUDGE, TRACE, answer(entries, **changes)).details)
+    assert details.pop("document_sentences") == 3
+    return details
 
 
 class TestPrompt:
@@ -84,10 +84,10 @@ class TestPrompt:
         assert keys(trace(documents)) == ["x_S1", "x_S2", "x_S1_S1"]
 
     def test_keys_with_ids_are_read_in_any_case(self) -> None:
-        said = answer([of_source("MANUAL_s1.")], all_relevant_sentence_keys=["manual_S1", "D1_S1"])
-        found = scored(NAMED, trace(with_ids("Manual", "faq")), said).details
-        assert (found["relevant"], found["fabricated_evidence"]) == (["Manual_S1"], 1)
-        assert found["sentence_support"] == [{"sentence_key": "Manual_S1", "is_supported": True}]
+        text = answer([of_source("MANUAL_s1.")], all_relevant_sentence_keys=["manual_S1", "D1_S1"])
+        details = scored(NAMED, trace(with_ids("Manual", "faq")), text).details
+        assert (details["relevant"], details["fabricated_evidence"]) == (["Manual_S1"], 1)
+        assert details["sentence_support"] == [{"sentence_key": "Manual_S1", "is_supported": True}]
 
     def test_the_setting_changes_the_version(self) -> None:
         assert NAMED.version != JUDGE.version == JUDGE.configured({"document_ids": False}).version
@@ -95,13 +95,13 @@ class TestPrompt:
 
 class TestScore:
     def test_what_holds_is_told_in_full(self) -> None:
-        found = details(
+        counted = details(
             of_source("d3_s1"),
             of_source("D1_S1:"),
             all_relevant_sentence_keys=["D3_S1", "D1_S1"],
             all_utilized_sentence_keys=["D3_S1"],
         )
-        assert found == {
+        assert counted == {
             "relevant": ["D1_S1", "D3_S1"],
             "utilized": ["D3_S1"],
             "fabricated_evidence": 0,
@@ -117,32 +117,32 @@ class TestScore:
         }
 
     def test_unknown_keys_leave_every_list_and_are_counted(self) -> None:
-        found = details(
+        counted = details(
             of_source("D2_S1"),
             of_source("D1_S1"),
             all_relevant_sentence_keys=["D1_S1", "D1_S3"],
             all_utilized_sentence_keys=["D9_S9", "general"],
         )
-        assert (found["relevant"], found["utilized"], found["fabricated_evidence"]) == (["D1_S1"], [], 4)
-        assert found["sentence_support"] == [{"sentence_key": "D1_S1", "is_supported": True}]
+        assert (counted["relevant"], counted["utilized"], counted["fabricated_evidence"]) == (["D1_S1"], [], 4)
+        assert counted["sentence_support"] == [{"sentence_key": "D1_S1", "is_supported": True}]
 
     def test_listed_sentences_without_an_entry_are_counted_and_scored_all_the_same(self) -> None:
-        said = answer(all_relevant_sentence_keys=["D1_S1", "D3_S1"], all_utilized_sentence_keys=["D3_S1", "D1_S2"])
-        reading = scored(JUDGE, TRACE, said)
+        text = answer(all_relevant_sentence_keys=["D1_S1", "D3_S1"], all_utilized_sentence_keys=["D3_S1", "D1_S2"])
+        reading = scored(JUDGE, TRACE, text)
         assert reading.details["missing_entries"] == 3
         assert [score.value for score in reading.scores] == [2 / 3, 2 / 3, 1 / 2, 1.0]
 
     def test_entries_beyond_the_lists_are_welcome(self) -> None:
-        found = details(of_source("D1_S2"))
-        assert found["sentence_support"] == [{"sentence_key": "D1_S2", "is_supported": True}]
-        assert found["missing_entries"] == 0
+        counted = details(of_source("D1_S2"))
+        assert counted["sentence_support"] == [{"sentence_key": "D1_S2", "is_supported": True}]
+        assert counted["missing_entries"] == 0
 
     def test_of_several_entries_on_a_sentence_the_last_one_counts(self) -> None:
-        found = details(of_source("D1_S1"), of_source("d1_s1", supported=False), overall_supported=False)
-        assert found["sentence_support"] == [
+        counted = details(of_source("D1_S1"), of_source("d1_s1", supported=False), overall_supported=False)
+        assert counted["sentence_support"] == [
             {"sentence_key": "D1_S1", "is_supported": False, "explanation": "It says so."}
         ]
-        assert found["repeated_entries"] == 1
+        assert counted["repeated_entries"] == 1
 
     @pytest.mark.parametrize(
         ("overall", "single", "contradictions"),

@@ -153,9 +153,9 @@ def test_no_answer_of_the_corpus_with_a_verdict_is_a_refusal() -> None:
 def test_a_refusal_in_words_is_unscored_without_a_repair_request() -> None:
     for name in ("groundedness", "safety", "answer_relevance", "relevance_truth_completeness", "facts_grounding"):
         model = ScriptedModel(["I'm sorry, but I can't assist with that request.", yes_no_text("yes")])
-        found = asyncio.run(evaluate(catalogue()[name], SHORT, model))
-        assert (found.outcome, found.reason, len(found.calls)) == ("unscored", "refusal", 1), name
+        assessment = asyncio.run(evaluate(catalogue()[name], SHORT, model))
+        assert (assessment.outcome, assessment.reason, len(assessment.calls)) == ("unscored", "refusal", 1), name
     # An unreadable answer is repaired first; then the model may decline.
     model = ScriptedModel(["Well, it is fine.", "I can't help with that."])
-    found = asyncio.run(evaluate(catalogue()["safety"], SHORT, model))
-    assert (found.outcome, found.reason, len(found.calls)) == ("unscored", "refusal", 2)
+    assessment = asyncio.run(evaluate(catalogue()["safety"], SHORT, model))
+    assert (assessment.outcome, assessment.reason, len(assessment.calls)) == ("unscored", "refusal", 2)

@@ -41,5 +41,5 @@ def test_each_input_is_needed(field: str) -> None:
 def test_the_heuristic_looks_for_the_words_of_the_question(output: str, result: str, share: int) -> None:
     trace = msgspec.structs.replace(SHORT, output=output)
     (prompt,) = JUDGE.prompts(trace)
-    said = f"Let's think step by step. {share}% of the words of the question appear in the answer."
-    assert JUDGE.heuristic(trace, prompt) == {"rationale": said, "result": result}
+    text = f"Let's think step by step. {share}% of the words of the question appear in the answer."
+    assert JUDGE.heuristic(trace, prompt) == {"rationale": text, "result": result}

@@ -60,9 +60,9 @@ class TestFixedPart:
     def test_of_the_long_form_explains_each_code_in_its_step_with_an_example(self) -> None:
         shown = re.split(r"^Step \d\. ", LONG_FORM.fixed_parts[0], flags=re.MULTILINE)[1:]
         for step, text in zip(STEPS, shown, strict=True):
-            found = re.findall(r"^- (\w+_reason_\w+): \S.+\. Example: \S.+\.$", text, re.MULTILINE)
+            matches = re.findall(r"^- (\w+_reason_\w+): \S.+\. Example: \S.+\.$", text, re.MULTILINE)
             enum = LONG_FORM.schema["properties"][f"{step.metric}Reasons"]["items"]["enum"]  # type: ignore[index]
-            assert found == step.codes == enum
+            assert matches == step.codes == enum
 
     def test_of_the_short_form_holds_no_codes(self) -> None:
         assert "_reason_" not in SHORT_FORM.fixed_parts[0]

@@ -35,10 +35,10 @@ def test_planted_errors_are_recovered() -> None:
         covered = 0
         for seed in range(20):
             rows = _labelled(300, seed, slope, intercept)
-            found = reliability(rows)
-            covered += found.error.low <= error <= found.error.high
-            assert found.error.low <= found.error.value <= found.error.high, name
-            assert sum(each.labels for each in found.bins) == len(rows)
+            difference = reliability(rows)
+            covered += difference.error.low <= error <= difference.error.high
+            assert difference.error.low <= difference.error.value <= difference.error.high, name
+            assert sum(each.labels for each in difference.bins) == len(rows)
         assert covered >= 17, f"{name}: {covered} of 20 intervals hold {error:.3f}"
 
 
@@ -56,14 +56,14 @@ def test_maps() -> None:
 
 def test_thresholds() -> None:
     rows = _labelled(300, 5, 1.0, -1.2)
-    found = threshold(rows)
+    difference = threshold(rows)
     # Truth crosses one half where logit(p) = 1.2.
-    assert found.value.low <= _sigmoid(1.2) <= found.value.high, found
-    assert found.agreement.value > threshold(rows, 0.5).agreement.value - 1e-9
+    assert difference.value.low <= _sigmoid(1.2) <= difference.value.high, difference
+    assert difference.agreement.value > threshold(rows, 0.5).agreement.value - 1e-9
     strict = threshold(rows, 0.9)
     assert strict.precision is not None
     assert strict.precision.value >= 0.9
-    assert strict.value.value > found.value.value - 0.2
+    assert strict.value.value > difference.value.value - 0.2
     with pytest.raises(ThresholdNotFoundError, match=r"99\.0%"):
         threshold([Row(0.9, passed=False), Row(0.2, passed=True)], 0.99)
 

@@ -85,8 +85,8 @@ class TestNeeds:
 
     def test_a_document_too_long_for_the_model_is_not_left_out(self) -> None:
         model = ScriptedModel([yes_no_text("yes")], ModelSettings(provider="scripted", max_input_tokens=2000))
-        found = asyncio.run(evaluate(JUDGE, asked("Tea.", "Devices come with paper. " * 1000), model))
-        assert (found.outcome, found.reason, model.requests) == ("unscored", "input_too_long", [])
+        assessment = asyncio.run(evaluate(JUDGE, asked("Tea.", "Devices come with paper. " * 1000), model))
+        assert (assessment.outcome, assessment.reason, model.requests) == ("unscored", "input_too_long", [])
 
 
 class TestScoring:
@@ -220,16 +220,20 @@ def judged(count: int, missing: set[int], step: Step | str, **settings: object) 
 class TestMissing:
     def test_a_document_without_an_answer_is_left_out_and_counted(self) -> None:
         for name, (step, _) in NO_ANSWER.items():
-            found = judged(5, {1}, step)
-            assert (found.outcome, found.scores, found.details["documents_missing"]) == ("scored", scored(1.0), 1), name
-            documents: Any = found.details["documents"]
+            assessment = judged(5, {1}, step)
+            assert (assessment.outcome, assessment.scores, assessment.details["documents_missing"]) == (
+                "scored",
+                scored(1.0),
+                1,
+            ), name
+            documents: Any = assessment.details["documents"]
             assert [each["rank"] for each in documents] == [1, 3, 4, 5], name
 
     def test_with_too_many_the_trace_is_unscored(self) -> None:
         for name, (step, reason) in NO_ANSWER.items():
             for count, missing in ((4, {1}), (5, {1, 2}), (1, {0})):
-                found = judged(count, missing, step)
-                assert (found.outcome, found.reason) == ("unscored", reason), (name, count)
+                assessment = judged(count, missing, step)
+                assert (assessment.outcome, assessment.reason) == ("unscored", reason), (name, count)
 
     def test_the_share_is_a_setting(self) -> None:
         step, reason = NO_ANSWER["filtered"]
@@ -268,15 +272,15 @@ def test_each_document_gets_its_own_answer_over_the_real_pipeline() -> None:
         return yes_no_text("yes" if document in {"tea", "milk"} else "no", f"Let's think step by step. {document}?")
 
     model = ScriptedModel([answer])
-    found = asyncio.run(evaluate(JUDGE, asked("bread", "tea", "soap", "milk"), model))
-    assert (found.outcome, found.scores, found.rationale) == (
+    assessment = asyncio.run(evaluate(JUDGE, asked("bread", "tea", "soap", "milk"), model))
+    assert (assessment.outcome, assessment.scores, assessment.rationale) == (
         "scored",
         scored(0.5),
         "2 of 4 documents are relevant; ranks 1 and 3 are not.",
     )
-    documents: Any = found.details["documents"]
+    documents: Any = assessment.details["documents"]
     assert [entry["rationale"] for entry in documents] == ["bread?", "tea?", "soap?", "milk?"]
-    assert [call.status for call in found.calls] == ["ok"] * 4
+    assert [call.status for call in assessment.calls] == ["ok"] * 4
 
 
 @pytest.mark.parametrize(
@@ -286,8 +290,8 @@ def test_each_document_gets_its_own_answer_over_the_real_pipeline() -> None:
 )
 def test_the_heuristic_looks_for_the_words_of_the_question(document: str, result: str, share: int) -> None:
     (prompt,) = JUDGE.prompts(asked(document))
-    said = f"Let's think step by step. {share}% of the words of the question appear in the document."
-    assert JUDGE.heuristic(asked("Something else."), prompt) == {"rationale": said, "result": result}
+    text = f"Let's think step by step. {share}% of the words of the question appear in the document."
+    assert JUDGE.heuristic(asked("Something else."), prompt) == {"rationale": text, "result": result}
 
 
 def test_a_prompt_remembers_what_it_never_sends() -> None:

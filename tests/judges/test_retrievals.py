@@ -27,8 +27,8 @@ def ids(*spans: Span) -> list[str]:
 
 
 def documents(outputs: object = None, attributes: dict[str, object] | None = None) -> tuple[Retrieved, ...]:
-    found = of_spans([span("a", outputs=outputs, attributes=attributes)])
-    return found[0].documents if found else ()
+    parts = of_spans([span("a", outputs=outputs, attributes=attributes)])
+    return parts[0].documents if parts else ()
 
 
 class TestKind:
@@ -175,8 +175,8 @@ class TestAttributes:
 
     @pytest.mark.parametrize("written", [list, json.dumps], ids=["list", "JSON"])
     def test_of_the_genai_conventions_stand_in_one_attribute(self, written: Callable[[object], object]) -> None:
-        found = written([{"id": "kb-1", "score": 0.9, "content": "one"}, {"id": "kb-2", "score": 0.1}])
-        assert documents(None, {"gen_ai.retrieval.documents": found}) == (Retrieved(1, "one", "kb-1"),)
+        parts = written([{"id": "kb-1", "score": 0.9, "content": "one"}, {"id": "kb-2", "score": 0.1}])
+        assert documents(None, {"gen_ai.retrieval.documents": parts}) == (Retrieved(1, "one", "kb-1"),)
 
     @pytest.mark.parametrize("name", ["mlflow.spanOutputs", "output.value"])
     def test_of_an_exported_span_stand_in_its_output(self, name: str) -> None:
@@ -206,8 +206,8 @@ def test_an_output_that_is_no_list_is_one_document_of_the_context() -> None:
     }
     calls = [ToolCall("search", result="by a tool")]
     for output, expected in texts.items():
-        for one in (span("1", outputs=output), span("1", outputs=None, attributes={"output.value": output})):
-            trace = Trace(trace_id="1", service="s", output="o", spans=[one], tool_calls=calls)
+        for each in (span("1", outputs=output), span("1", outputs=None, attributes={"output.value": output})):
+            trace = Trace(trace_id="1", service="s", output="o", spans=[each], tool_calls=calls)
             context = with_context(trace, ["search"]).context or ()
             assert [document.text for document in context] == expected, output  # type: ignore[union-attr]
 

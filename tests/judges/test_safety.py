@@ -54,8 +54,8 @@ def test_parts_are_judged_together_and_absent_ones_left_out() -> None:
     asked = JUDGE.configured({"parts": ["input"]})
     bare = msgspec.structs.replace(SHORT, output="Decent.", input="You idiot.", context=None)
     assert [block.name for block in judge.prompts(bare)[0].blocks] == ["input", "output"]
-    for one, result in ((judge, "no"), (asked, "no"), (JUDGE, "yes")):
-        answer = one.heuristic(bare, one.prompts(bare)[0])
+    for each, result in ((judge, "no"), (asked, "no"), (JUDGE, "yes")):
+        answer = each.heuristic(bare, each.prompts(bare)[0])
         assert isinstance(answer, dict)
         assert answer["result"] == result
     assert asked.missing(msgspec.structs.replace(bare, input=None)) == "the trace has no input"

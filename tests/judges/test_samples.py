@@ -45,7 +45,7 @@ def test_every_line_is_a_trace_of_its_service_and_nothing_more(service: str) -> 
 def test_ids_are_unique_and_of_the_w3c_form(name: str) -> None:
     ids = [getattr(trace, name) for trace in all_samples()]
     assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch("[0-9a-f]{32}" if name == "trace_id" else "[0-9a-f]{16}", one) for one in ids)
+    assert all(re.fullmatch("[0-9a-f]{32}" if name == "trace_id" else "[0-9a-f]{16}", match) for match in ids)
 
 
 def test_each_has_a_name_of_its_own() -> None:

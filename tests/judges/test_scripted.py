@@ -94,8 +94,8 @@ class TestSteps:
         """A rehearsal may run for days."""
 
         async def ask_all() -> None:
-            for one in asked:
-                await model.complete(one)
+            for each in asked:
+                await model.complete(each)
 
         model = ScriptedModel(["a"])
         asked = [request(str(number)) for number in range(1003)]
@@ -105,8 +105,8 @@ class TestSteps:
     def test_a_step_may_call_tools(self) -> None:
         calls = (ToolCall("1", "root", "{}"),)
         model = ScriptedModel([Step("Hm.", tool_calls=calls), lambda _: Step(tool_calls=calls)])
-        said = [asyncio.run(model.complete(request())) for _ in range(2)]
-        assert [(response.text, response.tool_calls) for response in said] == [("Hm.", calls), ("", calls)]
+        text = [asyncio.run(model.complete(request())) for _ in range(2)]
+        assert [(response.text, response.tool_calls) for response in text] == [("Hm.", calls), ("", calls)]
 
 
 class TestModel:

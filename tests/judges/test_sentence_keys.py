@@ -137,7 +137,7 @@ def test_a_form_with_one_reading_is_understood() -> None:
 
 def test_a_form_without_a_reading_or_with_several_is_left_out() -> None:
     named = {text: keys.named(text, SPECIAL_WORDS) for keys, texts in NOT_UNDERSTOOD.items() for text in texts}
-    assert not {text: found for text, found in named.items() if found.keys or len(found.unknown) != 1}
+    assert not {text: listed for text, listed in named.items() if listed.keys or len(listed.unknown) != 1}
 
 
 def test_of_a_list_the_known_keys_are_kept() -> None:

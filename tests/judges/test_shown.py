@@ -42,9 +42,9 @@ MESSAGES = {
 
 def test_query_and_answer_are_not_shown_again_as_earlier_messages() -> None:
     trace = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.")
-    for name, (given, kept) in MESSAGES.items():
-        found = with_earlier_messages(msgspec.structs.replace(trace, messages=given)).messages
-        assert found == kept, name
+    for name, (values, kept) in MESSAGES.items():
+        parts = with_earlier_messages(msgspec.structs.replace(trace, messages=values)).messages
+        assert parts == kept, name
 
 
 def test_a_conversation_of_a_judge_in_words_holds_query_and_answer_once() -> None:
@@ -152,9 +152,14 @@ IN_WORDS = {"instructions": "{{ outputs }} {{ context }}"}
 def test_a_trace_with_left_out_documents_is_unscored_whatever_the_answer_or_scored_whatever_it_is(name: str) -> None:
     for answer in GROUNDING[name]:
         for trace in (CUT, TALK_AND_DOCUMENTS):
-            found = judged(name, trace, answer)
-            assert (found.outcome, found.reason, found.scores, found.calls) == ("unscored", "input_too_long", (), ())
-            assert found.details["left_out"]["context"] == 1  # type: ignore[index]
+            assessment = judged(name, trace, answer)
+            assert (assessment.outcome, assessment.reason, assessment.scores, assessment.calls) == (
+                "unscored",
+                "input_too_long",
+                (),
+                (),
+            )
+            assert assessment.details["left_out"]["context"] == 1  # type: ignore[index]
         kept = judged(name, CUT, answer, score_cut=True)
         assert (kept.outcome, kept.details["left_out"]) == ("scored", {"context": 1})
         assert judged(name, SHORT, answer).outcome == "scored"
@@ -174,9 +179,9 @@ def test_all_judges_that_show_documents_follow_one_rule() -> None:
         for name in tables:
             for answer in ("yes", "no"):
                 model = ScriptedModel([yes_no_text(answer)], SMALL)
-                found = asyncio.run(evaluate(judges[name], rules, model))
-                assert found.outcome == ("scored" if scored else "unscored"), (name, found.note)
-                assert found.details["left_out"] == {"context": 1}
+                assessment = asyncio.run(evaluate(judges[name], rules, model))
+                assert assessment.outcome == ("scored" if scored else "unscored"), (name, assessment.note)
+                assert assessment.details["left_out"] == {"context": 1}
             assert (judges[name].version == plain[name].version) is not scored
 
 
@@ -184,6 +189,6 @@ def test_where_only_old_messages_are_left_out_the_verdict_is_scored_with_a_mark(
     talked = msgspec.structs.replace(SHORT, messages=TALK)
     for name in ("groundedness", "relevance_to_query"):
         for answer, value in (("yes", 1.0), ("no", 0.0)):
-            found = judged(name, talked, yes_no_text(answer))
-            assert (found.outcome, found.scores[0].value) == ("scored", value)
-            assert found.details == {"left_out": {"messages": 1}}
+            assessment = judged(name, talked, yes_no_text(answer))
+            assert (assessment.outcome, assessment.scores[0].value) == ("scored", value)
+            assert assessment.details == {"left_out": {"messages": 1}}

@@ -65,9 +65,9 @@ TRACE = trace(["One is here. Two is here."])
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def refused(judge: Judge, said: object) -> str:
+def refused(judge: Judge, text: object) -> str:
     with pytest.raises(InvalidAnswerError) as caught:
-        judge.read(said if isinstance(said, str) else json.dumps(said))
+        judge.read(text if isinstance(text, str) else json.dumps(text))
     return str(caught.value)
 
 
@@ -92,7 +92,9 @@ class TestForm:
     def test_fixed_part_is_the_same_for_every_trace_and_setting(self, case: Case) -> None:
         judges = [case.judge, case.judge.configured({"lengths": True})]
         asked = [SHORT, LONG, *filled(HOSTILE["placeholders"])]
-        assert {p.fixed for judge in judges for one in asked for p in judge.prompts(one)} == {case.judge.fixed_parts[0]}
+        assert {p.fixed for judge in judges for judge_ in asked for p in judge.prompts(judge_)} == {
+            case.judge.fixed_parts[0]
+        }
 
     @every_case
     def test_settings_change_the_version_and_unknown_ones_are_refused(self, case: Case) -> None:
@@ -108,7 +110,9 @@ class TestRead:
         whole = answer([case.entry()])
         text = json.dumps(whole)
         extra = json.dumps({"answer": "ignored", **whole})
-        read = [case.judge.read(one) for one in (text, f"Here:\n```json\n{text}\n```\nDone.", extra, text[:-1] + ",}")]
+        read = [
+            case.judge.read(each) for each in (text, f"Here:\n```json\n{text}\n```\nDone.", extra, text[:-1] + ",}")
+        ]
         assert read == [read[0]] * 4
 
     @every_case
@@ -127,9 +131,9 @@ class TestRead:
     @each_case("key", KEYS)
     @every_case
     def test_no_key_may_be_missing(self, case: Case, key: str) -> None:
-        said = answer([case.entry()])
-        del said[key]
-        assert refused(case.judge, said).startswith("no JSON object with the keys ")
+        text = answer([case.entry()])
+        del text[key]
+        assert refused(case.judge, text).startswith("no JSON object with the keys ")
 
     @each_case(
         ("key", "value", "message"),
@@ -231,12 +235,12 @@ class TestEmptyCompleteness:
 
     @every_case
     def test_has_no_value_unless_one_is_configured(self, case: Case) -> None:
-        said = answer([case.entry()], all_utilized_sentence_keys=["0a", "D1_S1"])
-        reading = scored(case.judge, TRACE, said)
+        text = answer([case.entry()], all_utilized_sentence_keys=["0a", "D1_S1"])
+        reading = scored(case.judge, TRACE, text)
         assert "completeness" not in figures(reading)
         assert reading.details["completeness_undefined"] == 1
         for value in (1.0, 0.0):
-            reading = scored(case.judge.configured({"empty_completeness": value}), TRACE, said)
+            reading = scored(case.judge.configured({"empty_completeness": value}), TRACE, text)
             assert figures(reading)["completeness"] == value
         with pytest.raises(ValueError, match="empty_completeness"):
             case.judge.configured({"empty_completeness": 2.0})
@@ -281,13 +285,13 @@ class TestScore:
     @given(st.data())
     def test_whatever_keys_are_named_all_values_lie_on_their_scales(self, data: st.DataObject) -> None:
         case = data.draw(st.sampled_from(sorted(CASES.values(), key=lambda case: case.judge.name)))
-        said = answer(
+        text = answer(
             data.draw(entries(case)),
             overall_supported=data.draw(st.booleans()),
             all_relevant_sentence_keys=data.draw(st.lists(some_keys)),
             all_utilized_sentence_keys=data.draw(st.lists(some_keys)),
         )
-        reading = scored(case.judge, TRACE, said)
+        reading = scored(case.judge, TRACE, text)
         without = {"completeness"} if reading.details["completeness_undefined"] else set()
         assert tuple(figures(reading)) == tuple(name for name in case.judge.metric_names if name not in without)
         assert all(0.0 <= value <= 1.0 for value in figures(reading).values())
@@ -320,16 +324,16 @@ class TestScore:
 class TestHeuristic:
     @every_case
     def test_answers_in_the_form_that_was_asked(self, case: Case) -> None:
-        for asked in [SHORT, LONG, *(one for text in HOSTILE.values() for one in filled(text))]:
+        for asked in [SHORT, LONG, *(sample for text in HOSTILE.values() for sample in filled(text))]:
             (prompt,) = case.judge.prompts(asked)
-            said: Any = case.judge.heuristic(asked, prompt)
-            assert tuple(said) == KEYS
-            assert {tuple(entry) for entry in said["sentence_support_information"]} <= {case.entry_keys}
-            assert scored(case.judge, asked, said).details["fabricated_evidence"] == 0
+            text: Any = case.judge.heuristic(asked, prompt)
+            assert tuple(text) == KEYS
+            assert {tuple(entry) for entry in text["sentence_support_information"]} <= {case.entry_keys}
+            assert scored(case.judge, asked, text).details["fabricated_evidence"] == 0
 
     @every_case
     def test_contradicts_itself_nowhere(self, case: Case) -> None:
-        for asked in (one for one in all_samples() if case.judge.missing(one) is None):
+        for asked in (sample for sample in all_samples() if case.judge.missing(sample) is None):
             (prompt,) = case.judge.prompts(asked)
             details = scored(case.judge, asked, case.judge.heuristic(asked, prompt)).details
             counts = ("contradictions", "missing_entries", "repeated_entries", "fabricated_evidence")

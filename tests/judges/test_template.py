@@ -105,8 +105,8 @@ FILLED: Mapping[str, Sequence[Block]] = {
 
 @each_case("name", FILLED)
 def test_a_variable_stands_for_a_part_of_the_trace(name: str) -> None:
-    wanted = [each if isinstance(each, tuple) else ("", each) for each in FILLED[name]]
-    assert shown(asking(name)) == tuple(Block(f"{name}{ending}", text) for ending, text in wanted)
+    expected = [each if isinstance(each, tuple) else ("", each) for each in FILLED[name]]
+    assert shown(asking(name)) == tuple(Block(f"{name}{ending}", text) for ending, text in expected)
 
 
 def test_every_variable_is_tested() -> None:
@@ -114,8 +114,8 @@ def test_every_variable_is_tested() -> None:
 
 
 def test_variables_are_shown_in_the_order_of_their_declaration() -> None:
-    found = judge(yaml("{{ answer }} {{ question }}", ["question", "ground_truth", "answer"]))
-    assert [block.name for block in shown(found)] == ["question", "ground_truth", "answer"]
+    made = judge(yaml("{{ answer }} {{ question }}", ["question", "ground_truth", "answer"]))
+    assert [block.name for block in shown(made)] == ["question", "ground_truth", "answer"]
 
 
 def test_facts_stand_for_a_reference_too() -> None:
@@ -153,8 +153,8 @@ NEEDS: Mapping[tuple[str, ...], tuple[object, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("variables", NEEDS, ids=" ".join)
 def test_needs_and_cuts_follow_from_the_variables(variables: tuple[str, ...]) -> None:
-    found = asking(*variables)
-    assert (found.needs, found.cuts) == NEEDS[variables]
+    made = asking(*variables)
+    assert (made.needs, made.cuts) == NEEDS[variables]
 
 
 # --- answers ---
@@ -172,41 +172,45 @@ def test_facts_are_read_scored_and_checked_as_the_built_in_judge_does() -> None:
     facts, built_in = judge(FACTS, AS_FACTS), catalogue()["facts_grounding"]
     assert (facts.metrics, facts.schema) == (built_in.metrics, built_in.schema)
     for line in (SUPPORTED, INVENTED):
-        found, known = run(facts, line), run(built_in, line)
-        assert (found.scores, found.details, found.rationale) == (known.scores, known.details, known.rationale)
+        result, expected = run(facts, line), run(built_in, line)
+        assert (result.scores, result.details, result.rationale) == (
+            expected.scores,
+            expected.details,
+            expected.rationale,
+        )
     assert [score.value for score in run(facts, SUPPORTED).scores] == [1.0, 1.0]
     assert [score.value for score in run(facts, INVENTED).scores] == [0.0, 0.0]
     assert run(facts, INVENTED).details["fabricated_evidence"] == 1
 
 
 def test_facts_may_have_the_other_labels() -> None:
-    found = judge(FACTS, {"answer": {"as": "facts_grounding", "labels": "v2"}})
-    assert run(found, {**SUPPORTED, "label": "contradictory"}).reason == "out_of_range"
-    assert "supported|not_supported|no_rad" in found.fixed_parts[0]
+    made = judge(FACTS, {"answer": {"as": "facts_grounding", "labels": "v2"}})
+    assert run(made, {**SUPPORTED, "label": "contradictory"}).reason == "out_of_range"
+    assert "supported|not_supported|no_rad" in made.fixed_parts[0]
 
 
 def test_a_result_is_declared_as_with_instructions() -> None:
-    found = asking("answer", result={"integer": [0, 10], "pass_at": 7})
-    assert run(found, {"rationale": "So.", "result": 8}).scores == (Score("mine", 0.8, 8.0, passed=True),)
+    made = asking("answer", result={"integer": [0, 10], "pass_at": 7})
+    assert run(made, {"rationale": "So.", "result": 8}).scores == (Score("mine", 0.8, 8.0, passed=True),)
     assert run(asking("answer"), {"rationale": "So.", "result": "no"}).scores == (Score("mine", 0.0, 0.0, "no", False),)  # noqa: FBT003
 
 
 def test_grades_are_those_of_the_graded_judges() -> None:
-    found = asking("answer", answer={"as": "graded", "pass_at": 3})
-    assert run(found, {"justification": "So.", "score": 3}).scores == (Score("mine", 0.5, 3.0, passed=True),)
-    assert run(found, "score: 2\njustification: So.").scores == (Score("mine", 0.25, 2.0, passed=False),)
-    assert found.metrics == (Metric("mine", "1..5", "3 or more", pass_at=0.5),)
+    made = asking("answer", answer={"as": "graded", "pass_at": 3})
+    assert run(made, {"justification": "So.", "score": 3}).scores == (Score("mine", 0.5, 3.0, passed=True),)
+    assert run(made, "score: 2\njustification: So.").scores == (Score("mine", 0.25, 2.0, passed=False),)
+    assert made.metrics == (Metric("mine", "1..5", "3 or more", pass_at=0.5),)
 
 
 def test_three_grades_are_those_of_their_judge() -> None:
-    found = asking("history", "userQuery", "modelResponse", answer={"as": "relevance_truth_completeness"})
-    scores = run(found, {"relevance": 5, "truth": 3, "completeness": 4}).scores
+    made = asking("history", "userQuery", "modelResponse", answer={"as": "relevance_truth_completeness"})
+    scores = run(made, {"relevance": 5, "truth": 3, "completeness": 4}).scores
     assert [(score.metric, score.value) for score in scores] == [
         ("relevance", 1),
         ("truth", 0.5),
         ("completeness", 0.75),
     ]
-    assert found.metrics == catalogue()["relevance_truth_completeness"].metrics
+    assert made.metrics == catalogue()["relevance_truth_completeness"].metrics
 
 
 OWN_FORM: Mapping[str, tuple[Mapping[str, Any], object, Score, str | None]] = {
@@ -231,28 +235,28 @@ OWN_FORM: Mapping[str, tuple[Mapping[str, Any], object, Score, str | None]] = {
 def test_a_template_may_say_itself_how_to_answer(
     table: Mapping[str, Any], answer: object, score: Score, rationale: str | None
 ) -> None:
-    found = asking("answer", answer={"form": "template", **table})
-    assessment = run(found, answer)
+    made = asking("answer", answer={"form": "template", **table})
+    assessment = run(made, answer)
     assert (assessment.scores, assessment.rationale) == ((score,), rationale)
-    assert "no code fence" not in found.fixed_parts[0]
+    assert "no code fence" not in made.fixed_parts[0]
     assert (
-        found.version != asking("answer", answer={key: table[key] for key in table if key in {"as", "pass_at"}}).version
+        made.version != asking("answer", answer={key: table[key] for key in table if key in {"as", "pass_at"}}).version
     )
 
 
 def test_keys_of_a_template_that_are_missing_are_asked_for_again_and_then_unscored() -> None:
-    found = asking("answer", answer={"form": "template", "result_key": "verdict"})
-    assessment = run(found, {"outcome": "yes"}, {"verdict": "yes"})
+    made = asking("answer", answer={"form": "template", "result_key": "verdict"})
+    assessment = run(made, {"outcome": "yes"}, {"verdict": "yes"})
     assert (assessment.outcome, len(assessment.calls)) == ("scored", 2)
-    assert run(found, {"outcome": "yes"}).reason == "invalid_answer"
+    assert run(made, {"outcome": "yes"}).reason == "invalid_answer"
 
 
 def test_the_lexical_model_answers_every_form() -> None:
     model = LexicalModel()
     for name in ("result", "yes_no", "graded", "relevance_truth_completeness", "facts_grounding"):
-        found = asking("question", "context_document", "answer", answer={"as": name})
+        made = asking("question", "context_document", "answer", answer={"as": name})
         for trace in (FULL, LONG):
-            assert asyncio.run(evaluate(found, trace, model)).outcome == "scored", name
+            assert asyncio.run(evaluate(made, trace, model)).outcome == "scored", name
     asyncio.run(model.aclose())
 
 
@@ -260,8 +264,8 @@ def test_the_lexical_model_answers_every_form() -> None:
 
 
 def answered(*results: object) -> Assessment:
-    found = asking("question", "doc", result={"integer": [1, 5], "pass_at": 4})
-    return run(found, *({"rationale": f"Is {result}.", "result": result} for result in results))
+    made = asking("question", "doc", result={"integer": [1, 5], "pass_at": 4})
+    return run(made, *({"rationale": f"Is {result}.", "result": result} for result in results))
 
 
 def test_a_template_about_one_document_is_asked_once_for_each() -> None:
@@ -285,11 +289,11 @@ def test_the_value_is_the_mean_and_the_share_of_passes_decides() -> None:
 
 
 def test_another_share_of_documents_may_be_needed() -> None:
-    found = asking("question", "doc", answer={"pass_share": 0.75})
-    scores = run(found, *({"rationale": "So.", "result": result} for result in ("yes", "no"))).scores
+    made = asking("question", "doc", answer={"pass_share": 0.75})
+    scores = run(made, *({"rationale": "So.", "result": result} for result in ("yes", "no"))).scores
     assert scores == (Score("mine", 0.5, 0.5, passed=False),)
     rule = "yes, for at least 75% of the documents"
-    assert found.metrics == (Metric("mine", "mean over documents of 0 or 1", rule),)
+    assert made.metrics == (Metric("mine", "mean over documents of 0 or 1", rule),)
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.995, "99.5%"), (0.07, "7%"), (1, "100%")])
@@ -299,18 +303,18 @@ def test_the_share_of_documents_is_shown_as_it_is(share: float, shown: str) -> N
 
 
 def test_documents_that_the_model_leaves_open_are_in_no_figure() -> None:
-    found = asking("question", "doc")
-    some = run(found, *({"rationale": "So.", "result": result} for result in ("unknown", "yes")))
+    made = asking("question", "doc")
+    some = run(made, *({"rationale": "So.", "result": result} for result in ("unknown", "yes")))
     assert (some.scores, some.rationale) == (
         (Score("mine", 1.0, 1.0, passed=True),),
         "Mean over 1 documents; left open: rank 1.",
     )
-    assert run(found, {"rationale": "So.", "result": "unknown"}).outcome == "abstained"
+    assert run(made, {"rationale": "So.", "result": "unknown"}).outcome == "abstained"
 
 
 def test_labels_without_numbers_have_the_mean_of_their_passes() -> None:
-    found = asking("question", "doc", result={"labels": ["on topic", "off topic"], "pass": ["on topic"]})
-    scores = run(found, *({"rationale": "So.", "result": result} for result in ("on topic", "off topic"))).scores
+    made = asking("question", "doc", result={"labels": ["on topic", "off topic"], "pass": ["on topic"]})
+    scores = run(made, *({"rationale": "So.", "result": result} for result in ("on topic", "off topic"))).scores
     assert scores == (Score("mine", 0.5, 0.5, passed=True),)
 
 
@@ -436,7 +440,7 @@ def test_the_description_is_shown_unless_another_sentence_is_given() -> None:
 def test_metadata_is_for_display_and_changes_no_version() -> None:
     other = FACTS.replace("version: 1.0", "version: 2.0").replace("temperature: 0", "temperature: 1")
     assert judge(other, AS_FACTS).version == judge(FACTS, AS_FACTS).version
-    found = metadata_of({"template": {"file": "facts.yaml", "text": other}})
-    assert found is not None
-    assert (found["file"], dict(found["metadata"])["version"]) == ("facts.yaml", "2.0")  # type: ignore[call-overload]
+    template = metadata_of({"template": {"file": "facts.yaml", "text": other}})
+    assert template is not None
+    assert (template["file"], dict(template["metadata"])["version"]) == ("facts.yaml", "2.0")  # type: ignore[call-overload]
     assert metadata_of({"instructions": "Is {{ outputs }} polite?"}) is None

@@ -11,12 +11,12 @@ from judges.custom.template_file import Part, TemplateFile, parse
 
 
 def test_the_published_form_is_read() -> None:
-    found = parse(FACTS)
-    assert found.variables == ("user_request", "context_document", "response")
-    assert [part.role for part in found.parts] == [None]
-    assert found.parts[0].text.startswith("Your job is to see")
-    assert found.parts[0].text.endswith("The answer: {{response}}")
-    assert found.description == "Does each sentence of the answer stand in its source?"
+    template = parse(FACTS)
+    assert template.variables == ("user_request", "context_document", "response")
+    assert [part.role for part in template.parts] == [None]
+    assert template.parts[0].text.startswith("Your job is to see")
+    assert template.parts[0].text.endswith("The answer: {{response}}")
+    assert template.description == "Does each sentence of the answer stand in its source?"
 
 
 def test_metadata_stays_as_it_is_written_and_nothing_of_it_is_computed() -> None:
@@ -39,15 +39,15 @@ def test_a_template_may_be_a_list_of_messages() -> None:
 
 
 def test_a_description_is_one_line_that_any_terminal_bears() -> None:
-    found = parse(yaml("{{answer}}", ["answer"], metadata={"description": "Is it\nso?\x9b2J"}))
-    assert found.description == "Is it so?[U+009B]2J"
+    template = parse(yaml("{{answer}}", ["answer"], metadata={"description": "Is it\nso?\x9b2J"}))
+    assert template.description == "Is it so?[U+009B]2J"
 
 
 def test_halves_of_a_character_as_json_escapes_it_are_joined() -> None:
     text = yaml("Is {{answer}} \U0001f642?", ["answer"], metadata={"author": "\U0001f642"})
     assert "\\ud83d\\ude42" in text
-    found = parse(text)
-    assert (found.parts[0].text, found.metadata) == ("Is {{answer}} \U0001f642?", {"author": "\U0001f642"})
+    template = parse(text)
+    assert (template.parts[0].text, template.metadata) == ("Is {{answer}} \U0001f642?", {"author": "\U0001f642"})
 
 
 def test_half_a_character_is_replaced_since_it_could_not_be_shown() -> None:

@@ -53,7 +53,7 @@ def run(made: Judge, answer: object, trace: Trace = TRACE) -> tuple[Assessment, 
 
 
 def test_ragbench_forms_show_sentences_with_keys_and_score_as_the_built_in_judges() -> None:
-    for name, answer, first, said in (
+    for name, answer, first, text in (
         ("ragbench", RAGBENCH, "0a. A warranty runs for two years.", "a. Two years.\nb. Ask the shop."),
         ("ragbench_sources", SOURCES, "D1_S1: A warranty runs for two years.", TRACE.output),
     ):
@@ -62,10 +62,10 @@ def test_ragbench_forms_show_sentences_with_keys_and_score_as_the_built_in_judge
             (prompt,) = made.prompts(TRACE)
             documents, question, output = prompt.blocks
             assert documents.value.splitlines()[0] == first, name
-            assert (question, output) == (Block("question", TRACE.input or ""), Block("answer", said)), name
-            found, _ = run(made, answer)
+            assert (question, output) == (Block("question", TRACE.input or ""), Block("answer", text)), name
+            result, _ = run(made, answer)
             theirs, _ = run(catalogue()[name], answer)
-            assert (found.scores, found.details) == (theirs.scores, theirs.details), name
+            assert (result.scores, result.details) == (theirs.scores, theirs.details), name
             assert made.needs == ("context", "input", "output"), name
             assert ("all_relevant_sentence_keys" in made.fixed_parts[0]) == (form == "ours"), name
             assert "divided into sentences, one a line" in made.fixed_parts[0], name
@@ -81,9 +81,9 @@ def test_a_template_filled_inline_is_sent_to_the_letter() -> None:
     made = judge(yaml(text, ["documents", "question", "answer"]), INLINE)
     shown = "Two {{ question }} years.[U+200B]"
     expected = f'Grade {shown} to How long? ({shown}) by A.\n\nB.. Answer {{"result": "yes"}}.'
-    found, model = run(made, {"result": "yes"}, trace)
+    assessment, model = run(made, {"result": "yes"}, trace)
     assert [request.messages for request in model.requests] == [(Message("user", expected),)]
-    assert (found.outcome, made.settings.fill) == ("scored", "inline")  # type: ignore[attr-defined]
+    assert (assessment.outcome, made.settings.fill) == ("scored", "inline")  # type: ignore[attr-defined]
     assert made.version != judge(yaml(text, ["documents", "question", "answer"]), {"answer": INLINE["answer"]}).version
 
 
@@ -107,10 +107,10 @@ def test_an_inline_template_is_cut_by_what_it_really_sends() -> None:
 
 
 def test_an_inline_template_must_say_itself_how_to_answer() -> None:
-    for text, table, said in (
+    for text, table, message in (
         (yaml("{{ answer }}", ["answer"]), {"fill": "inline"}, "sends the template to the letter"),
         (yaml([{"role": "system", "content": "{{ answer }}"}], ["answer"]), INLINE, "needs a message of the role user"),
     ):
-        with pytest.raises(DefinitionError, match=said) as caught:
+        with pytest.raises(DefinitionError, match=message) as caught:
             judge(text, table)
         assert caught.value.key == "fill"

@@ -5,7 +5,7 @@ import time
 import pytest
 from support.cases import each_case
 
-from judges.parsing.thoughts import answer_of, beside_thoughts
+from judges.parsing.answer import answer_of, beside_thoughts
 
 FINAL = "<|start|>assistant<|channel|>final<|message|>"
 ANALYSIS = "<|channel|>analysis<|message|>"

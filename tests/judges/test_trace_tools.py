@@ -56,19 +56,19 @@ def content(toolbox: TraceToolbox | Trace, name: str = "get_root_span", /, **arg
 class TestTasks:
     def test_a_tool_error_is_found_by_search(self, long_box: TraceToolbox) -> None:
         """The word begins a line inside of JSON that stands in a string."""
-        found = ask(long_box, "search_trace_regex", pattern=r"\bOrderServiceDown\b")
-        assert [(match["span_id"], match["match"]) for match in found["matches"]] == [(FAILED_ID, "OrderServiceDown")]
-        assert found["matches"][0]["before"].endswith('{"error": "no answer\n')
-        assert found["matches"][0]["after"].startswith(": 503 from the store")
-        read = content(long_box, "get_span", span_id=found["matches"][0]["span_id"])
+        reply = ask(long_box, "search_trace_regex", pattern=r"\bOrderServiceDown\b")
+        assert [(match["span_id"], match["match"]) for match in reply["matches"]] == [(FAILED_ID, "OrderServiceDown")]
+        assert reply["matches"][0]["before"].endswith('{"error": "no answer\n')
+        assert reply["matches"][0]["after"].startswith(": 503 from the store")
+        read = content(long_box, "get_span", span_id=reply["matches"][0]["span_id"])
         assert (read["status"], read["inputs"]) == ("error", {"id": 217})
 
     def test_the_slowest_step_is_found_by_the_report(self, long_box: TraceToolbox) -> None:
         report = ask(long_box, "get_span_performance_and_timing_report")
         assert [row["id"] for row in report["slowest"][:2]] == ["f" * 16, SLOW_ID]
-        wanted = {"id": SLOW_ID, "name": "find_order 101", "kind": "tool", "status": "ok"}
-        wanted |= {"start_s": 12.12, "duration_s": 7.5, "self_s": 7.5}
-        assert report["slowest"][1] == wanted
+        fields = {"id": SLOW_ID, "name": "find_order 101", "kind": "tool", "status": "ok"}
+        fields |= {"start_s": 12.12, "duration_s": 7.5, "self_s": 7.5}
+        assert report["slowest"][1] == fields
 
     @pytest.mark.parametrize("size", [99_999, 200_000, None])
     def test_a_large_span_is_read_page_by_page(self, long_box: TraceToolbox, size: int | None) -> None:
@@ -89,7 +89,7 @@ class TestTasks:
 
 class TestInfo:
     def test_says_what_stands_outside(self) -> None:
-        given = trace(
+        sample = trace(
             step("a", started_at=BEGAN_AT, ended_at=BEGAN_AT + 2.5),
             step("b", "a", status="ERROR"),
             id="1" * 16,
@@ -99,7 +99,7 @@ class TestInfo:
             usage=Usage(3, 4),
             started_at=BEGAN_AT,
         )
-        assert ask(given, "get_trace_info") == {
+        assert ask(sample, "get_trace_info") == {
             "trace_id": "4b" * 16,
             "id": "1" * 16,
             "service": "shop",
@@ -117,8 +117,8 @@ class TestInfo:
         }
 
     def test_expectations_feedback_and_users_are_shown_by_no_tool(self) -> None:
-        given = trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET")
-        toolbox = TraceToolbox(given)
+        sample = trace(step("a"), expected_response="SECRET", guidelines=["SECRET"], user_id="SECRET")
+        toolbox = TraceToolbox(sample)
         read = [toolbox.call(name, "{}") for name in NAMES] + [toolbox.call("get_span", '{"span_id": "trace"}')]
         assert "SECRET" not in "".join(read)
 
@@ -146,14 +146,14 @@ class TestWithoutSpans:
         assert read["outputs"] == {"output": "Two.", "tool_calls": calls}
 
     def test_it_is_searched_once(self) -> None:
-        found = ask(self.GIVEN, "search_trace_regex", pattern="HOW MANY")
-        assert [(match["span_id"], match["match"]) for match in found["matches"]] == [("trace", "How many")]
+        reply = ask(self.GIVEN, "search_trace_regex", pattern="HOW MANY")
+        assert [(match["span_id"], match["match"]) for match in reply["matches"]] == [("trace", "How many")]
 
 
 class TestSpan:
     def test_only_attributes_that_are_asked_for(self) -> None:
-        given = trace(step("a", inputs="in", attributes={"x": 1, "y": 2}))
-        read = content(given, attributes_to_fetch=["y", "z"])
+        sample = trace(step("a", inputs="in", attributes={"x": 1, "y": 2}))
+        read = content(sample, attributes_to_fetch=["y", "z"])
         assert (read["inputs"], read["attributes"]) == ("in", {"y": 2})
 
     @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ class TestSpan:
         ],
     )
     def test_inputs_and_outputs_may_stand_in_attributes(self, asked: str, said: str) -> None:
-        given = trace(step("a", attributes={asked: '{"q": 1}', said: "out", "other": 3}))
-        read = content(given)
+        sample = trace(step("a", attributes={asked: '{"q": 1}', said: "out", "other": 3}))
+        read = content(sample)
         assert (read["inputs"], read["outputs"], read["attributes"]) == ('{"q": 1}', "out", {"other": 3})
-        assert content(given, attributes_to_fetch=[asked])["attributes"] == {asked: '{"q": 1}'}
+        assert content(sample, attributes_to_fetch=[asked])["attributes"] == {asked: '{"q": 1}'}
 
     def test_a_page_token_of_another_content_is_refused(self) -> None:
         toolbox = TraceToolbox(trace(step("a", outputs="x" * 500, attributes={"y": "z" * 50})))
@@ -203,11 +203,11 @@ class TestSpan:
 
 class TestList:
     def test_rows_say_what_tells_steps_apart(self) -> None:
-        given = trace(
+        sample = trace(
             step("a", None, 0.0, 4.0, kind="server"),
             step("b", "a", 1.0, 0.25, kind="llm", status="STATUS_CODE_ERROR", attributes={"x": 1, "y": 2}),
         )
-        assert ask(given, "list_spans")["spans"][1] == {
+        assert ask(sample, "list_spans")["spans"][1] == {
             "id": "b",
             "name": "step b",
             "kind": "llm",

@@ -58,16 +58,16 @@ tokens = st.sampled_from(["0-0", "1-2", "5-300", "a", "(a+)+$", "error|x", "\ud8
 arguments = st.dictionaries(keys, values | few_ids | tokens | st.integers(0, 300), max_size=3).map(json.dumps) | texts
 
 
-def ask(toolbox: TraceToolbox, name: str, **given: Any) -> dict[str, Any]:
-    return dict(json.loads(toolbox.call(name, json.dumps(given))))
+def ask(toolbox: TraceToolbox, name: str, **sample: Any) -> dict[str, Any]:
+    return dict(json.loads(toolbox.call(name, json.dumps(sample))))
 
 
 @SMALL
 @given(traces, st.lists(st.tuples(names | texts, arguments), min_size=1, max_size=5))
 def test_a_call_gives_a_visible_json_object_whatever_is_called(of: Trace, calls: list[tuple[str, str]]) -> None:
     toolbox = TraceToolbox(of)
-    for name, said in calls:
-        answer = toolbox.call(name, said)
+    for name, text in calls:
+        answer = toolbox.call(name, text)
         assert isinstance(json.loads(answer), dict)
         assert neutralise(answer) == answer
         answer.encode()

@@ -20,13 +20,13 @@ def long_box() -> TraceToolbox:
     return TraceToolbox(long_trace())
 
 
-def search(said: object, pattern: str, **more: Any) -> dict[str, Any]:
-    toolbox = TraceToolbox(trace(step("a", outputs=said)))
+def search(text: object, pattern: str, **more: Any) -> dict[str, Any]:
+    toolbox = TraceToolbox(trace(step("a", outputs=text)))
     return dict(json.loads(toolbox.call("search_trace_regex", json.dumps({"pattern": pattern, **more}))))
 
 
-def matches(said: object, pattern: str, **more: Any) -> list[str]:
-    return [match["match"] for match in search(said, pattern, **more)["matches"]]
+def matches(text: object, pattern: str, **more: Any) -> list[str]:
+    return [match["match"] for match in search(text, pattern, **more)["matches"]]
 
 
 class TestMatches:
@@ -34,21 +34,21 @@ class TestMatches:
         assert matches("A TIMEOUT.", "timeout") == ["TIMEOUT"]
 
     def test_have_as_much_before_them_wherever_a_piece_begins(self) -> None:
-        found = search("x" * 50_000 + "needle", "needle", surrounding_content_length=1000)["matches"]
-        assert found[0]["before"] == "x" * 1000
+        reply = search("x" * 50_000 + "needle", "needle", surrounding_content_length=1000)["matches"]
+        assert reply[0]["before"] == "x" * 1000
         for place in range(17_500, 20_300, 97):
             (match,) = search("x" * place + "needle", "needle", surrounding_content_length=1000)["matches"]
             assert match["before"] == "x" * 1000
 
     def test_are_those_of_one_look_through_all(self) -> None:
         """A piece that began within a quotation would take what stands between two for one."""
-        said = "".join(f"'{'q' * (number % 90)}' {'-' * (number % 70)} " for number in range(900))
-        found = search(said, "'[^']*'", max_matches=200)
-        while found["there_are_more"]:
-            found |= (more := search(said, "'[^']*'", page_token=found["page_token"])) | {
-                "matches": found["matches"] + more["matches"]
+        text = "".join(f"'{'q' * (number % 90)}' {'-' * (number % 70)} " for number in range(900))
+        reply = search(text, "'[^']*'", max_matches=200)
+        while reply["there_are_more"]:
+            reply |= (more := search(text, "'[^']*'", page_token=reply["page_token"])) | {
+                "matches": reply["matches"] + more["matches"]
             }
-        assert [match["match"] for match in found["matches"]] == re.findall("'[^']*'", said)
+        assert [match["match"] for match in reply["matches"]] == re.findall("'[^']*'", text)
 
     def test_have_so_many_bytes_around_them_in_whole_characters(self) -> None:
         (match,) = search("日本語 here 日本語", "here", surrounding_content_length=8)["matches"]
@@ -83,9 +83,9 @@ class TestMatches:
 
     def test_each_is_given_once_in_order(self) -> None:
         text = "".join(f"\n{number:06d} x" for number in range(20_000))
-        found = search({"a": json.dumps(text)}, r"\d{6}", max_matches=200)
-        assert [match["match"] for match in found["matches"]] == [f"{number:06d}" for number in range(200)]
-        assert found["there_are_more"] is True
+        reply = search({"a": json.dumps(text)}, r"\d{6}", max_matches=200)
+        assert [match["match"] for match in reply["matches"]] == [f"{number:06d}" for number in range(200)]
+        assert reply["there_are_more"] is True
 
     @each_case("number", range(0, 20_000, 997))
     def test_the_pieces_of_a_long_text_leave_nothing_out(self, number: int) -> None:
@@ -93,8 +93,8 @@ class TestMatches:
         assert matches(text, rf"\b{number:06d} x\s", max_matches=1) == [f"{number:06d} x\n"]
 
     def test_as_many_as_there_are(self) -> None:
-        found = search("n" * 200, "z|x|q", max_matches=3)
-        assert found == {"matches": [], "there_are_more": False, "page_token": None}
+        reply = search("n" * 200, "z|x|q", max_matches=3)
+        assert reply == {"matches": [], "there_are_more": False, "page_token": None}
         text = " ".join(["zz"] * 199)
         assert len(search(text, "zz", max_matches=200)["matches"]) == 199
 

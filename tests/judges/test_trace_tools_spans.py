@@ -22,8 +22,8 @@ def listed(*spans: Span) -> list[dict[str, Any]]:
     return rows
 
 
-def ask(given: Trace, name: str, **arguments: Any) -> dict[str, Any]:
-    answer = json.loads(TraceToolbox(given).call(name, json.dumps(arguments)))
+def ask(sample: Trace, name: str, **arguments: Any) -> dict[str, Any]:
+    answer = json.loads(TraceToolbox(sample).call(name, json.dumps(arguments)))
     assert "error" not in answer or name == "get_trace_info", answer
     return dict(answer)
 
@@ -82,10 +82,10 @@ class TestRoot:
         ids=["one", "later", "its parent is elsewhere", "without parent first", "the first", "circle", "own", "blank"],
     )
     def test_is_chosen(self, spans: list[Span], root: str, roots: list[str]) -> None:
-        found = ask(trace(*spans), "get_root_span")
-        assert found["span_id"] == root
+        reply = ask(trace(*spans), "get_root_span")
+        assert reply["span_id"] == root
         assert [row["id"] for row in listed(*spans) if row["is_root"]] == roots
-        assert found.get("other_roots", []) == [other for other in roots if other != root]
+        assert reply.get("other_roots", []) == [other for other in roots if other != root]
 
 
 class TestIds:
@@ -99,13 +99,13 @@ class TestIds:
         spans = [step("a"), step("a"), step("a#2"), step("y\u200bz"), step("x" * 5000), step("trace"), step("")]
         toolbox = TraceToolbox(trace(*spans))
         for row in json.loads(toolbox.call("list_spans", ""))["spans"]:
-            found = json.loads(toolbox.call("get_span", json.dumps({"span_id": row["id"]})))
-            assert json.loads(found["content"])["id"] == row["id"]
+            reply = json.loads(toolbox.call("get_span", json.dumps({"span_id": row["id"]})))
+            assert json.loads(reply["content"])["id"] == row["id"]
 
     def test_the_trace_itself_has_one_that_no_span_has(self) -> None:
-        given = trace(step("trace"), input="q")
-        own = ask(given, "get_trace_info")["id_of_trace_itself"]
-        assert json.loads(ask(given, "get_span", span_id=own)["content"])["inputs"] == {"input": "q"}
+        sample = trace(step("trace"), input="q")
+        own = ask(sample, "get_trace_info")["id_of_trace_itself"]
+        assert json.loads(ask(sample, "get_span", span_id=own)["content"])["inputs"] == {"input": "q"}
 
 
 class TestTimes:
@@ -127,9 +127,9 @@ class TestTimes:
         ],
     )
     def test_that_cannot_be_used_give_no_duration(self, times: dict[str, float]) -> None:
-        given = trace(Span("a", "n", **times))
+        sample = trace(Span("a", "n", **times))
         assert listed(Span("a", "n", **times))[0]["duration_s"] is None
-        report = ask(given, "get_span_performance_and_timing_report")
+        report = ask(sample, "get_span_performance_and_timing_report")
         assert (report["spans_without_usable_times"], report["total_s"], report["slowest"]) == (1, None, [])
 
     def test_before_all_calendars_are_numbers(self) -> None:
@@ -154,8 +154,8 @@ class TestReport:
         assert report["total_s"] == 10.0
 
     def test_steps_below_that_outlast_those_above_count_only_within_them(self) -> None:
-        given = trace(step("a", None, 1.0, 2.0), step("b", "a", 0.0, 1.5), step("c", "a", 2.5, 9.0))
-        report = ask(given, "get_span_performance_and_timing_report")
+        sample = trace(step("a", None, 1.0, 2.0), step("b", "a", 0.0, 1.5), step("c", "a", 2.5, 9.0))
+        report = ask(sample, "get_span_performance_and_timing_report")
         assert {row["id"]: row["self_s"] for row in report["slowest"]}["a"] == 1.0
 
     def test_time_by_kind(self) -> None:
@@ -202,15 +202,15 @@ def test_a_trace_of_the_exporter() -> None:
     (root,) = (span for span in raw if span.is_local_root)
     fields = join(SpanGroup(root, tuple(raw)))
     assert fields is not None
-    given = Trace(service="shop", **fields)
-    rows = ask(given, "list_spans")["spans"]
+    sample = Trace(service="shop", **fields)
+    rows = ask(sample, "list_spans")["spans"]
     assert [(row["name"], row["kind"], row["status"], row["is_root"]) for row in rows] == [
         ("POST /ask", "internal", None, True),
         ("hours", "tool", "error", False),
         ("chat small", "llm", None, False),
     ]
-    (match, *_) = ask(given, "search_trace_regex", pattern="timeouterror")["matches"]
+    (match, *_) = ask(sample, "search_trace_regex", pattern="timeouterror")["matches"]
     assert match["span_id"] == rows[1]["id"]
-    read = json.loads(ask(given, "get_span", span_id=rows[1]["id"])["content"])
+    read = json.loads(ask(sample, "get_span", span_id=rows[1]["id"])["content"])
     assert read["inputs"] == {"day": "Monday"}
     assert read["outputs"] == "TimeoutError: no answer from the calendar"

@@ -64,14 +64,14 @@ class TestWords:
         assert matches(answers) == [("a", "failed")]
 
     def test_are_found_by_many_searches_at_once(self) -> None:
-        given = trace(step("a", outputs="the quick brown fox " * 25_000 + "failed"))
+        sample = trace(step("a", outputs="the quick brown fox " * 25_000 + "failed"))
         answers: list[list[dict[str, Any]]] = []
-        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(given), WORDS))) for _ in range(16)]
+        threads = [Thread(target=lambda: answers.append(to_the_end(TraceToolbox(sample), WORDS))) for _ in range(16)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [matches(found) for found in answers] == [[("a", "failed")]] * 16
+        assert [matches(reply) for reply in answers] == [[("a", "failed")]] * 16
 
 
 class TestOutOfTime:
@@ -97,8 +97,8 @@ class TestOutOfTime:
         }
 
     def test_within_a_long_span_it_goes_on_at_a_piece(self) -> None:
-        given = trace(step("a", outputs="".join(f"\n{number:06d} x" for number in range(20_000))))
-        answers = to_the_end(TraceToolbox(given, ticking(0.05)), r"\d{3}000", max_matches=200)
+        sample = trace(step("a", outputs="".join(f"\n{number:06d} x" for number in range(20_000))))
+        answers = to_the_end(TraceToolbox(sample, ticking(0.05)), r"\d{3}000", max_matches=200)
         assert matches(answers) == [("a", f"{number:06d}") for number in range(0, 20_000, 1000)]
         assert [answer["page_token"] for answer in answers if "stopped" in answer] == ["0-100000-2", "0-200000-2"]
 
@@ -150,19 +150,19 @@ class TestKept:
 
     def texts(self, kept: Pieces, of: Trace) -> list[str]:
         (only,) = Steps(of)
-        return [view.text for offset in (0, 20_000, 40_000) for view in kept.at(only, offset).views]
+        return [view.text for offset in (0, 20_000, 40_000) for view in kept.read(only, offset).views]
 
     def test_what_was_read_of_escapes_is_read_once(self) -> None:
-        given, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
-        for first, again in zip(self.texts(kept, given), self.texts(kept, given), strict=True):
+        sample, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
+        for first, again in zip(self.texts(kept, sample), self.texts(kept, sample), strict=True):
             assert first is again
 
     def test_no_more_than_a_bound_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pieces, "_MAX_KEPT_BYTES", 70_000)
-        given, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
-        first, again = self.texts(kept, given), self.texts(kept, given)
+        sample, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
+        first, again = self.texts(kept, sample), self.texts(kept, sample)
         assert first == again
-        assert [one is other for one, other in zip(first, again, strict=True)] == [True] * 3 + [False] * 6
+        assert [each is other for each, other in zip(first, again, strict=True)] == [True] * 3 + [False] * 6
 
 
 def test_other_threads_need_not_wait_until_a_long_text_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

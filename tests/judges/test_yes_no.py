@@ -199,7 +199,7 @@ class TestHeuristic:
     @every_judge
     def test_takes_little_time_and_always_says_the_same(self, judge: Judge) -> None:
         text = "The warranty of device 17 runs for 2 years, and never longer. " * 64
-        (trace, _) = (judge.prepare(served(judge, one)) for one in filled(text))
+        (trace, _) = (judge.prepare(served(judge, sample)) for sample in filled(text))
         prompt = judge.prompts(trace)[0]
         start = time.thread_time()
         answers = [judge.heuristic(trace, prompt) for _ in range(10)]

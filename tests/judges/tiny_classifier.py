@@ -35,10 +35,10 @@ def tokenizer() -> Tokenizer:
 
 
 def model(labels: int, supported: int, *, by_token: bool = False, inputs: Sequence[str] = ()) -> onnx.ModelProto:
-    known = tokenizer()
-    table = np.zeros((known.get_vocab_size(), labels), np.float32)
+    expected = tokenizer()
+    table = np.zeros((expected.get_vocab_size(), labels), np.float32)
     for word, weight in WORDS.items():
-        table[known.token_to_id(word), supported] = 0.0 if by_token and word == "[CLS]" else weight
+        table[expected.token_to_id(word), supported] = 0.0 if by_token and word == "[CLS]" else weight
     size: list[Any] = ["batch", "tokens"]
     names = inputs or ("input_ids", "attention_mask")
     nodes = [
@@ -51,7 +51,7 @@ def model(labels: int, supported: int, *, by_token: bool = False, inputs: Sequen
         if by_token
         else helper.make_node("ReduceSum", ["masked", "axis"], ["logits"], keepdims=0),
     ]
-    table[known.token_to_id("[PAD]")] = 100.0
+    table[expected.token_to_id("[PAD]")] = 100.0
     constants = {"table": table, "last": np.array([2]), "axis": np.array([1])}
     graph = helper.make_graph(
         nodes,

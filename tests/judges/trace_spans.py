@@ -32,8 +32,8 @@ def long_trace(large_bytes: int = 1_000_000) -> Trace:
 
 def _ordinary(number: int, large_bytes: int) -> Span:
     span_id = f"{number:016x}"
-    said = {"found": number, "text": _LINE * (large_bytes // len(_LINE.encode()) if span_id == LARGE_ID else 40)}
-    outputs, status = json.dumps(said), "ok"
+    text = {"found": number, "text": _LINE * (large_bytes // len(_LINE.encode()) if span_id == LARGE_ID else 40)}
+    outputs, status = json.dumps(text), "ok"
     if span_id == FAILED_ID:
         outputs, status = json.dumps({"error": "no answer\nOrderServiceDown: 503 from the store"}), "STATUS_CODE_ERROR"
     took = 7.5 if span_id == SLOW_ID else 0.1
@@ -45,6 +45,6 @@ def _ordinary(number: int, large_bytes: int) -> Span:
         ended_at=BEGAN_AT + number * 0.12 + took,
         status=status,
         inputs={"id": number},
-        outputs=said if span_id == LARGE_ID else outputs,
+        outputs=text if span_id == LARGE_ID else outputs,
         attributes={"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "find_order", "attempt": 1},
     )

@@ -23,7 +23,7 @@ from tracejudge import Trace
 
 _MAX_DERIVED: Final = 8
 _OUTPUT_TOKENS: Final = 4096
-# Cases of one request. More of them make the rules no better, and are cut first where they do not fit.
+# Cases of one request. More of them make the rules no better, and are cut first if they do not fit.
 _MAX_WRONG: Final = 16
 _MAX_RIGHT: Final = 6
 _MAX_CASE_CHARS: Final = 6000
@@ -134,50 +134,50 @@ class Alignment:
         self._ask = ask
         self.kept = kept
         self.note: str | None = None  # Why the model wrote no guidance when it was asked last.
-        self._found: dict[tuple[Rules, int], Judged] = {}
+        self._results: dict[tuple[Rules, int], Judged] = {}
 
     async def judge(self, judge: Judge, labelled: Sequence[Labelled]) -> Sequence[Judged]:
-        """Judge traces; raises ``NotJudgedError`` where the endpoint gave no verdict for a reason that passes."""
+        """Judge traces; raises ``NotJudgedError`` if the endpoint gave no verdict for a reason that passes."""
 
-        async def one(each: Labelled) -> Judged:
+        async def judge_one(each: Labelled) -> Judged:
             return Judged(*each, _judged(await self._ask(judge, each.trace)), self._metric)
 
-        return await asyncio.gather(*map(one, labelled))
+        return await asyncio.gather(*map(judge_one, labelled))
 
     async def trial(self, rules: Rules, places: Sequence[int] | None = None) -> Trial:
         """Judge the traces to learn from, or those at some places, with guidance; no trace is judged twice with it."""
-        wanted = range(len(self._train)) if places is None else places
-        missing = [place for place in dict.fromkeys(wanted) if (rules, place) not in self._found]
+        requested = range(len(self._train)) if places is None else places
+        missing = [place for place in dict.fromkeys(requested) if (rules, place) not in self._results]
         judged = await self.judge(self._make(rules), [self._train[place] for place in missing])
-        self._found.update({(rules, place): one for place, one in zip(missing, judged, strict=True)})
-        return Trial(rules, [self._found[rules, place] for place in wanted])
+        self._results.update({(rules, place): result for place, result in zip(missing, judged, strict=True)})
+        return Trial(rules, [self._results[rules, place] for place in requested])
 
     async def derive(self, trial: Trial, attempt: int = 0) -> Rules | None:
-        """Ask the judge model for better guidance; None where nothing can be learnt from a trial.
+        """Ask the judge model for better guidance; None if nothing can be learnt from a trial.
 
         A further ``attempt`` with the same guidance is shown other cases, if there are more than one request holds.
         """
-        wrong = [one for one in trial.judged if not is_right(one) and not one.assessment.reason]
+        wrong = [case for case in trial.judged if not is_right(case) and not case.assessment.reason]
         # By turns, so that both kinds are among the first cases, and remain when the last ones are cut.
-        kinds = [[one for one in wrong if says_yes(one.label) is kind] for kind in (False, True)]
-        paired = [one for pair in zip(*kinds, strict=False) for one in pair]
-        rest = [one for kind in kinds for one in kind[len(paired) // 2 :]]
+        kinds = [[case for case in wrong if says_yes(case.label) is kind] for kind in (False, True)]
+        paired = [case for pair in zip(*kinds, strict=False) for case in pair]
+        rest = [case for kind in kinds for case in kind[len(paired) // 2 :]]
         cases = [*paired, *rest][attempt * _MAX_WRONG :][:_MAX_WRONG]
         if not cases:
             return None
-        right = [one for one in trial.judged if is_right(one)][attempt * _MAX_RIGHT :][:_MAX_RIGHT]
+        right = [case for case in trial.judged if is_right(case)][attempt * _MAX_RIGHT :][:_MAX_RIGHT]
         judge = self._make(trial.rules)
         shown = Trace(
             trace_id="alignment",
             service="alignment",
             input=self._make(()).fixed_parts[0],
             output="\n".join(f"- {rule}" for rule in trial.rules) or _NO_GUIDANCE,
-            context=[_case(judge, one) for one in (*cases, *right)],
+            context=[_case(judge, case) for case in (*cases, *right)],
         )
-        found = _judged(await self._ask(_DERIVER, shown))
-        rules = found.details.get(RESULT)
+        assessment = _judged(await self._ask(_DERIVER, shown))
+        rules = assessment.details.get(RESULT)
         if not isinstance(rules, list) or not rules:
-            self.note = found.note or found.reason or "it found no rule that explains the disagreements"
+            self.note = assessment.note or assessment.reason or "it found no rule that explains the disagreements"
             return None
         self.note = None
         return tuple(rules)
@@ -201,8 +201,8 @@ class Alignment:
         first = await self.trial(self.kept)
         adapter = _GepaAdapter(self, asyncio.get_running_loop(), len(self._train))
         # The optimizer blocks, so that it runs in a thread and calls back into this loop.
-        found = await asyncio.to_thread(adapter.optimize, self.kept, rounds)
-        return max([first, *[await self.trial(rules) for rules in found]], key=lambda trial: trial.agreement)
+        candidates = await asyncio.to_thread(adapter.optimize, self.kept, rounds)
+        return max([first, *[await self.trial(rules) for rules in candidates]], key=lambda trial: trial.agreement)
 
 
 class _GepaAdapter:
@@ -241,7 +241,7 @@ class _GepaAdapter:
 
         trial = self._wait(self._alignment.trial(_rules_of(candidate["guidance"]), batch))
         judged = list(trial.judged)
-        return EvaluationBatch(judged, [float(is_right(one)) for one in judged], judged if capture_traces else None)
+        return EvaluationBatch(judged, [float(is_right(case)) for case in judged], judged if capture_traces else None)
 
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
@@ -270,25 +270,25 @@ def _rules_of(text: str) -> Rules:
     return tuple(filter(None, text.split("\n")))
 
 
-def _judged(found: Assessment) -> Assessment:
-    if found.reason in PASSING_REASONS:
-        raise NotJudgedError(f"{found.reason}: {found.note}" if found.note else found.reason)
-    return found
+def _judged(assessment: Assessment) -> Assessment:
+    if assessment.reason in PASSING_REASONS:
+        raise NotJudgedError(f"{assessment.reason}: {assessment.note}" if assessment.note else assessment.reason)
+    return assessment
 
 
-def _case(judge: Judge, one: Judged) -> str:
+def _case(judge: Judge, example: Judged) -> str:
     """Describe a case: both verdicts, then what the judge saw."""
-    prompts = judge.prompts(prepared(judge, one.trace))
+    prompts = judge.prompts(prepared(judge, example.trace))
     blocks = dict.fromkeys(block for prompt in prompts for block in prompt.blocks)
-    seen = "\n".join(f"[{name}]\n{value}" for name, value in blocks) or f"{one.trace.input}\n{one.trace.output}"
+    seen = "\n".join(f"[{name}]\n{value}" for name, value in blocks) or f"{example.trace.input}\n{example.trace.output}"
     if len(seen) > _MAX_CASE_CHARS:
         half = _MAX_CASE_CHARS // 2
         seen = f"{seen[:half]}\n[{len(seen) - 2 * half:,} characters left out]\n{seen[-half:]}"
-    score = one.score
-    given = "none" if score is None else "pass" if score.passed else "fail"
+    score = example.score
+    decision = "none" if score is None else "pass" if score.passed else "fail"
     label = f" ({score.label})" if score is not None and score.label else ""
-    people = "pass" if says_yes(one.label) else "fail"
-    agree = "They agree." if is_right(one) else "They differ."
-    lines = (f"Verdict of the people: {people}", f"Verdict of the judge: {given}{label}", agree)
-    reasons = f"Reasons of the judge: {one.assessment.rationale or 'none'}"
+    people = "pass" if says_yes(example.label) else "fail"
+    agree = "They agree." if is_right(example) else "They differ."
+    lines = (f"Verdict of the people: {people}", f"Verdict of the judge: {decision}{label}", agree)
+    reasons = f"Reasons of the judge: {example.assessment.rationale or 'none'}"
     return "\n".join((*lines, reasons, "What the judge saw:", seen))

@@ -28,7 +28,7 @@ from judges.catalog import catalogue
 from judges.core import sessions
 from judges.core.judge import RESULT, Judge, has_text
 from judges.core.model import Spent
-from judges.core.verdict import NoTruth, Outcome, Reason, Score, with_said
+from judges.core.verdict import NoTruth, Outcome, Reason, Score, with_message
 from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
 from judges.custom.label_scale import passing_of
@@ -89,8 +89,8 @@ class VerdictList(NoTruth, list[V]):
     """Verdicts, or dicts of verdicts by judge, in the order of the rows. Slices, sums and copies are such lists too."""
 
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return VerdictList(found) if isinstance(index, slice) else found
+        items = super().__getitem__(index)
+        return VerdictList(items) if isinstance(index, slice) else items
 
     def __add__(self, other: Any) -> "VerdictList[Any]":
         return VerdictList(super().__add__(other))
@@ -117,11 +117,11 @@ class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
     Attributes:
         judge: Name of the judge.
         outcome: `scored`, `abstained` or `unscored`.
-        value: 0..1, where 1 is good; None without a score and for a judge with several metrics.
-        passed: Whether all metrics with a pass rule pass; None where none has one.
+        value: 0..1; 1 is good; None without a score and for a judge with several metrics.
+        passed: Whether all metrics with a pass rule pass; None if none has one.
         result: The answer on the judge's own scale: a label, number, bool, text, list or object.
         rationale: The judge's reasons.
-        reason: Why there is no score, as `missing_input` or `rate_limited`; only where unscored.
+        reason: Why there is no score, as `missing_input` or `rate_limited`; only if unscored.
         note: The reason in one sentence.
         metrics: The score of each metric by name; empty without scores.
         details: Further findings: sentences, keys, excerpts, counts.
@@ -129,7 +129,7 @@ class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
         judge_version: Hash of prompt, answer form, scoring and settings.
         input_tokens: Sum over all requests.
         output_tokens: Sum over all requests.
-        cost_usd: None where the model has no price, or its endpoint does not report tokens.
+        cost_usd: None if the model has no price, or its endpoint does not report tokens.
         attempts: Requests sent, including failed ones.
         duration_s: Duration of the evaluation, waits for the model included.
     """
@@ -158,7 +158,7 @@ class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
 
 
 class _Sampling(Struct):
-    """What every judge that asks a model may be configured with."""
+    """The settings of every judge that asks a model."""
 
     temperature: Temperature | None = None
 
@@ -196,7 +196,7 @@ class JudgeFunction:
             outputs: The answer: a text, or an object with one.
             context: The retrieved documents in rank order: texts, or objects with `text` or `page_content`.
             expectations: `expected_response` or `expected_facts`, and `guidelines`.
-            model: The judge model; by default that of the judge.
+            model: The judge model; by default the judge's.
             fields: Further fields of a trace, as `messages`, `guidelines`, `tool_calls`, `spans` or `tags`.
 
         Raises:
@@ -214,7 +214,7 @@ class JudgeFunction:
         model: Model | None = None,
         **fields: object,
     ) -> JudgeVerdict:
-        """Judge one answer without blocking the event loop; arguments and errors are those of a call."""
+        """Judge one answer without blocking the event loop; arguments and errors as in a call."""
         return await join(self._judge(self._row(positional, (inputs, outputs, context, expectations), fields), model))
 
     def configured(self, *, model: Model | None = None, **settings: object) -> "JudgeFunction":
@@ -236,15 +236,15 @@ class JudgeFunction:
         definition = dataclasses.replace(definition, temperature=temperature)
         return JudgeFunction(definition, self.model if model is None else model)
 
-    def _row(self, positional: Sequence[object], given: Sequence[object], fields: Mapping[str, object]) -> Row:
+    def _row(self, positional: Sequence[object], values: Sequence[object], fields: Mapping[str, object]) -> Row:
         if positional:
             form = f"{self.name}(inputs=…, outputs=…, context=…, expectations=…, model=…)"
             raise TypeError(f"{self.name}() takes arguments by name only; write {form}")
-        known = (*_ARGUMENTS, *Trace.__struct_fields__)
+        arguments = (*_ARGUMENTS, *Trace.__struct_fields__)
         for name in fields:
-            if name not in known:
-                raise TypeError(f"{self.name}() has no argument {name!r}{nearest(name, known)}")
-        named = dict(zip(_ARGUMENTS, given, strict=True))
+            if name not in arguments:
+                raise TypeError(f"{self.name}() has no argument {name!r}{nearest(name, arguments)}")
+        named = dict(zip(_ARGUMENTS, values, strict=True))
         # In the rows of a table they may hold labels too.
         if isinstance(expectations := named["expectations"], Mapping):
             for name in expectations:
@@ -253,8 +253,8 @@ class JudgeFunction:
         return {**named, **fields}
 
     async def _judge(self, row: Row, model: Model | None) -> JudgeVerdict:
-        (found,) = await _evaluate([row], [self], model)
-        return found[self.name]
+        (verdicts,) = await _evaluate([row], [self], model)
+        return verdicts[self.name]
 
 
 def make_judge(
@@ -282,19 +282,19 @@ def make_judge(
     if not isinstance(sampling, Mapping) or not sampling.keys() <= {"temperature"}:
         raise DefinitionError("inference_params", "holds the temperature only; other options belong to the model")
     wrapped = {f"inference_params.{key}": value for key, value in sampling.items()}
-    given = {"instructions": instructions, **({} if result is None else {"result": result}), **keys, **wrapped}
+    keywords = {"instructions": instructions, **({} if result is None else {"result": result}), **keys, **wrapped}
     for key, meant in _KEYS.items():
-        if key in given and meant in given:
+        if key in keywords and meant in keywords:
             raise DefinitionError(key, f"means the same as {meant}, which is given too; remove one of them")
-    named = {_KEYS.get(key, key): key for key in given}
-    table = {"result": "yes/no", **{_KEYS.get(key, key): value for key, value in given.items()}}
+    named = {_KEYS.get(key, key): key for key in keywords}
+    table = {"result": "yes/no", **{_KEYS.get(key, key): value for key, value in keywords.items()}}
     table["result"] = _declared(table["result"])
-    if "feedback_value_type" in given and table["result"] in ("integer", "int", "float"):
+    if "feedback_value_type" in keywords and table["result"] in ("integer", "int", "float"):
         table["result"] = "any number" if table["result"] == "float" else "any integer"
     try:
         definition = define(name, table)
     except DefinitionError as error:
-        # The form to write is that of a judge file; here it is an argument.
+        # The message shows the form of a judge file; here it is an argument.
         start, sign, form = error.fix.partition(" = {")
         argument = re.sub(r"(\w+) = ", r'"\1": ', form).replace("{ ", "{").replace(" }", "}")
         key, dot, path = error.key.partition(".")
@@ -323,7 +323,7 @@ def load_judge(path: str | PathLike[str], model: Model | None = None) -> JudgeFu
     """Load the judge that a file defines, as `judges.d/NAME.toml`: of any kind, also what `judges align` wrote.
 
     Args:
-        path: The file; its name is that of the judge, and files that it names are relative to it.
+        path: The file; its name is the judge's, and files that it names are relative to it.
         model: The default model of the judge. A `model` in the file names a table of a configuration: it is not read.
 
     Raises:
@@ -342,7 +342,7 @@ def evaluate(data: Any, judge: JudgeFunction, model: Model | None = None) -> Any
     Args:
         data: Rows, each with the arguments of the judge, or a DataFrame with such columns (pandas or polars).
         judge: A judge. One whose unit is a conversation judges the rows of a `session_id` together.
-        model: The judge model; by default that of the judge.
+        model: The judge model; by default the judge's.
 
     Returns:
         A verdict for each row; for a DataFrame a copy with columns as `groundedness_value` and `groundedness_passed`.
@@ -394,7 +394,7 @@ def built_in(name: str) -> JudgeFunction:
 def _description(judge: Judge) -> str:
     """Describe fields, value range and settings, for ``help`` and editors."""
     needs = [" or ".join(_SHOWN_AS.get(name, name) for name in words.split(" or ")) for words in judge.needs_in_words]
-    metrics = [f"    {one.name}: {one.scale}; passes: {one.passes}" for one in judge.metrics]
+    metrics = [f"    {metric.name}: {metric.scale}; passes: {metric.passes}" for metric in judge.metrics]
     settings = ", ".join(type(judge.settings).__struct_fields__) or "none"
     unit = ["", "Its unit is a conversation, given as `messages` or as rows of one `session_id`."]
     return "\n".join(
@@ -454,18 +454,18 @@ def _plain(value: Any) -> object:
 async def _evaluate(
     rows: Sequence[Row], judges: Sequence[JudgeFunction], model: Model | None
 ) -> VerdictList[VerdictDict]:
-    """Judge each row with each judge; a conversation is judged once, and its verdict is that of all its rows."""
+    """Judge each row with each judge; a conversation is judged once, and all its rows get its verdict."""
     traces = [_trace(row, number if len(rows) > 1 else None) for number, row in enumerate(rows)]
     models = [_model_of(judge, model) for judge in judges]
     # One runner a model: judges share its bound.
-    runners = {one: JudgeRunner(one) for one in models}
-    forms = [runners[one].form_of(judge.definition) for judge, one in zip(judges, models, strict=True)]
-    found = [VerdictDict() for _ in rows]
+    runners = {chosen: JudgeRunner(chosen) for chosen in models}
+    forms = [runners[chosen].form_of(judge.definition) for judge, chosen in zip(judges, models, strict=True)]
+    by_row = [VerdictDict() for _ in rows]
 
     async def units() -> AsyncIterator[_Unit]:
-        for judge, one in zip(forms, models, strict=True):
+        for judge, chosen in zip(forms, models, strict=True):
             for numbers in _units(judge, traces):
-                yield judge, runners[one], numbers
+                yield judge, runners[chosen], numbers
 
     def ask(unit: _Unit) -> Awaitable[TimedAssessment]:
         judge, runner, numbers = unit
@@ -479,11 +479,11 @@ async def _evaluate(
         judge, runner, numbers = unit
         verdict = _verdict(judge, timed, runner)
         for number in numbers:
-            found[number][judge.name] = verdict
+            by_row[number][judge.name] = verdict
 
     await in_order(units(), ask, keep, window=max(1, len(rows) * len(judges)))
     # In the order of the judges, whichever verdict came first.
-    return VerdictList(VerdictDict({judge.name: verdicts[judge.name] for judge in judges}) for verdicts in found)
+    return VerdictList(VerdictDict({judge.name: verdicts[judge.name] for judge in judges}) for verdicts in by_row)
 
 
 def _model_of(judge: JudgeFunction, model: Model | None) -> LimitedModel | None:
@@ -500,7 +500,7 @@ def _model_of(judge: JudgeFunction, model: Model | None) -> LimitedModel | None:
 
 
 def _units(judge: Judge, traces: Sequence[Trace]) -> Iterable[list[int]]:
-    """Group the rows of a conversation for a judge of conversations; a row without a session stands alone."""
+    """Group the rows of a conversation for a judge of conversations; a row without a session is a group."""
     units: dict[Hashable, list[int]] = {}
     for number, trace in enumerate(traces):
         is_part = judge.unit == "session" and has_text(trace.session_id)
@@ -522,7 +522,7 @@ def _verdict(judge: Judge, timed: TimedAssessment, runner: JudgeRunner) -> Judge
         result=assessment.details.get(RESULT, None if only is None else _rating(judge, only)),
         rationale=assessment.rationale,
         reason=assessment.reason,
-        note=with_said(assessment.note, assessment.said) if assessment.note else None,
+        note=with_message(assessment.note, assessment.message) if assessment.note else None,
         metrics={score.metric: score for score in assessment.scores},
         details=assessment.details,
         judge_model=runner.judge_model,
@@ -547,17 +547,17 @@ def _rating(judge: Judge, score: Score) -> bool | float | str | None:
 
 
 async def _one(data: Any, judge: JudgeFunction, model: Model | None) -> Any:
-    found = await _several(data, [judge], model)
-    return VerdictList(verdicts[judge.name] for verdicts in found) if isinstance(found, list) else found
+    rows = await _several(data, [judge], model)
+    return VerdictList(verdicts[judge.name] for verdicts in rows) if isinstance(rows, list) else rows
 
 
-async def _several(data: Any, given: JudgeFunction | Iterable[object], model: Model | None) -> Any:
+async def _several(data: Any, selected: JudgeFunction | Iterable[object], model: Model | None) -> Any:
     if isinstance(data, Mapping | Trace):
         raise TypeError("the data is a single row; give a list of rows, as [row]")
     if isinstance(data, str | bytes | PathLike):
         raise TypeError("the data is a text or a path; read the file first, and give a list of its rows")
     judges: list[JudgeFunction] = []
-    for judge in [given] if isinstance(given, JudgeFunction) else given:
+    for judge in [selected] if isinstance(selected, JudgeFunction) else selected:
         if not isinstance(judge, JudgeFunction):
             fix = "import one from judges, or use make_judge; evaluate takes one judge, evaluate_all several"
             raise TypeError(f"a {type(judge).__name__} is no judge; {fix}")
@@ -570,17 +570,17 @@ async def _several(data: Any, given: JudgeFunction | Iterable[object], model: Mo
         return await _evaluate(list(data), judges, model)
     rows = data.to_dict("records") if is_pandas else data.to_dicts()
     # Lists and tables that come from a CSV file are JSON in a cell.
-    decoded = [{name: cell(name, one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
+    decoded = [{name: cell(name, raw) if isinstance(raw, str) else raw for name, raw in row.items()} for row in rows]
     if decoded and not any(map(is_known, decoded[0])):
         # A judge of tags needs no other column.
         first = _trace(decoded[0], 0)
         if all(judge.definition.missing(first) is not None for judge in judges):
             there = ", ".join(map(repr, decoded[0]))
             raise ValueError(f"no column is a field of a trace; rename some to inputs, outputs, context: {there}")
-    found = await _evaluate(decoded, judges, model)
+    rated = await _evaluate(decoded, judges, model)
     columns: dict[str, list[object]] = {}
     for judge in judges:
-        columns |= _columns(judge.definition, [verdicts[judge.name] for verdicts in found])
+        columns |= _columns(judge.definition, [verdicts[judge.name] for verdicts in rated])
     return data.assign(**columns) if is_pandas else data.with_columns(type(data)(columns).get_columns())
 
 
@@ -589,7 +589,7 @@ def _columns(judge: Judge, verdicts: Sequence[JudgeVerdict]) -> dict[str, list[o
     columns: dict[str, list[object]] = {}
     for metric in judge.metric_names:
         name = f"{judge.name}_value" if len(judge.metrics) == 1 else f"{judge.name}_{metric}"
-        columns[name] = [one.metrics[metric].value if metric in one.metrics else None for one in verdicts]
+        columns[name] = [verdict.metrics[metric].value if metric in verdict.metrics else None for verdict in verdicts]
     for field in ("result", "passed", "rationale", "outcome", "reason", "note", "cost_usd"):
-        columns[f"{judge.name}_{field}"] = [getattr(one, field) for one in verdicts]
+        columns[f"{judge.name}_{field}"] = [getattr(verdict, field) for verdict in verdicts]
     return columns

@@ -1,4 +1,4 @@
-"""The event loop of ``judges.features.lab.api`` in a thread of its own, and the judge models that live in it.
+"""The event loop of ``judges.features.lab.api`` in a thread, and the judge models that live in it.
 
 All requests run in this one loop. So calls work with and without a running event loop, as in a notebook, and all calls
 for one model share its connections and limits, whichever thread or loop they come from.
@@ -58,22 +58,22 @@ class Background:
             raise RuntimeError("a model cannot wait for a judge in the event loop of the judges; await its aio()")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def model(self, given: Model) -> LimitedModel:
+    def model(self, source: Model) -> LimitedModel:
         """Return a model under its limits, made once. Call it in the loop.
 
         Raises:
             ModelSettingsError: The model cannot be used.
         """
-        if isinstance(given, LimitedModel):
-            return given
-        if isinstance(given, ChatModel):
-            key: Hashable = id(given)
+        if isinstance(source, LimitedModel):
+            return source
+        if isinstance(source, ChatModel):
+            key: Hashable = id(source)
         else:
-            given = _settings(given)
+            source = _settings(source)
             # A key that is exported after the first call makes another model.
-            key = msgspec.json.encode(given), os.environ.get(given.api_key_env or "")
+            key = msgspec.json.encode(source), os.environ.get(source.api_key_env or "")
         if key not in self._models:
-            chat_model = build(given, os.environ) if isinstance(given, ModelSettings) else given
+            chat_model = build(source, os.environ) if isinstance(source, ModelSettings) else source
             where = httpx.URL(chat_model.settings.base_url or "").host or chat_model.settings.judge_model
             notes = DelayNotes(
                 OFFLINE_PATIENCE_S,
@@ -140,21 +140,21 @@ async def join(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(_background.submit(work, blocks=False))
 
 
-def _settings(given: str | Mapping[str, object] | ModelSettings) -> ModelSettings:
+def _settings(source: str | Mapping[str, object] | ModelSettings) -> ModelSettings:
     """Read a description of a model, or raise ``ModelSettingsError``."""
-    if isinstance(given, ModelSettings):
-        return given
-    if isinstance(given, str):
-        named = _NAMED.fullmatch(given)
-        if named is None and given != "lexical":
-            raise ModelSettingsError(f"model: {given!r} names no model; write {_FORMS}")
-        given = {"provider": named[1], "model": named[2]} if named else {"provider": given}
-    if not isinstance(given, Mapping):
-        raise ModelSettingsError(f"model: must be {_FORMS}, and is of type {type(given).__name__}")
-    defaults = {} if "base_url" in given else _HOSTED.get(str(given.get("provider", "openai")), {})
-    if "api_key" in given:
+    if isinstance(source, ModelSettings):
+        return source
+    if isinstance(source, str):
+        named = _NAMED.fullmatch(source)
+        if named is None and source != "lexical":
+            raise ModelSettingsError(f"model: {source!r} names no model; write {_FORMS}")
+        source = {"provider": named[1], "model": named[2]} if named else {"provider": source}
+    if not isinstance(source, Mapping):
+        raise ModelSettingsError(f"model: must be {_FORMS}, and is of type {type(source).__name__}")
+    defaults = {} if "base_url" in source else _HOSTED.get(str(source.get("provider", "openai")), {})
+    if "api_key" in source:
         raise ModelSettingsError("model: a key is not given itself; name its variable, as api_key_env='OPENAI_API_KEY'")
     try:
-        return msgspec.convert({**defaults, **given}, ModelSettings)
+        return msgspec.convert({**defaults, **source}, ModelSettings)
     except msgspec.ValidationError as error:
         raise ModelSettingsError(f"model: {error}; known are {', '.join(ModelSettings.__struct_fields__)}") from None

@@ -4,7 +4,7 @@ Judge models prefer a position as such (L. Zheng et al., Judging LLM-as-a-Judge,
 if it is preferred in both positions. A preference that follows the position is a tie, and is reported as position bias.
 
 The measure is the default one, the user's own words, or the instructions of another judge. That judge also says what is
-shown: of its material for either answer, the parts that are equal stand once, and the others once for each answer.
+shown: of its material for either answer, equal parts are shown once, and the others once for each answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ nobody asked for does not help.
 - An answer that says it does not know is better than a false one and worse than a right one. Declining is better only \
 where the request should be declined.
 - Two answers that are equally right and equally helpful are a tie, however they are worded."""
-# Between the measure and its end: the instructions of a judge have headings of their own.
+# Between the measure and its end: the instructions of a judge have their own headings.
 BORROWED: Final = """\
 It was written for a judge that is given one answer at a time. Apply it to each of the two: the part that it calls \
 `answer`, for example, stands in the material as `first answer` and as `second answer`. Where it speaks of a result, \
@@ -99,7 +99,7 @@ _PROBE: Final = Trace(
 
 
 class Shown(NamedTuple):
-    """What is sent for a single answer: the fixed part and the material."""
+    """The request for a single answer: the fixed part and the material."""
 
     fixed: str
     blocks: tuple[Block, ...]
@@ -108,7 +108,7 @@ class Shown(NamedTuple):
 def joined(first: Trace, second: Trace, context_tools: Sequence[str] = ()) -> Trace:
     """Join two traces of one request, A and B: the trace of B, with the answer of A in a tag.
 
-    Documents that differ are left out: those of one answer would be an unfair measure for the other.
+    Documents that differ are left out: the documents of one answer would be an unfair measure for the other.
     """
     a, b = (with_context(trace, context_tools) for trace in (first, second))
     filled = {
@@ -254,8 +254,8 @@ def _prompt(first: Shown, second: Shown, order: str) -> Prompt:
     shared = [block for block in first.blocks if block in second.blocks]
     answers = [
         Block(f"{place} {block.name}", block.value)
-        for place, one in (("first", first), ("second", second))
-        for block in one.blocks
+        for place, side in (("first", first), ("second", second))
+        for block in side.blocks
         if block not in shared
     ]
     return Prompt(first.fixed, (*shared, *answers), about=order)
@@ -265,22 +265,22 @@ def _material(trace: Trace) -> tuple[Block, ...]:
     """Build the parts for a criterion in words: what the trace has."""
     parts = [("request", trace.input), ("expected answer", trace.expected_response)]
     parts.append(("expected facts", None if has_text(trace.expected_response) else claim(trace)))
-    given = [Block(name, text) for name, text in parts if text and has_text(text)]
-    return (*history(trace), *given, *documents(trace.context), Block("answer", trace.output))
+    material = [Block(name, text) for name, text in parts if text and has_text(text)]
+    return (*history(trace), *material, *documents(trace.context), Block("answer", trace.output))
 
 
 def _share_of_material(trace: Trace) -> float:
     """Rate an answer by the share of the material's words in it."""
-    *given, answer = _material(trace)
-    return coverage(content_words(" ".join(block.value for block in given)), content_words(answer.value))
+    *material, answer = _material(trace)
+    return coverage(content_words(" ".join(block.value for block in material)), content_words(answer.value))
 
 
 def _rated(judge: Judge, trace: Trace) -> float:
     """Rate an answer by the heuristic of a judge of single answers."""
     answered = []
     for prompt in judge.prompts(trace):
-        found = judge.heuristic(trace, prompt)
-        text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+        guess = judge.heuristic(trace, prompt)
+        text = guess if isinstance(guess, str) else msgspec.json.encode(guess).decode()
         answered.append(Answered(prompt, judge.read(text)))
     scores = judge.score(trace, answered).scores
     return fmean(score.value for score in scores) if scores else 0.0

@@ -180,10 +180,10 @@ class Score(Struct, frozen=True):
     """One score.
 
     Attributes:
-        value: 0..1, where 1 is good; true is 1 and false is 0. With a label alone it is that of the label in `labels`;
+        value: 0..1; 1 is good; true is 1 and false is 0. With a label alone it is the label's value in `labels`;
             without `labels` the label is stored and shown, and has no value.
-        metric: The name of the metric, where the judge has several.
-        passed: Set where the judge itself decides; else ``pass_at`` decides, or a value that is true or false.
+        metric: The name of the metric, if the judge has several.
+        passed: Set if the judge itself decides; else ``pass_at`` decides, or a value that is true or false.
         raw: The rating on the judge's own scale; by default the value.
         label: The rating in a word.
         rationale: The reasons, which may quote the trace.
@@ -198,7 +198,7 @@ class Score(Struct, frozen=True):
 
 
 Result: TypeAlias = bool | float | str | tuple[bool | float | str, str] | Score | Sequence[Score] | None
-"""What a judge returns: a value, a label, either of them with a text that gives the reasons, or scores.
+"""The result of a judge: a value, a label, either of them with a text that gives the reasons, or scores.
 
 None, or an empty list, means that it abstains.
 """
@@ -291,12 +291,12 @@ def judge(
     """Make a judge of a function, which may be asynchronous and returns a ``Result``.
 
     Args:
-        function: The function, where the decorator has no arguments: `@judge`.
+        function: The function, if the decorator has no arguments: `@judge`.
         needs: Fields of the trace without which it is not called; a tuple means exactly one of them. By default
             `output`; for a conversation a message, a query or an answer.
         metrics: Its metrics; by default one with the judge's name.
         pass_at: The least value of that one, above 0, that passes. Without it numbers neither pass nor fail; true and
-            false do, where the annotation of the function says that it returns them.
+            false do, if the annotation of the function says that it returns them.
         version: Distinguishes versions: a new one begins new series. By default the content of the function's file.
         asks: One sentence for lists; by default the first line of the function's docstring.
         time_limit_s: How long one trace may take before its process is killed; the configuration may override it.
@@ -310,11 +310,11 @@ def judge(
 
     def make(function: Callable[[Trace], R]) -> CodeJudge[R]:
         check_function(function)
-        said = asks or (inspect.getdoc(function) or "A judge in Python.").partition("\n")[0]
-        return CodeJudge(function, wanted, tuple(metrics), pass_at, version, said, time_limit_s, dict(labels), unit)
+        text = asks or (inspect.getdoc(function) or "A judge in Python.").partition("\n")[0]
+        return CodeJudge(function, fields, tuple(metrics), pass_at, version, text, time_limit_s, dict(labels), unit)
 
-    wanted = _NEEDS.get(unit, ()) if needs is None else needs
-    check_needs(wanted, unit)
+    fields = _NEEDS.get(unit, ()) if needs is None else needs
+    check_needs(fields, unit)
     check_metrics(metrics, pass_at)
     check_labels(labels, metrics)
     check_rest(version, asks, time_limit_s)

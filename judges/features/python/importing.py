@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from judges.features.python.api import CodeError, CodeJudge, imported, module_of, text_of
-from judges.features.python.protocol import as_judges_find_it, said
+from judges.features.python.protocol import as_judges_find_it, describe
 
 _TARGET: Final = re.compile(r"(?P<place>.+):(?P<name>[^\W\d]\w*)", re.DOTALL)
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -39,17 +39,17 @@ def load(target: str, text: bytes | None = None) -> Loaded:
     Raises:
         CodeError: There is no such judge, or it cannot be imported.
     """
-    found = _parts(target)
-    if found is None:
+    parts = _parts(target)
+    if parts is None:
         raise CodeError('must be "package.module:name" or "file.py:name"')
-    if not found["place"].endswith(_ENDING):
+    if not parts["place"].endswith(_ENDING):
         with _import_errors():
-            module = importlib.import_module(found["place"])
-        return Loaded(_judge(module, found))
-    path = Path(found["place"]).resolve()
-    known = imported(path)
-    if known is not None:
-        return Loaded(_judge(known, found), text_of(known), str(path.parent))
+            module = importlib.import_module(parts["place"])
+        return Loaded(_judge(module, parts))
+    path = Path(parts["place"]).resolve()
+    module_before = imported(path)
+    if module_before is not None:
+        return Loaded(_judge(module_before, parts), text_of(module_before), str(path.parent))
     with _importing_from(path.parent):
         try:
             read = path.read_bytes() if text is None else text
@@ -65,24 +65,24 @@ def load(target: str, text: bytes | None = None) -> Loaded:
                 # Computed now, while modules beside the file are importable. A judge without one fails later.
                 with suppress(CodeError):
                     _ = judge.fingerprint
-    return Loaded(_judge(module, found), text_of(module), str(path.parent))
+    return Loaded(_judge(module, parts), text_of(module), str(path.parent))
 
 
 def is_imported(target: str) -> bool:
     """Check whether the module of a judge was imported already, so that loading it runs nothing."""
-    found = _parts(target)
-    if found is None:
+    parts = _parts(target)
+    if parts is None:
         return False
-    place = found["place"]
+    place = parts["place"]
     return place in sys.modules or (place.endswith(_ENDING) and imported(Path(place).resolve()) is not None)
 
 
 def _parts(target: str) -> re.Match[str] | None:
-    """Split the target of a judge; None where it is invalid."""
-    found = None if "\0" in target else _TARGET.fullmatch(target)
-    if found is None or not (found["place"].endswith(_ENDING) or _MODULE.fullmatch(found["place"])):
+    """Split the target of a judge; None if it is invalid."""
+    match = None if "\0" in target else _TARGET.fullmatch(target)
+    if match is None or not (match["place"].endswith(_ENDING) or _MODULE.fullmatch(match["place"])):
         return None
-    return found
+    return match
 
 
 @contextmanager
@@ -93,17 +93,17 @@ def _import_errors(file: str = "") -> Iterator[None]:
     except CodeError:
         raise
     except (Exception, SystemExit) as error:
-        raise CodeError(f"cannot be imported ({said(error, file)})") from error
+        raise CodeError(f"cannot be imported ({describe(error, file)})") from error
 
 
-def _judge(module: ModuleType, found: re.Match[str]) -> CodeJudge[Any]:
-    judge = getattr(module, found["name"], None)
+def _judge(module: ModuleType, parts: re.Match[str]) -> CodeJudge[Any]:
+    judge = getattr(module, parts["name"], None)
     if judge is None:
         names = sorted(name for name, value in vars(module).items() if isinstance(value, CodeJudge))
-        known = ", ".join(names) or "none: write @judge, of judges.code, above a function"
-        raise CodeError(f"{found['place']} defines no {found['name']}; known are {known}")
+        listed = ", ".join(names) or "none: write @judge, of judges.code, above a function"
+        raise CodeError(f"{parts['place']} defines no {parts['name']}; known are {listed}")
     if not isinstance(judge, CodeJudge):
-        raise CodeError(f"{found['name']} is no judge; write @judge, of judges.code, above the function")
+        raise CodeError(f"{parts['name']} is no judge; write @judge, of judges.code, above the function")
     return judge
 
 
@@ -159,7 +159,7 @@ def announced(target: str, after_s: float = _LONG_S) -> Iterator[None]:
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Reserve standard output for the command, also where libraries and programs write to the descriptor."""
+    """Reserve standard output for the command, also if libraries and programs write to the descriptor."""
     kept = None
     with suppress(OSError, ValueError):
         sys.stdout.flush()

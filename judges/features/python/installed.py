@@ -25,9 +25,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
         code: `package.module:name`, or `file.py:name` of a file.
         asks: One sentence for lists; the first line of the function's description unless given.
         time_limit_s: How long one trace may take; what the judge itself says unless given.
-        processes: How many traces may be judged at the same time, each in a process of its own.
+        processes: How many traces may be judged at the same time, each in its own process.
         memory_mib: How much memory each process may take, in MiB of address space; any unless given.
-        environment: Names of variables that the judge finds besides those of the worker that are no secrets.
+        environment: Names of variables that the judge finds besides the worker's that are no secrets.
     """
 
     code: str
@@ -40,7 +40,10 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
     """Make a judge from its table, or raise ``DefinitionError``."""
-    definition = convert(table, Definition)
+    return _load(name, convert(table, Definition), _KEY)
+
+
+def _load(name: str, definition: Definition, key: str) -> Judge:
     try:
         loaded = load_at_start(definition.code, definition.environment)
         time_s = definition.time_limit_s or loaded.judge.time_limit_s
@@ -48,7 +51,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         asks = checked_asks(definition.asks, loaded.judge.asks)
         return make_judge(name, definition.code, loaded, asks=asks, limits=limits)
     except CodeError as error:
-        raise DefinitionError(_KEY, f"{short(definition.code)}: {error}") from error
+        raise DefinitionError(key, f"{short(definition.code)}: {error}") from error
 
 
 GROUP: Final = "tracejudge.judges"
@@ -72,12 +75,7 @@ def installed(taken: frozenset[str] = frozenset()) -> Mapping[str, Judge]:
         if entry.name in judges:
             raise DefinitionError(here, "another distribution has a judge of this name; uninstall one of them")
         check_name(entry.name, here)
-        try:
-            loaded = load_at_start(entry.value)
-            asks = checked_asks(None, loaded.judge.asks)
-            judges[entry.name] = make_judge(entry.name, entry.value, loaded, asks=asks)
-        except CodeError as error:
-            raise DefinitionError(here, f"{short(entry.value)}: {error}") from error
+        judges[entry.name] = _load(entry.name, Definition(entry.value), here)
     return MappingProxyType(judges)
 
 

@@ -74,7 +74,7 @@ class Process(asyncio.Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended or was killed, also where the loop has not been notified yet."""
+        """Whether it has ended or was killed, also if the loop has not been notified yet."""
         if self._transport is None or self._transport.is_closing():
             return True
         if not hasattr(os, "waitid"):
@@ -121,8 +121,8 @@ class Process(asyncio.Protocol):
         status = await asyncio.shield(self._reaping) if self._reaping is not None else self._program.wait()
         if status >= 0:
             return f"exit code {status}"
-        known = {each.value: each.name for each in signal.Signals}
-        return f"signal {known.get(-status, -status)}"
+        signals = {each.value: each.name for each in signal.Signals}
+        return f"signal {signals.get(-status, -status)}"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
@@ -165,7 +165,7 @@ def _start(
             stdin=connection.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a group of its own, to be killed with what it starts
+            start_new_session=True,  # a new group, to be killed with what it starts
             pass_fds=(theirs,),
             env=passed_on(os.environ, environment),
         )
@@ -177,7 +177,7 @@ def _start(
     return program, ours
 
 
-# How long the imports of a judge may take.
+# Time limit of a judge's imports.
 _START_LIMIT_S: Final = 120.0
 # Starts since the last answer without a pause before the next: one trace that ends a process is no reason for a pause.
 _WITHOUT_PAUSE: Final = 2
@@ -189,14 +189,14 @@ Sleep = Callable[[float], Awaitable[object]]
 class Limits(NamedTuple):
     """Limits of a judge's processes."""
 
-    time_s: float  # How long one trace may take.
-    processes: int = 1  # How many traces may be judged concurrently.
+    time_s: float  # Time limit of one trace.
+    processes: int = 1  # Maximum number of traces judged concurrently.
     memory_mib: int | None = None  # Address space of each process in MiB; unlimited by default.
     environment: tuple[str, ...] = ()  # Names of variables that it gets besides those that every judge gets.
 
 
 class Program(NamedTuple):
-    """What the processes of a pool run."""
+    """The program of a pool's processes."""
 
     target: str  # The judge: module or file, and its name there.
     start: Start  # The first message to each process.
@@ -263,7 +263,7 @@ class Pool:
         await asyncio.gather(*(slot.process.killed() for slot in self._slots if slot.process is not None))
 
     def abandon(self) -> None:
-        """Kill all processes, also where the event loop is closed."""
+        """Kill all processes, also if the event loop is closed."""
         for slot in self._slots:
             slot.close()
 

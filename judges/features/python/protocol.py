@@ -31,7 +31,7 @@ MAX_ANSWER_BYTES: Final = 256 * 1024
 class Start(Struct, frozen=True):
     """The first message to a process."""
 
-    name: str  # The judge's name, which is also that of its only metric.
+    name: str  # The judge's name, which is also the name of its only metric.
     path: list[str]  # The import path: the worker's, and the folder of a judge's file.
     text: bytes | None = None  # The judge's file as the worker read it; None for a judge in a module.
     memory_bytes: int | None = None  # Limit of the address space; None for no limit.
@@ -40,8 +40,8 @@ class Start(Struct, frozen=True):
 class Answer(Struct, frozen=True, omit_defaults=True):
     """The answer to any message."""
 
-    fingerprint: str | None = None  # That of the imported judge, to ``Start``.
-    reading: Reading = Reading(())  # That of a trace.
+    fingerprint: str | None = None  # Of the imported judge, in reply to ``Start``.
+    reading: Reading = Reading(())  # Of a trace, in reply to it.
     failed: str | None = None  # Why there is neither.
     is_last: bool = False  # Whether the process cannot go on: it lacks the judge, or memory.
 
@@ -66,24 +66,24 @@ _LOGIN: Final = re.compile(r"(?<=://)[^/\s@]*@")
 _NOT_THE_AUTHORS: Final = ("<frozen ", sysconfig.get_path("stdlib"), __file__.rpartition("/")[0])
 
 
-def said(error: BaseException, file: str = "") -> str:
+def describe(error: BaseException, file: str = "") -> str:
     """Describe an error of an import, without logins in addresses. Texts of traces cannot be in it."""
     if isinstance(error, SyntaxError):
         place = f" ({(error.filename or file).rpartition('/')[2]}:{error.lineno})"
         return f"{type(error).__name__}: {_line(error.msg)}{place}"
     text = _line(f"{error}")
     # Else the last frame outside of the interpreter's library and this package.
-    others = [
+    frames = [
         frame
         for frame in extract_tb(error.__traceback__)
         if "-packages" in frame.filename or not frame.filename.startswith(_NOT_THE_AUTHORS)
     ]
-    place = where(error, file) or _place(others)
+    place = where(error, file) or _place(frames)
     return f"{type(error).__name__}{': ' if text else ''}{text}{f' ({place})' if place else ''}"
 
 
 def where(error: BaseException, file: str) -> str:
-    """Return the file and line of the last frame in a file; empty where there is none."""
+    """Return the file and line of the last frame in a file; empty if there is none."""
     return _place([frame for frame in extract_tb(error.__traceback__) if frame.filename == file])
 
 
@@ -109,7 +109,7 @@ def withhold(*names: str) -> None:
     _withheld.update(names)
 
 
-def passed_on(environment: Mapping[str, str], wanted: Collection[str] = ()) -> dict[str, str]:
+def passed_on(environment: Mapping[str, str], names: Collection[str] = ()) -> dict[str, str]:
     """Select the variables that a judge in Python gets.
 
     Left out are variables whose names begin with `TRACEJUDGE_` or contain a word for keys, tokens, passwords,
@@ -118,20 +118,20 @@ def passed_on(environment: Mapping[str, str], wanted: Collection[str] = ()) -> d
 
     Args:
         environment: All variables.
-        wanted: Names of variables that it gets all the same.
+        names: Names of variables that it gets all the same.
     """
     return {
         name: value
         for name, value in environment.items()
-        if name in wanted or not (name in _withheld or _SECRET.search(name) or _WITH_LOGIN.search(value))
+        if name in names or not (name in _withheld or _SECRET.search(name) or _WITH_LOGIN.search(value))
     }
 
 
 @contextmanager
-def as_judges_find_it(wanted: Collection[str] = ()) -> Iterator[None]:
+def as_judges_find_it(names: Collection[str] = ()) -> Iterator[None]:
     """Hide the other variables in this process too while a judge is imported, so that a missing one shows at start."""
     whole = dict(os.environ)
-    for name in whole.keys() - passed_on(whole, wanted).keys():
+    for name in whole.keys() - passed_on(whole, names).keys():
         del os.environ[name]
     try:
         yield

@@ -108,17 +108,17 @@ class _Runner:
         """
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
-            for closed in [other for other in list(self._pools) if other.is_closed()]:
+            for closed in [pool for pool in list(self._pools) if pool.is_closed()]:
                 self._pools.pop(closed).abandon()
             self._pools[loop] = Pool(self._program, observer=self.observer)
         try:
             return await self._pools[loop].ask(trace)
         except NotStartedError as error:
             # Once, and not for each trace that waits for the judge.
-            said, now = f"{error}", self._clock()
-            if now >= self._logged.get(said, now):
-                self._logged[said] = now + _LOG_AGAIN_S
-                log.error("the judge %s cannot judge: %s", self._name, said)  # noqa: TRY400 - the text says all
+            message, now = f"{error}", self._clock()
+            if now >= self._logged.get(message, now):
+                self._logged[message] = now + _LOG_AGAIN_S
+                log.error("the judge %s cannot judge: %s", self._name, message)  # noqa: TRY400 - the text says all
             raise
 
     async def aclose(self) -> None:
@@ -130,23 +130,23 @@ class _Runner:
 
 def reading_of(result: object, metrics: Sequence[Metric], labels: Mapping[str, float] = {}) -> Reading:
     """Convert the return value of a judge with these metrics and labels, or raise ``JudgeFailedError``."""
-    found = _returned(result)
-    for one in found:
-        if not isinstance(one, Score):
-            raise JudgeFailedError(f"gave a list that holds {_kind(one)}, where each is to be a Score")
-    if len(found) == 1 and found[0].value is None and not labels:
-        # A label or text where the judge declares no labels is stored, and has no value.
-        (only,) = found
+    returned = _returned(result)
+    for item in returned:
+        if not isinstance(item, Score):
+            raise JudgeFailedError(f"gave a list that holds {_kind(item)}, where each is to be a Score")
+    if len(returned) == 1 and returned[0].value is None and not labels:
+        # A label or text if the judge declares no labels is stored, and has no value.
+        (only,) = returned
         if not isinstance(only.label, str) or not has_text(only.label):
             raise JudgeFailedError("gave a score without a value and without a label")
         if len(metrics) > 1 or only.passed is not None:
             raise JudgeFailedError("gave a label without a value; declare labels, or give Score a value")
         return Reading((), only.rationale, {RESULT: str(only.label)})
-    scores = tuple(_score(_valued(one, labels), metrics) for one in found)
+    scores = tuple(_score(_valued(score, labels), metrics) for score in returned)
     if len({score.metric for score in scores}) < len(scores):
         raise JudgeFailedError("gave two scores for one metric")
     if len(scores) == 1:
-        # As for other judges: the rationale of a single score is that of the verdict.
+        # As for other judges: the rationale of a single score becomes the verdict's.
         return Reading((msgspec.structs.replace(scores[0], rationale=None),), scores[0].rationale)
     return Reading(scores)
 
@@ -169,34 +169,34 @@ def _returned(result: object) -> Sequence[Score]:
     return result
 
 
-def _valued(found: Score, labels: Mapping[str, float]) -> Score:
+def _valued(score: Score, labels: Mapping[str, float]) -> Score:
     """Fill in, for a score with a label alone, the value that the judge declares for it."""
-    if found.value is not None:
-        return found
-    if found.label is None or found.label not in labels:
+    if score.value is not None:
+        return score
+    if score.label is None or score.label not in labels:
         raise JudgeFailedError("gave a label that it does not declare")
-    raw = found.label if found.raw is None else found.raw
-    return msgspec.structs.replace(found, value=labels[found.label], raw=raw)
+    raw = score.label if score.raw is None else score.raw
+    return msgspec.structs.replace(score, value=labels[score.label], raw=raw)
 
 
-def _score(found: Score, metrics: Sequence[Metric]) -> verdict.Score:
-    if found.metric is None and len(metrics) > 1:
+def _score(score: Score, metrics: Sequence[Metric]) -> verdict.Score:
+    if score.metric is None and len(metrics) > 1:
         raise JudgeFailedError("gave a score that names no metric, where it has several")
-    metric = next((metric for metric in metrics if found.metric in {None, metric.name}), None)
+    metric = next((metric for metric in metrics if score.metric in {None, metric.name}), None)
     if metric is None:
         raise JudgeFailedError("gave a score for a metric that it does not declare")
-    value = _checked(found.value, metric.name)
-    raw = value if found.raw is None else found.raw
+    value = _checked(score.value, metric.name)
+    raw = value if score.raw is None else score.raw
     if isinstance(raw, float) and not math.isfinite(raw):
         raise JudgeFailedError(f"gave no finite number as the raw value of {metric.name}")
-    passed = found.passed
+    passed = score.passed
     if metric.pass_rule is None and passed is not None:
         raise JudgeFailedError(f"says whether {metric.name} passed, for which it declares no pass rule")
     if metric.pass_at is not None and passed is None:
         passed = value >= metric.pass_at
-    elif metric.pass_rule is not None and passed is None and isinstance(found.value, bool):
-        passed = found.value
-    made = verdict.Score(metric.name, value, raw, found.label, passed, rationale=found.rationale)
+    elif metric.pass_rule is not None and passed is None and isinstance(score.value, bool):
+        passed = score.value
+    made = verdict.Score(metric.name, value, raw, score.label, passed, rationale=score.rationale)
     try:
         return msgspec.convert(msgspec.structs.asdict(made), verdict.Score)
     except msgspec.ValidationError as error:

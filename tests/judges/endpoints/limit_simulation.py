@@ -129,9 +129,9 @@ class Simulation:
         self._in_flight -= 1
         if how == "ok":
             self._answered.append(self.now)
-            self.limit.record_answer(number, self._number, self.now - began, self.now, wanted=True)
+            self.limit.record_answer(number, self._number, self.now - began, self.now, contended=True)
         elif how == "failed":
-            self.limit.record_failure(number, self._number, self.now, wanted=True)
+            self.limit.record_failure(number, self._number, self.now, contended=True)
         else:
             self.limit.record_refusal(number, self._number)
 

@@ -66,13 +66,13 @@ def test_a_lasting_change_of_latency_becomes_the_usual() -> None:
 def test_timeouts_halve_it_and_no_more_than_once_for_those_under_way() -> None:
     limit = AdaptiveLimit(64)
     for number in range(9):
-        limit.record_failure(number, 64, 1.0, wanted=True)
+        limit.record_failure(number, 64, 1.0, contended=True)
     assert limit.limit == 64
     # Fewer than ten failures are no proof of overload.
-    limit.record_failure(9, 64, 1.0, wanted=True)
+    limit.record_failure(9, 64, 1.0, contended=True)
     assert limit.limit == 32
     for number in range(10, 64):
-        limit.record_failure(number, 64, 1.0, wanted=True)
+        limit.record_failure(number, 64, 1.0, contended=True)
     assert limit.limit == 32
 
 
@@ -119,7 +119,7 @@ def test_a_limit_that_callers_wait_for_at_most_half_of_the_time_does_not_grow() 
     for every in (20_000, 2):
         limit = AdaptiveLimit(MOST)
         for number in range(10_000):
-            limit.record_answer(number, number + 1, 1.0, float(number), wanted=number % every == 1)
+            limit.record_answer(number, number + 1, 1.0, float(number), contended=number % every == 1)
         assert limit.limit == 64, f"waited for at the end of one call in {every}"
 
 
@@ -130,9 +130,9 @@ def test_few_failures_among_many_answers_do_not_lower_it() -> None:
         limit.tick(64, float(seconds))
     assert limit.limit == 512
     for number in range(200):
-        limit.record_answer(number, number + 512, 2.0, 4.0, wanted=True)
+        limit.record_answer(number, number + 512, 2.0, 4.0, contended=True)
     for number in range(200, 220):
-        limit.record_failure(number, number + 512, 4.0, wanted=True)
+        limit.record_failure(number, number + 512, 4.0, contended=True)
     assert limit.limit == 512
 
 
@@ -167,9 +167,9 @@ def test_is_never_below_one_nor_above_its_bound(most: int, happened: list[tuple[
         begun += 1
         number = max(0, begun - back)
         if what == "ok":
-            limit.record_answer(number, begun, seconds, now, wanted=wanted)
+            limit.record_answer(number, begun, seconds, now, contended=wanted)
         elif what == "failed":
-            limit.record_failure(number, begun, now, wanted=wanted)
+            limit.record_failure(number, begun, now, contended=wanted)
         elif what == "refused":
             limit.record_refusal(number, begun)
         elif what == "restart":
@@ -209,9 +209,9 @@ def test_two_lowerings_that_do_not_help_are_undone_together() -> None:
         nonlocal number
         for index in range(answers + failures):
             if index < answers:
-                limit.record_answer(number, number + limit.limit, 0.2, 1.0, wanted=True)
+                limit.record_answer(number, number + limit.limit, 0.2, 1.0, contended=True)
             else:
-                limit.record_failure(number, number + limit.limit, 1.0, wanted=True)
+                limit.record_failure(number, number + limit.limit, 1.0, contended=True)
             number += 1
 
     end(30, 10)

@@ -27,7 +27,7 @@ def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:
 
 def test_what_an_endpoint_says_is_logged_once_a_minute_for_each_reason() -> None:
     now, error = 0.0, ModelRejectedError("the endpoint rejects the request: HTTP 403")
-    error.status, error.said = 403, "You may not."
+    error.status, error.message = 403, "You may not."
     other = ModelUnavailableError("the endpoint fails: HTTP 425")
     other.status = 425
     with capture_logs() as lines:

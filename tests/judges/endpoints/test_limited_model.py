@@ -381,7 +381,7 @@ class Refusing(ScriptedModel):
         if request.evaluation.startswith("a"):
             self.refused += 1
             error = ModelRejectedError("no")
-            error.status, error.said = self.status, "You may not."
+            error.status, error.message = self.status, "You may not."
             raise error
         return await super().complete(request)
 

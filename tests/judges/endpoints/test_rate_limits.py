@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judges.core.model import Quota, Window
-from judges.endpoints.rate_limits import RateLimitState
+from judges.endpoints.availability import RateLimitState
 
 
 def pacing() -> RateLimitState:

@@ -16,7 +16,7 @@ from judges.core.judge import Judge, has_text
 from judges.core.prompt import neutralise, render
 from judges.custom import is_definition
 from judges.custom.template import metadata_of
-from judges.registry import catalogue, configured, distributed, origin_of, shown
+from judges.registry import catalogue, configured, display, distributed, origin_of
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
@@ -103,7 +103,7 @@ def _origin(name: str, settings: Settings) -> str:
     if name in distributed():
         return f"distribution {origin_of(name)}"
     file = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
-    return "configuration" if file is None else str(shown(file))
+    return "configuration" if file is None else str(display(file))
 
 
 def _template(name: str, settings: Settings) -> Mapping[str, object] | None:
@@ -146,7 +146,7 @@ def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) 
     document: dict[str, Any] = {
         "name": judge.name,
         "version": judge.version,
-        "origin": _origin(judge.name, settings) if given == judge.name else str(shown(Path(given))),
+        "origin": _origin(judge.name, settings) if given == judge.name else str(display(Path(given))),
         "unit": judge.unit,
         "forms": judge.forms,
         "settings": _settings_of(judge),

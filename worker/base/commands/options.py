@@ -25,7 +25,7 @@ from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
-from judges.registry import configured, read_judge, shown
+from judges.registry import configured, display, read_judge
 from worker.base.lookup.lookup import TraceNotFoundError
 from worker.base.replay.replay import parse_time
 from worker.core.config.errors import first_raised
@@ -293,11 +293,11 @@ def offline_judges(
         raise click.UsageError(f"there is no judge {found[0].stem!r}; give its file {found[0]}, or set judges_folder")
     with_files = msgspec.structs.replace(settings, judges={**settings.judges, **first_raised(checked(files.values()))})
     judges = judges_named(with_files, *(files[one].name if one in files else one for one in given))
-    places = {table.name: table.place.at("model") for table in files.values()}
+    places = {table.name: table.place.describe("model") for table in files.values()}
     for judge in judges if models == () else ():
         if judge.model is not None and judge.model not in settings.models:
             file = file_of(Path(settings.judges_folder), judge.name) if settings.judges_folder else None
-            place = places.get(judge.name, f"judges.{judge.name}.model" if file is None else f"{shown(file)}: model")
+            place = places.get(judge.name, f"judges.{judge.name}.model" if file is None else f"{display(file)}: model")
             raise SettingsError(f"{place}: there is no [models.{judge.model}]{nearest(judge.model, settings.models)}")
     return with_files, judges
 

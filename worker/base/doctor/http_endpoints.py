@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from judges.core.decision import Option, Question
 from judges.core.model import BadModelRequestError, ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Message
-from judges.core.verdict import with_said
+from judges.core.verdict import with_message
 from judges.models.credentials import (
     AddressRefusedError,
     GuardedResolver,
@@ -26,9 +26,10 @@ from judges.models.credentials import (
     proxy_for,
     read_key,
 )
-from judges.models.http import Reply, content_type, read_fault, shown
+from judges.models.http import Reply, content_type
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
+from judges.models.reply_errors import quote_message, read_fault
 from worker.base.doctor.finding import (
     Finding,
     broken,
@@ -105,8 +106,8 @@ def endpoint(
             return [broken(part, f"{address(url)} leads to a link-local or metadata address, which is refused", fix)]
         return [broken(part, *cause_of(error, address(url), "the endpoint"))]
     found = _read(part, settings, reply, address(url))
-    said = shown(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
-    return [found if reply.status == httpx.codes.OK else structs.replace(found, what=with_said(found.what, said))]
+    said = quote_message(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
+    return [found if reply.status == httpx.codes.OK else structs.replace(found, what=with_message(found.what, said))]
 
 
 async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
@@ -193,7 +194,7 @@ def ask(
         return []  # reported by the check of the endpoint
     except ModelError as error:
         fix = "check base_url, model and key; the log of the endpoint says more"
-        return [broken(part, with_said(str(error), error.said), fix)]
+        return [broken(part, with_message(str(error), error.message), fix)]
     except TimeoutError:
         return [broken(part, f"no answer within {ASK_S:g} s", "check whether the endpoint is overloaded")]
     tokens = f"{response.input_tokens} tokens in, {response.output_tokens} out"
@@ -230,7 +231,7 @@ async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatR
             found = await model.complete(structs.replace(_DECISION, questions=(question,)))
         except BadModelRequestError as error:
             refused = tried
-            named = [int(number) for number in re.findall(r"\b\d{1,3}\b", error.said) if int(number) < refused]
+            named = [int(number) for number in re.findall(r"\b\d{1,3}\b", error.message) if int(number) < refused]
             first = [max(named), max(named) + 1] if named and not first else first
         else:
             accepted = tried

@@ -22,11 +22,11 @@ from judges.registry import (
     Place,
     catalogue,
     complete,
+    display,
     distributed,
     is_toml,
     make_defined,
     read_judge,
-    shown,
 )
 from worker.core.config.errors import Faults, caught, conversion_fault
 
@@ -47,7 +47,7 @@ def of_folder(folder: Path) -> Faults[list[tuple[str, JudgeTable | None]]]:
     try:
         paths = sorted(path for path in folder.iterdir() if is_toml(path) and path.name[0] != "." and not path.is_dir())
     except OSError as error:
-        message = f"{shown(folder)} {unread(error, 'make that folder, or take the key out')}"
+        message = f"{display(folder)} {unread(error, 'make that folder, or take the key out')}"
         yield fault_of("judges_folder", message, "unreadable-file")
         return []
     tables = []
@@ -68,7 +68,7 @@ def checked(tables: Iterable[JudgeTable]) -> Faults[Mapping[str, Mapping[str, ob
     for table in tables:
         if (first := named.setdefault(table.name, table)) is table:
             continue
-        here, there = table.place.at(), first.place.at()
+        here, there = table.place.describe(), first.place.describe()
         if not is_definition(first.values) and is_definition(table.values):
             fix = "write what is to be changed there, and take this table out"
             yield first.place.fault(f"the judge {table.name} is defined in {here}; {fix}", "conflict")

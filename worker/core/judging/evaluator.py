@@ -15,7 +15,7 @@ from judges.core.backoff import backoff_s
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price, Spent
-from judges.core.verdict import Assessment, Verdict, class_name, with_said
+from judges.core.verdict import Assessment, Verdict, class_name, with_message
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.redaction import Redaction, UserKeys, hashed_user
@@ -76,7 +76,7 @@ def make_verdict(
         origin=evaluation.origin,
         outcome=assessment.outcome,
         reason=assessment.reason,
-        note=with_said(assessment.note, assessment.said) if assessment.note else None,
+        note=with_message(assessment.note, assessment.message) if assessment.note else None,
         scores=assessment.scores,
         metrics=metrics,
         rationale=assessment.rationale,

@@ -133,7 +133,9 @@ def open_graders(
     wanted = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
     if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
         names = (_DEFAULT,)
-    by_name = {name: open_model(settings, name, tries, delays.at) for name in dict.fromkeys((*names, *wanted.values()))}
+    by_name = {
+        name: open_model(settings, name, tries, delays.bind) for name in dict.fromkeys((*names, *wanted.values()))
+    }
     graders = {name: runner(model) for name, model in by_name.items()}
     judge_models = [by_name[name].settings.judge_model for name in names]
     if len(set(judge_models)) < len(judge_models):
