@@ -33,10 +33,7 @@ def shares(table: Table, time: TimeScale) -> dict[str, list[Rule]]:
         by(RATED, f'tracejudge_quality_{name}{{segment=""}}', "max")
         for name in ("effective_n", "window_seconds", "share")
     )
-    found = [
-        recording(_RATE, lines(number, "/", window_s)),
-        recording(_PASSES, lines(_RATE, "*", share)),
-    ]
+    found = [recording(_RATE, lines(number, "/", window_s)), recording(_PASSES, lines(_RATE, "*", share))]
     for window in sorted({burn.window for burn in table.burn.values() if burn.window}, key=seconds):
         found += _share(window, time)
     return {"objectives": factors, "shares": found}

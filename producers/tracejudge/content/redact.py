@@ -90,9 +90,7 @@ _SURROUNDED: Final = (
         rf"\1{_TOKEN}",
     ),
     _named(
-        "secret",
-        r"(?:secret[_\- ]?(?:access[_\- ]?)?key|aws[_\- ]?secret)",
-        r"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])",
+        "secret", r"(?:secret[_\- ]?(?:access[_\- ]?)?key|aws[_\- ]?secret)", r"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
     ),
     _Form(
         ('":',),

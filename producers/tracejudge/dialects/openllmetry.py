@@ -27,12 +27,7 @@ from tracejudge.dialects.values import (
 from tracejudge.model import Document
 
 _KINDS: Final = {"workflow": Role.CHAIN, "task": Role.CHAIN, "agent": Role.AGENT, "tool": Role.TOOL}
-_REQUESTS: Final = {
-    "chat": Role.LLM,
-    "completion": Role.LLM,
-    "embedding": Role.EMBEDDING,
-    "rerank": Role.RERANKER,
-}
+_REQUESTS: Final = {"chat": Role.LLM, "completion": Role.LLM, "embedding": Role.EMBEDDING, "rerank": Role.RERANKER}
 _RETRIEVAL: Final = "vector_db_retrieve"
 
 

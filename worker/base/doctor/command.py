@@ -32,15 +32,7 @@ from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.base.doctor.judge_models import same_family
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
-from worker.base.doctor.redis_server import (
-    broker,
-    clock,
-    foreign_keys,
-    permissions,
-    reach,
-    server,
-    worker_commands,
-)
+from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings

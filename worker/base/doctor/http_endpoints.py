@@ -29,15 +29,7 @@ from judges.models.credentials import (
 from judges.models.http import Reply, content_type, read_fault, shown
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
-from worker.base.doctor.finding import (
-    Finding,
-    broken,
-    cause_of,
-    chain,
-    misconfigured,
-    ok,
-    warning,
-)
+from worker.base.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import address

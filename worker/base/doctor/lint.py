@@ -21,13 +21,7 @@ from judges.registry import configured
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
 from worker.core.config.errors import Faults, collected
 from worker.core.config.loading import build
-from worker.core.config.reading import (
-    Given,
-    named_variables,
-    read,
-    unconfigured,
-    unknown_variables,
-)
+from worker.core.config.reading import Given, named_variables, read, unconfigured, unknown_variables
 from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import NANO, Rule, Settings
 from worker.features.budgets.reservations import most_tokens

@@ -19,14 +19,7 @@ from tracejudge import Trace
 from worker.base.monitor.corrected import Origin
 from worker.base.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import (
-    CHUNK_BYTES,
-    Entry,
-    Store,
-    StoreError,
-    next_count,
-    scan_shards,
-)
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count, scan_shards
 
 Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""

@@ -14,16 +14,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.registry import configured
 from tracejudge import Trace
-from worker.base.commands.options import (
-    JSON,
-    OUT,
-    REDIS,
-    amount,
-    connect,
-    plain,
-    print_json,
-    trace_errors,
-)
+from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json, trace_errors
 from worker.base.lookup.explanation import OUTCOMES, Explanation, explain
 from worker.base.lookup.label_store import read_labels
 from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts

@@ -14,17 +14,7 @@ from judges.core.judge import RESULT
 from judges.core.verdict import Origin
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.base.commands.options import (
-    JSON,
-    OUT,
-    PATTERNS,
-    REDIS,
-    connect,
-    note,
-    plain,
-    print_json,
-    trace_errors,
-)
+from worker.base.commands.options import JSON, OUT, PATTERNS, REDIS, connect, note, plain, print_json, trace_errors
 from worker.base.lookup.lookup import usable_prefix
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
 from worker.base.monitor.second_verdicts import step_of

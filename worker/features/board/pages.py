@@ -30,13 +30,7 @@ from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.metrics import BoardMetrics
 from worker.features.board.access import Access, Guard, form_token, is_form_token
-from worker.features.board.index import (
-    NEWEST_FIRST,
-    VerdictIndex,
-    condition,
-    is_drawn,
-    leading_score,
-)
+from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.features.board.overview import OverviewThread
 from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment

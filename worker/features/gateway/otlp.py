@@ -19,14 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
-from worker.features.gateway.admission import (
-    EXPLAINED,
-    Form,
-    Loss,
-    RefusedError,
-    check_values,
-    too_many_values,
-)
+from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8

@@ -28,14 +28,7 @@ from judges.core.model import Spent
 from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
-from worker.base.commands.options import (
-    NOTES,
-    OUT,
-    print_json,
-    print_line,
-    print_table,
-    reasons_in_words,
-)
+from worker.base.commands.options import NOTES, OUT, print_json, print_line, print_table, reasons_in_words
 from worker.features.lab.offline import OfflineGraders, Panel, Question
 from worker.features.lab.summary import cost_in_words
 

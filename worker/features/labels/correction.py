@@ -34,14 +34,7 @@ from worker.base.monitor.series import (
     read_buckets,
     read_series,
 )
-from worker.base.monitor.shares import (
-    PassShare,
-    Sums,
-    design_effect,
-    merged,
-    pass_share,
-    weight_class,
-)
+from worker.base.monitor.shares import PassShare, Sums, design_effect, merged, pass_share, weight_class
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 

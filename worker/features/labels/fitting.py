@@ -22,23 +22,8 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.base.commands.options import (
-    OUT,
-    amount,
-    note,
-    options,
-    plain,
-    print_json,
-    print_table,
-    reasons_in_words,
-)
-from worker.base.lookup.label_store import (
-    Labelled,
-    LabelVerdict,
-    joined,
-    outbox_verdicts,
-    read_labels,
-)
+from worker.base.commands.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
+from worker.base.lookup.label_store import Labelled, LabelVerdict, joined, outbox_verdicts, read_labels
 from worker.core.config.graders import judge_for
 from worker.core.config.loading import load
 from worker.core.config.settings import JudgeCalibration, Settings, SettingsError

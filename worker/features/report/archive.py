@@ -17,14 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from judges.core.verdict import Verdict, joined_parts
-from worker.base.monitor.series import (
-    CLUSTER_PERIOD_S,
-    VERSION_DIGITS,
-    Bucket,
-    Unjudged,
-    added,
-    segment_value,
-)
+from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added, segment_value
 from worker.base.monitor.shares import Sums
 from worker.features.report.figures import Cost, Labels, Part, Scope
 

@@ -16,15 +16,7 @@ from msgspec import Struct
 
 from judges.agreement.intervals import Interval, wilson
 from worker.base.monitor.baseline import HISTORY_DAYS
-from worker.base.monitor.series import (
-    COARSE_DAYS,
-    DAY_S,
-    FINE_DAYS,
-    FIVE_MINUTES_S,
-    HOUR_S,
-    Bucket,
-    added,
-)
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, added
 from worker.base.monitor.shares import PassShare, Sums, merged, pass_share
 from worker.core.config.settings import SeriesLabel
 

@@ -9,15 +9,7 @@ import jinja2
 
 from worker.base.monitor.series import DAY_S
 from worker.features.report.figures import Report, Row, written
-from worker.features.report.text import (
-    heading,
-    label_titles,
-    limits,
-    one_line,
-    percent,
-    sections,
-    table,
-)
+from worker.features.report.text import heading, label_titles, limits, one_line, percent, sections, table
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 _WIDTH: Final = 360

@@ -16,15 +16,7 @@ from msgspec import structs
 
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
-from worker.base.monitor.series import (
-    COARSE_DAYS,
-    DAY_S,
-    HOUR_S,
-    Series,
-    read_buckets,
-    read_series,
-    utc_days,
-)
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
 from worker.core.config.settings import tag_of
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry, Store, entry_position, scan_shards, summed_counts

@@ -29,14 +29,7 @@ from worker.core.config.settings import Cascade, Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Sampler, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import (
-    CHUNK_BYTES,
-    Entry,
-    Store,
-    entry_position,
-    next_count,
-    summed_counts,
-)
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, entry_position, next_count, summed_counts
 from worker.features.budgets.reservations import most_tokens
 from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
 
