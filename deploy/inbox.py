@@ -10,14 +10,13 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-_DEFAULT_PORT: Final = 8080
 # Far above Alertmanager's largest message; the port is open to the network of the compose setup.
 _MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 def main(arguments: list[str]) -> None:
     """Serve until the process is ended."""
-    port = int(arguments[0]) if arguments else _DEFAULT_PORT
+    port = int(arguments[0]) if arguments else 8080
     with ThreadingHTTPServer(("", port), _Inbox) as server:
         _say(f"inbox on port {server.server_port}")
         server.serve_forever()

@@ -31,7 +31,6 @@ from worker.features.demo.sample_traffic import TRACES_PER_S, Shot, load_samples
 _OURS: Final = ("trace_id", "span_id", "id", "environment")
 _TO_NS: Final = 1_000_000_000
 _TIMEOUT_S: Final = 10.0
-_SHUTDOWN_S: Final = 5.0
 
 
 class Call:
@@ -111,7 +110,7 @@ def main(round_s: float, per_s: float) -> None:
             spans.send(calls)
             alive.touch()
         ending.wait(max(0.0, began_s + round_s - time.monotonic()))
-    tracejudge.shutdown(_SHUTDOWN_S)
+    tracejudge.shutdown(5.0)
 
 
 def _attributes(values: Mapping[str, str]) -> list[KeyValue]:

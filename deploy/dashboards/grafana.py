@@ -17,7 +17,6 @@ Json = dict[str, Any]
 _NAMES: Final = ("Quality", "Pipeline", "Cost")
 _PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH: Final = 24
-_IDS_PER_ROW: Final = 100
 _OUTERMOST: Final = re.compile(r"\w+ by \(([^)]*)\) ")
 # Points that look back over such windows of raw samples read thousands of them each: they are 5 minutes apart at least.
 _FROM_RAW: Final = re.compile(r"\[(\$window|1d)\]")
@@ -41,7 +40,7 @@ def build(dashboard: Dashboard, table: Table) -> Json:
     top = 0
     for place, row in enumerate(dashboard.rows, start=1):
         # The id of a panel depends on its row alone, so that links to it stay valid when other rows grow.
-        first = place * _IDS_PER_ROW
+        first = place * 100
         below = [_panel(panel, table, id_) for id_, panel in enumerate(row.panels, start=first + 1)]
         bottom = _place(below, top + 1)
         heading = {

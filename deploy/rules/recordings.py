@@ -16,7 +16,6 @@ from deploy.rules.promql import RATED, SERIES, Rule, TimeScale, by, full_increas
 from deploy.rules.table import Table, seconds
 
 _STEP: Final = "5m"
-_SCORED: Final = 'outcome=~"pass|fail|unrated"'
 _RATE: Final = "tracejudge:effective_judgements_per_second"
 _PASSES: Final = "tracejudge:effective_passes_per_second"
 
@@ -104,7 +103,7 @@ def _coverage(window: str, time: TimeScale) -> list[Rule]:
         recording(answered, ended('outcome!="unscored"')),
         recording(unscored, lines(without_score, "or", f"{answered} * 0")),
         recording(evaluations, lines(f"({answered} + {unscored})", "or", unscored)),
-        recording(scored, lines(ended(_SCORED), "or", f"{evaluations} * 0")),
+        recording(scored, lines(ended('outcome=~"pass|fail|unrated"'), "or", f"{evaluations} * 0")),
         recording(f"tracejudge:coverage:{window}", f"{scored} / ({evaluations} > 0)"),
         recording(refused, lines(declined, "or", f"{evaluations} * 0")),
         recording(f"tracejudge:refused_share:{window}", f"{refused} / ({evaluations} > 0)"),

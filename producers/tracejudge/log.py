@@ -17,7 +17,6 @@ logger = logging.getLogger("tracejudge")
 observer: Callable[[BaseException], None] | None = None
 """Receives every internal error; set by tests only."""
 
-_GREENLET_LIBRARIES = frozenset({"greenlet", "gevent", "eventlet"})
 _LOG_INTERVAL_S = 60.0
 
 
@@ -67,7 +66,7 @@ def _is_for_host(error: BaseException) -> bool:
     if issubclass(type(error), KeyboardInterrupt):
         return True
     module: object = member_of(type(error), "__module__")
-    if type(module) is str and module.partition(".")[0] in _GREENLET_LIBRARIES:
+    if type(module) is str and module.partition(".")[0] in {"greenlet", "gevent", "eventlet"}:
         return True
     handlers, step = _signal_handler_code(), error.__traceback__
     while handlers and step is not None:

@@ -152,7 +152,6 @@ def snake_case_keys(record: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 _MAX_NANOSECONDS = 1e19
-_UNITS = (1e3, 1e6, 1e9)
 
 
 def seconds_of(value: float) -> float | None:
@@ -163,7 +162,7 @@ def seconds_of(value: float) -> float | None:
     if _EARLIEST_S <= value < _LATEST_S:
         return value
     # The comparison comes first, as no float holds any integer.
-    seconds = [value / unit for unit in _UNITS] if 0 < value < _MAX_NANOSECONDS else []
+    seconds = [value / unit for unit in (1e3, 1e6, 1e9)] if 0 < value < _MAX_NANOSECONDS else []
     return next((second for second in seconds if _EARLIEST_S <= second < _LATEST_S), None)
 
 

@@ -8,13 +8,11 @@ from msgspec import Struct
 
 from tracejudge.log import ConfigurationError
 
-_SERVERS = ("redis", "rediss")
 _SENTINELS = ("redis+sentinel", "rediss+sentinel")
 _FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 _SENTINEL_FORM = "redis+sentinel://user:password@host1:26379,host2:26379/master-name/0"
 _QUOTING = "percent-encode special characters in the password"
 _UNREADABLE = "(an address that cannot be read)"
-_SENTINEL_PORT = 26379
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 _ANY = ".+"
 _SWITCH = "(?i:true|false|yes|no|1|0)"
@@ -110,7 +108,7 @@ def parse_redis_url(text: str) -> RedisUrl:
     elif parts.scheme == "unix":
         if not parts.path.strip("/"):
             raise ConfigurationError("redis_url names no socket: unix:///path/to/socket")
-    elif parts.scheme in _SERVERS:
+    elif parts.scheme in ("redis", "rediss"):
         # `urlsplit` drops line breaks and tabs.
         if not parts.hostname or port == 0 or not text.isprintable() or parts.fragment or _is_cut(parts):
             raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}")
@@ -167,7 +165,7 @@ def _node(text: str) -> tuple[str, int]:
         raise _no_sentinel("has a sentinel without a valid port") from None
     if port == 0:
         raise _no_sentinel("has a sentinel without a valid port")
-    return unquote(parts.hostname or ""), port or _SENTINEL_PORT
+    return unquote(parts.hostname or ""), port or 26379
 
 
 def _check_options(parts: SplitResult) -> None:

@@ -11,7 +11,6 @@ from tracejudge.redis_url import RedisUrl, parse_redis_url
 from tracejudge.sharding import parse_shards, split_urls
 
 _ON = frozenset({"1", "true", "yes", "on"})
-_OFF = frozenset({"0", "false", "no", "off"})
 Drop = Literal["newest", "oldest"]
 Redaction = Callable[[str], str]
 VARIABLES: Final = frozenset(
@@ -145,7 +144,7 @@ def _switch(name: str, given: Mapping[str, object], environ: Mapping[str, str], 
     if isinstance(argument, bool):
         return argument
     word = environ.get(f"TRACEJUDGE_{name.upper()}", "").strip().lower()
-    if argument is not None or word not in _ON | _OFF | {""}:
+    if argument is not None or word not in _ON | {"0", "false", "no", "off", ""}:
         raise ConfigurationError(f"{name} must be True or False, or TRACEJUDGE_{name.upper()} 1 or 0")
     return word in _ON if word else default
 

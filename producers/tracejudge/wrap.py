@@ -34,7 +34,6 @@ _MARK: Final = "_tracejudge_wrapped"
 _FOLDED_BYTES: Final = 4 * 1024
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _PRELUDE_BYTES: Final = 12
-_CHECKSUM_BYTES: Final = 4
 # Of a call within a trace; the messages before are in the trace.
 _SPAN_FIELDS: Final = ("input", "output", "model", "usage", "response_id")
 
@@ -311,7 +310,7 @@ def _framed_events(received: bytearray) -> Iterator[bytes]:
         length, headers = int.from_bytes(received[:4], "big"), int.from_bytes(received[4:8], "big")
         if not _PRELUDE_BYTES < length <= len(received):
             return
-        data = bytes(received[_PRELUDE_BYTES + headers : length - _CHECKSUM_BYTES])
+        data = bytes(received[_PRELUDE_BYTES + headers : length - 4])  # without the checksum
         del received[:length]
         yield data
 

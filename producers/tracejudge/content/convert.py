@@ -49,7 +49,6 @@ from tracejudge.model import (
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
-_OF_RESULTS: Final = frozenset({"output", "context", "messages"})
 
 
 class Note(NamedTuple):
@@ -222,7 +221,7 @@ def _without_result(given: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
     # Texts alone may be the names of sources.
     if documents is None or all(is_a(document, str) for document in documents):
         return given
-    taken = {field: record[name] for field, name in by_field.items() if field in _OF_RESULTS}
+    taken = {field: record[name] for field, name in by_field.items() if field in {"output", "context", "messages"}}
     tags = {name: record[name] for name in names if field_of(name) is None}
     rest = {name: value for name, value in given.items() if name != "output" and value is not None}
     return {**(tags if is_a(result, dict) else {}), **taken, **rest}
@@ -498,7 +497,6 @@ _SPAN_NAMES: Final = {
     "metadata": "attributes",
     "status_code": "status",
 }
-_SPAN_TEXTS: Final = ("name", "kind", "status")
 
 
 def _spans(value: Any, notes: Notes) -> list[Span] | None:
@@ -528,7 +526,7 @@ def _span(item: Any, notes: Notes) -> Span | None:
             holder[name] = inner
     for name in TIMES:
         fields[name] = _guarded(_time, f"spans.{name}", fields.get(name), notes)
-    for name in _SPAN_TEXTS:
+    for name in ("name", "kind", "status"):
         fields[name] = _guarded(_text, f"spans.{name}", fields.get(name), notes)
     for name in ("span_id", "parent_id"):
         fields[name] = _guarded(_span_id, f"spans.{name}", fields.get(name), notes)
@@ -628,12 +626,11 @@ CONTENT_FIELDS: Final = frozenset(
     {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
     | {"spans", "error", "feedback", "tags"}
 )
-_TEXT_FIELDS: Final = ("input", "output", "expected_response", "error")
 _NAME_FIELDS: Final = (
     *("service", "environment", "release", "name", "session_id", "user_id", "response_id", "provider", "model"),
 )
 _ALWAYS_KEPT_CHARS: Final = {
-    **dict.fromkeys(_TEXT_FIELDS, TRACE_CHARACTERS),
+    **dict.fromkeys(("input", "output", "expected_response", "error"), TRACE_CHARACTERS),
     **dict.fromkeys(_NAME_FIELDS, MAX_NAME_CHARS),
     **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
 }

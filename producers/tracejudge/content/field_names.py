@@ -117,8 +117,6 @@ _BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKEN
 MAX_TAGS: Final = 1_000
 """Unknown names of one object that are kept, and tags of one trace: each costs more than its few bytes."""
 _MAX_NAME_CHARS: Final = 64
-_CLOSE: Final = 0.8
-"""Below it, names that were meant as tags resemble fields: `tenant` resembles `content`."""
 
 
 def field_of(name: str) -> str | None:
@@ -162,5 +160,6 @@ def closest_field(name: str) -> str | None:
     # Here, because `import tracejudge` need not pay for it: unknown names are rare.
     import difflib  # noqa: PLC0415
 
-    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1, cutoff=_CLOSE)
+    # Below this cutoff, names that were meant as tags resemble fields: `tenant` resembles `content`.
+    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1, cutoff=0.8)
     return _FIELD_OF[close[0]] if close else None

@@ -1,13 +1,11 @@
 """Results of tools as retrieved context: for agents whose documents come from a tool such as a search."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 from tracejudge.content.encode import text_of
 from tracejudge.dialects.documents import documents_of
 from tracejudge.model import Document, Span, ToolCall
-
-_EMPTY: Final = frozenset({"", "null", '""', "[]", "{}"})
 
 
 def tool_context(fields: Mapping[str, Any], tools: Collection[str]) -> list[Document]:
@@ -18,7 +16,7 @@ def tool_context(fields: Mapping[str, Any], tools: Collection[str]) -> list[Docu
     for result in results:
         text = text_of(result)
         # A result that is no list of documents is one document.
-        found += documents_of(result) or ([] if text.strip() in _EMPTY else [Document(text)])
+        found += documents_of(result) or ([] if text.strip() in {"", "null", '""', "[]", "{}"} else [Document(text)])
     return found
 
 

@@ -49,7 +49,6 @@ METADATA: Final = {
 }
 """Metadata keys of the objects in a field; their other keys are content."""
 _MAX_DEPTH: Final = 64
-_TOO_DEEP: Final = "[... nested too deep, cut]"
 
 
 def map_texts(record: dict[str, Any], change: TextChange, change_pair: PairChange | None = None) -> None:
@@ -89,7 +88,7 @@ class _TextWalk:
         if not isinstance(value, list | dict):
             return value
         if depth == _MAX_DEPTH:
-            return _TOO_DEEP  # a deeper text must not pass unchanged
+            return "[... nested too deep, cut]"  # a deeper text must not pass unchanged
         if isinstance(value, list):
             return [self.json(item, depth + 1) for item in value]
         changed: dict[str, Any] = {}
@@ -112,9 +111,6 @@ class _TextWalk:
 
 
 _MAX_VALUES: Final = 10_000
-_MIN_TEXT_BYTES: Final = 200  # a shorter rest of a text would be of no use
-_KEPT_ITEMS: Final = (1_000, 250, 60, 15, 4, 1)
-_TAIL_SHARE: Final = 4
 # Items that carry the mark where a list holds objects; elsewhere the mark itself is the item.
 _MARK_ITEMS: Final[dict[str, Callable[[str], object]]] = {
     "messages": lambda mark: {"role": "system", "content": mark},
@@ -135,10 +131,11 @@ def truncate_record(record: dict[str, Any], *, max_field_bytes: int, max_trace_b
     map_texts(record, measure)
     rest = len(_encode(record)) - sum(sizes)  # everything around the texts, and what escapes add to them
     room = common_length([min(size, max_field_bytes) for size in sizes], max_trace_bytes - rest)
-    room = min(max(room, _MIN_TEXT_BYTES), max_field_bytes)
+    # A shorter rest of a text would be of no use.
+    room = min(max(room, 200), max_field_bytes)
     map_texts(record, lambda text: truncate_text(text, room))
     payload = _encode(record)
-    for kept in _KEPT_ITEMS:
+    for kept in (1_000, 250, 60, 15, 4, 1):
         if len(payload) <= max_trace_bytes:
             break
         payload = _encode({field: _shorten_field(field, value, kept) for field, value in record.items()})
@@ -153,7 +150,7 @@ def truncate_text(text: str, max_bytes: int) -> str:
     if len(encoded) <= max_bytes:
         return text
     room = max(max_bytes - len(truncation_mark(len(text), "characters")), 0)
-    tail_bytes = room // _TAIL_SHARE
+    tail_bytes = room // 4
     head = encoded[: room - tail_bytes].decode(errors="ignore")
     tail = encoded[len(encoded) - tail_bytes :].decode(errors="ignore")
     mark = truncation_mark(len(text) - len(head) - len(tail), "characters")
@@ -269,7 +266,6 @@ _RUN_BYTES: Final = bytes(ord("a") if chr(byte) in f"{_BASE64}%\\\r\n" else ord(
 _SAMPLED_RUN: Final = b"a" * (_MIN_RUN_CHARS // _STRIDE - 1)
 # What stands between lines interrupts that run. Four capitals in a row are rare in other samples.
 _CAPITALS: Final = bytes(ord("A") if chr(byte) in _BASE64[:26] else ord(" ") for byte in range(256))
-_LONG_LINE: Final = b"a" * 60
 # Lines of base64 are long, where those of a list of words are short. They may be indented, quoted, or joined by blanks;
 # a short rest behind a gap may be a word unless it is padded. Some languages write a slash as `\/`, URLs as `%2F`.
 _CHAR: Final = r"[A-Za-z0-9+/_\\-]"
@@ -302,7 +298,7 @@ def may_hold_media(encoded: bytes) -> bool:
 def _has_long_line(encoded: bytes) -> bool:
     """Return whether a text has what may be a line of base64: no long name, rule of dashes or list of escapes."""
     runs, end = encoded.translate(_RUN_BYTES) + b" ", 0
-    while (start := runs.find(_LONG_LINE, end)) >= 0:
+    while (start := runs.find(b"a" * 60, end)) >= 0:
         end = runs.find(b" ", start)
         if (line := encoded[start:end]) != line.lower() and len(set(line[:1_024])) > _LEAST_DISTINCT // 2:
             return True

@@ -20,9 +20,6 @@ from tracejudge.ids import MAX_HASHED_CHARS, plain_text
 from tracejudge.log import attributes_of, member_of
 from tracejudge.model import Document, Message, TextEnum, Trace
 
-_NEVER = -1
-_LARGE_SHARE = 8  # an item of less than an eighth of the buffer is not worth adding up the queue
-
 
 class Kind(TextEnum):
     """Kinds of entries in the stream; the value is the field that holds the JSON."""
@@ -239,7 +236,7 @@ class Buffer:
         """Request a wake-up once `count` items are queued; False if they already are."""
         with self._lock:
             missing = count - len(self._items)
-            self._wake_at = self.accepted + missing if missing > 0 else _NEVER
+            self._wake_at = self.accepted + missing if missing > 0 else -1  # never
             return missing > 0
 
     def wake_on_next_item(self) -> None:
@@ -319,7 +316,8 @@ class Buffer:
                 reason = Reason.BUFFER_BYTES
             else:
                 return True
-            could_fit = item.size_bytes * _LARGE_SHARE <= self._max_bytes
+            # An item of less than an eighth of the buffer is not worth adding up the queue.
+            could_fit = item.size_bytes * 8 <= self._max_bytes
             if self._drops_oldest and not could_fit:
                 # Else queued items would be dropped for nothing: batches that are being sent keep their room.
                 queued_bytes = sum(one.size_bytes for one in list(self._items))
@@ -394,7 +392,6 @@ class Flushes:
 
 
 _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
-_VALUE_BYTES = 32  # a number in a list
 _MAX_STEPS = 100  # at most 0.2 ms; the rest is estimated from what was measured
 _METADATA = frozenset(Trace.__struct_fields__).difference(CONTENT_FIELDS)
 _text_bytes = str.__sizeof__
@@ -477,7 +474,8 @@ def estimate_bytes(values: Iterable[object]) -> int:
     numbers = [value for value in stack if id(type(value)) in SCALARS]
     # The containers left are taken for as large as those measured.
     average, plain = (total - long) // max(containers, 1), len(texts) + len(numbers)
-    left = sum(map(_text_bytes, texts)) + len(numbers) * _VALUE_BYTES
+    # A number in a list takes about 32 bytes.
+    left = sum(map(_text_bytes, texts)) + len(numbers) * 32
     return total + left + (len(stack) - plain) * average + unseen * (left // plain if plain else average)
 
 

@@ -50,9 +50,6 @@ def _run_exit_callback(**_: object) -> None:
         _ExitCallback.callback()
 
 
-_POLL_S = 0.005
-
-
 def unpatched(module: str, name: str) -> Any:
     """Return an object of the standard library as it was before gevent patched it."""
     monkey = sys.modules.get("gevent.monkey")
@@ -83,7 +80,7 @@ def poll(condition: Callable[[], bool], timeout_s: float) -> bool:
     while not condition():
         if time.monotonic() >= deadline_s:
             return False
-        time.sleep(_POLL_S)
+        time.sleep(0.005)
     return True
 
 
@@ -126,8 +123,6 @@ class NativeThread:
             self._ended = True
 
 
-# An import ends, if slowly on a busy machine; a child forked during one could send nothing.
-_IMPORT_TIMEOUT_S = 10.0
 # A healthy network connects faster; a hanging one must not hold up the forks of the host.
 _CONNECT_TIMEOUT_S = 0.2
 
@@ -169,7 +164,8 @@ def block_forks_during_connect() -> Any:
 
 def _before() -> None:
     importing, connecting = _Forks.importing, _Forks.connecting
-    if importing.acquire(timeout=_IMPORT_TIMEOUT_S):
+    # An import ends, if slowly on a busy machine; a child forked during one could send nothing.
+    if importing.acquire(timeout=10.0):
         _Forks.holder, _Forks.held = get_ident(), [importing]
         if connecting.acquire(timeout=_CONNECT_TIMEOUT_S):
             _Forks.held.append(connecting)

@@ -54,7 +54,6 @@ _FIXES: Final = {
     "feedback.trace_id": "pass what publish returned",
 }
 _OF_TEXT: Final = "a text, a dict, a list, a model, or an object with public attributes"
-_DROPS: Final = frozenset({"empty", "invalid", "too_large", "redaction"})
 
 
 class Reports:
@@ -103,7 +102,7 @@ class Reports:
         if self._warnings > MAX_WARNINGS:
             return
         kind = _printable(note.kind)
-        if note.reason in _DROPS:
+        if note.reason in {"empty", "invalid", "too_large", "redaction"}:
             reason = "invalid" if note.reason == "empty" else note.reason
             message = f"{note.field.partition('.')[0].capitalize()} dropped: {reason} ({kind or 'it has no content'})"
             message += f"; {_FIXES[note.field]}" if note.field in _FIXES else ""

@@ -98,12 +98,9 @@ def pack(*arguments: Argument) -> bytes:
 
 
 _CONNECT_TIMEOUT_S = 2.0
-_REPLY_TIMEOUT_S = 5.0
 # A load balancer may have cut a connection that was idle for longer: the reply then never comes, whereas a new
 # connection takes a moment.
 _IDLE_S = 30.0
-# Applies only where no worker runs: workers remove a producer's hash two days after its last batch.
-_PRODUCER_TTL_S = 30 * 24 * 3600
 
 
 class RedisStream:
@@ -113,9 +110,7 @@ class RedisStream:
         self._connected = False
         self._used_s = 0.0
         # Kept: with sentinels the connection asks its pool for the address.
-        self._pool = make_pool(
-            settings.redis_url.secret, reply_timeout_s=_REPLY_TIMEOUT_S, connect_timeout_s=_CONNECT_TIMEOUT_S
-        )
+        self._pool = make_pool(settings.redis_url.secret, reply_timeout_s=5.0, connect_timeout_s=_CONNECT_TIMEOUT_S)
         self._connection: Any = self._pool.make_connection()  # the driver's types omit its methods
         self._script = get_data("tracejudge", "scripts/append.lua") or b""
         self._digest = sha1(self._script, usedforsecurity=False).hexdigest()
@@ -123,7 +118,8 @@ class RedisStream:
         prefix = settings.prefix
         keys = (f"{prefix}:traces", f"{prefix}:producer:{producer}", f"{prefix}:caps", f"{prefix}:producers")
         self._keys: tuple[Argument, ...] = (len(keys), *keys)
-        self._constants: tuple[Argument, ...] = (producer, settings.max_stream, _PRODUCER_TTL_S, settings.service)
+        # Applies only where no worker runs: workers remove a producer's hash two days after its last batch.
+        self._constants: tuple[Argument, ...] = (producer, settings.max_stream, 30 * 24 * 3600, settings.service)
 
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         """Append a batch unless it is in the stream already, and run `meanwhile` while Redis works.

@@ -36,7 +36,6 @@ _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
 _PAIR: Final = 2
 _MAX_ID_BITS: Final = 256
-_COLUMNS: Final = ("ids", "metadatas", "distances")
 
 
 class DocumentReader:
@@ -86,7 +85,7 @@ class DocumentReader:
         texts = value.get("documents")
         if not is_list(texts) or not is_list(value.get("ids")):
             return False
-        columns = [texts, *(value.get(name) or [] for name in _COLUMNS)]
+        columns = [texts, *(value.get(name) or [] for name in ("ids", "metadatas", "distances"))]
         if any(is_list(text) for text in texts):
             columns = [[item for one in column for item in (one if is_list(one) else [one])] for column in columns]
         for place in range(len(columns[0])):

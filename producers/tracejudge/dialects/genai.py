@@ -71,7 +71,6 @@ _PROVIDERS: Final = {
     "az.ai.inference": "azure.ai.inference",
     "xai": "x_ai",
 }
-_DATASTORE: Final = "datastore"
 
 
 def read(span: RawSpan) -> Reading:
@@ -83,7 +82,7 @@ def read(span: RawSpan) -> Reading:
     if role is None and names.OUTPUT_MESSAGES in attributes and model is not None:
         role = Role.LLM  # operations may have any name; this one has an answer of a model
     # The result of a tool that searches a datastore is evidence.
-    searches = attributes.get(names.TOOL_TYPE) == _DATASTORE
+    searches = attributes.get(names.TOOL_TYPE) == "datastore"
     provider = first_text(attributes, names.PROVIDERS)
     return Reading(
         role=role,

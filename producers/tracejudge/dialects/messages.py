@@ -130,7 +130,6 @@ _ROLES: Final = {
 }
 _KNOWN_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", *_ROLES})
 _CONTENT_KEYS: Final = ("parts", "content", "contents", "blocks", "tool_calls", "function_call")
-_MAX_WRAPPINGS: Final = 3
 
 
 class Chat(Struct, frozen=True):
@@ -161,7 +160,7 @@ def conversation(value: object) -> list[Chat] | None:
     found = decoded(value)
     if found is None:
         return None
-    for _ in range(_MAX_WRAPPINGS):
+    for _ in range(3):
         mapping = mapping_of(found)
         if mapping is not None and not _is_message(_unwrapped(mapping)):
             found = decoded(mapping.get("messages"))
@@ -238,17 +237,15 @@ def _chat(item: object) -> Chat | None:
 
 # DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.
 _MARKER: Final = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
-_FORMAT_REQUEST: Final = "\n\nRespond with the corresponding output fields"
-_NO_CONTENT: Final = frozenset({"completed", "reasoning"})
 
 
 def _without_markers(text: str) -> str:
     """Return the value of the only field of a text of DSPy, or all of them as JSON; another text as it is."""
     if not text.startswith("[[ ## "):
         return text
-    parts = _MARKER.split(text.rpartition(_FORMAT_REQUEST)[0] or text)
+    parts = _MARKER.split(text.rpartition("\n\nRespond with the corresponding output fields")[0] or text)
     fields = {name: value.strip() for name, value in zip(parts[1::2], parts[2::2], strict=True)}
-    kept = {name: value for name, value in fields.items() if name not in _NO_CONTENT}
+    kept = {name: value for name, value in fields.items() if name not in {"completed", "reasoning"}}
     if len(kept) == 1:
         return next(iter(kept.values()))
     return msgspec.json.encode({name: decoded_or_same(value) for name, value in kept.items()}).decode()

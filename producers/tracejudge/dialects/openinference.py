@@ -28,9 +28,6 @@ from tracejudge.model import Document, JSONValue
 _QUERY_KEYS: Final = ("query", "question", "input", "user_input", "user_query", "prompt", "message", "text")
 _ANSWER_KEYS: Final = ("output", "answer", "response", "result", "output_text", "completion", "text", "content")
 _INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input", "data")
-_OUTPUT_WRAPPINGS: Final = ("outputs", "output", "return_values", "result", "response")
-_TYPED: Final = "structured_response"
-"""Key of the typed result among the values that an agent of LangChain returns."""
 _CREW_MARKS: Final = frozenset({"tasks_output", "agent_role", "expected_output"})
 """Keys of the outputs of CrewAI, whose messages end before the answer."""
 _MAX_DEPTH: Final = 4
@@ -66,7 +63,8 @@ def output_from_value(value: object) -> SpanOutput:
     if isinstance(structure, str):
         return SpanOutput(text=_readable(structure))
     mapping = mapping_of(structure) or {}
-    typed = _raw(mapping.get("raw" if _CREW_MARKS & mapping.keys() else _TYPED))
+    # The typed result among the values that an agent of LangChain returns.
+    typed = _raw(mapping.get("raw" if _CREW_MARKS & mapping.keys() else "structured_response"))
     if typed is not None:
         return SpanOutput(text=typed) if isinstance(typed, str) else SpanOutput(raw=typed)
     for key in ("choices", "messages", "output"):
@@ -75,7 +73,7 @@ def output_from_value(value: object) -> SpanOutput:
             return output_from_messages(chats) if key == "choices" else output_from_last_message(chats)
     if chats := conversation(structure):
         return output_from_last_message(chats)
-    text = _find_text(structure, _ANSWER_KEYS, _OUTPUT_WRAPPINGS)
+    text = _find_text(structure, _ANSWER_KEYS, ("outputs", "output", "return_values", "result", "response"))
     return SpanOutput(text=text) if isinstance(text, str) else SpanOutput(raw=_raw(structure))
 
 
@@ -133,7 +131,6 @@ _ROLES: Final = {
     "GUARDRAIL": Role.JUDGE,
     "EVALUATOR": Role.JUDGE,
 }
-_JSON: Final = "application/json"
 
 
 def read(span: RawSpan) -> Reading:
@@ -239,7 +236,7 @@ def _without_objects(text: str) -> str | None:
 def _value(attributes: Mapping[str, object], key: str, mime_key: str) -> object:
     # Decoded only if declared as JSON: a user's text may look like it.
     value = attributes.get(key)
-    return decoded_or_same(value) if attributes.get(mime_key) == _JSON else value
+    return decoded_or_same(value) if attributes.get(mime_key) == "application/json" else value
 
 
 def _first_completion(attributes: Mapping[str, object], prefix: str, wrapping: str) -> str | None:

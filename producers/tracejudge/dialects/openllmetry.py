@@ -28,7 +28,6 @@ from tracejudge.model import Document
 
 _KINDS: Final = {"workflow": Role.CHAIN, "task": Role.CHAIN, "agent": Role.AGENT, "tool": Role.TOOL}
 _REQUESTS: Final = {"chat": Role.LLM, "completion": Role.LLM, "embedding": Role.EMBEDDING, "rerank": Role.RERANKER}
-_RETRIEVAL: Final = "vector_db_retrieve"
 
 
 def read(span: RawSpan) -> Reading:
@@ -51,7 +50,7 @@ def _role(span: RawSpan) -> Role | None:
     request, kind = attributes.get(names.TL_REQUEST_TYPE), attributes.get(names.TL_KIND)
     if isinstance(request, str) and request in _REQUESTS:
         return _REQUESTS[request]
-    if attributes.get(names.OPERATION) == _RETRIEVAL or any(span.events_named(names.TL_EVENT_RESULT)):
+    if attributes.get(names.OPERATION) == "vector_db_retrieve" or any(span.events_named(names.TL_EVENT_RESULT)):
         return Role.RETRIEVER
     if isinstance(kind, str) and kind in _KINDS:
         return _KINDS[kind]

@@ -19,7 +19,6 @@ _ID_KEYS: Final = ("user", "safety_identifier", "metadata", "conversation")
 # Not JSON: models and values that the libraries parsed from the texts beside them; long: what no reader here uses.
 _SKIPPED: Final = frozenset({"parsed", "parsed_arguments", "parsed_output", "logprobs", "encrypted_content"})
 _MAX_DEPTH: Final = 24
-_MAX_CHARACTERS: Final = 1_000_000
 _SAME_PARTS: Final = {
     "server_tool_use": "tool_use",
     "mcp_tool_use": "tool_use",
@@ -30,7 +29,6 @@ _SAME_PARTS: Final = {
 }
 CACHED_TOKENS: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
 """Counts of Anthropic that are no part of its `input_tokens`."""
-_UNFINISHED: Final = frozenset({"queued", "in_progress"})
 
 
 def json_data(value: Any, depth: int = 0) -> Any:
@@ -62,7 +60,7 @@ def request_data(body: object, more: object = None) -> dict[str, Any]:
 
 def is_unfinished(response: Mapping[str, Any]) -> bool:
     """Return whether a response of the background mode has no answer yet."""
-    return response.get("status") in _UNFINISHED
+    return response.get("status") in {"queued", "in_progress"}
 
 
 def is_response(value: Mapping[str, Any]) -> bool:
@@ -206,7 +204,7 @@ class StreamedAnswer:
         self._blocks: dict[object, _Block] = {}
         self._whole: Mapping[str, Any] | None = None
         self._is_complete = False
-        self._room = _MAX_CHARACTERS
+        self._room = 1_000_000
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Add the next event."""

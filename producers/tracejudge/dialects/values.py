@@ -146,7 +146,6 @@ def mapping_of(value: object) -> Mapping[str, object] | None:
     return None
 
 
-_FLATTENED_MAX_DEPTH: Final = 12
 _MAX_DIGITS: Final = 9
 
 
@@ -165,7 +164,7 @@ def unflattened(attributes: Mapping[str, object], prefix: str) -> list[object] |
     for key, value in attributes.items():
         if not key.startswith(start):
             continue
-        *above, last = key[len(start) :].split(".", _FLATTENED_MAX_DEPTH)
+        *above, last = key[len(start) :].split(".", 12)
         branch: object = tree if _is_number((above or [last])[0]) else None
         for name in above:
             # Where one key has a value and another has branches, the first key stays.

@@ -15,11 +15,8 @@ from tracejudge.dialects.reading import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 
-_MAX_HEIGHT: Final = 1_000
-_MAX_ATTRIBUTES: Final = 128
 _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
-_INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _SOURCES: Final = (Role.RETRIEVER, Role.RERANKER, Role.TOOL)
 
 
@@ -61,7 +58,7 @@ class TraceSteps:
 
     def above(self, step: Step) -> Iterator[Step]:
         """Yield the parent of a step, its parent, and so on to the top."""
-        for _ in range(_MAX_HEIGHT):  # parents may form a circle
+        for _ in range(1_000):  # parents may form a circle
             parent = self._steps.get(step.span.parent_id or "")
             if parent is None or parent is step:
                 return
@@ -199,7 +196,7 @@ def _is_same(requested: Call, done: Call) -> bool:
 def build_span(span: RawSpan, reading: Reading) -> Span:
     """Build the published span of a step."""
     # Content is removed from the attributes: it is in inputs and outputs.
-    kept = [key for key in span.attributes if not names.is_content(key)][:_MAX_ATTRIBUTES]
+    kept = [key for key in span.attributes if not names.is_content(key)][:128]
     attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
     if reading.tool is not None:
         inputs = reading.tool.arguments
@@ -294,7 +291,7 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
             places = [place for place, one in enumerate(messages) if (one.role, one.content) == ("user", query)]
             messages = messages[: places[-1]] if places else messages
         found.append(messages)
-    turns = (messages for messages in found if any(one.role not in _INSTRUCTIONS for one in messages))
+    turns = (messages for messages in found if any(one.role not in {"system", "developer"} for one in messages))
     return next(turns, None) or next((messages for messages in found if messages), [])
 
 

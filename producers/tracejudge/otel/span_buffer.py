@@ -21,8 +21,6 @@ from tracejudge.model import TextEnum
 from tracejudge.otel.joining import SpanGroup
 
 _NANOSECONDS: Final = 1e9
-_MAX_EVENTS: Final = 512
-_SHELL_BYTES: Final = 800  # the span itself, its ids and times
 _STATUS: Final = {StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 
 
@@ -52,17 +50,17 @@ def raw_span(span: ReadableSpan) -> RawSpan | None:
         status=_STATUS.get(span.status.status_code),
         description=span.status.description,
         attributes=dict(span.attributes or {}),
-        events=tuple(RawEvent(event.name, dict(event.attributes or {})) for event in span.events[:_MAX_EVENTS]),
+        events=tuple(RawEvent(event.name, dict(event.attributes or {})) for event in span.events[:512]),
         scope=None if scope is None else scope.name,
     )
 
 
 def span_bytes(span: RawSpan) -> int:
     """Estimate the memory of a span."""
-    return _SHELL_BYTES + estimate_bytes([span.attributes, *(event.attributes for event in span.events)])
+    # The span itself, its ids and times take about 800 bytes.
+    return 800 + estimate_bytes([span.attributes, *(event.attributes for event in span.events)])
 
 
-_LINKS_PER_SPAN: Final = 8
 _MAX_CLOSED: Final = 20_000
 # Spans are refused above this multiple of the bounds: they end faster than the thread joins them.
 _OVERFLOW: Final = 2
@@ -206,7 +204,8 @@ class SpanBuffer:
     def _make_room(self, trace: _Open, span: RawSpan) -> bool:
         if span.span_id in trace.spans:
             self._remove(trace, span.span_id)  # exported twice: the later one counts
-        if len(trace.links) >= self._limits.max_spans * _LINKS_PER_SPAN and not span.is_local_root:
+        # Links of removed spans are kept as well.
+        if len(trace.links) >= self._limits.max_spans * 8 and not span.is_local_root:
             self.losses[Loss.SURPLUS] += 1
             return False
         if len(trace.spans) >= self._limits.max_spans:

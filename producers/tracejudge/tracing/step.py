@@ -22,7 +22,6 @@ from tracejudge.model import Span, ToolCall, Usage
 
 MAX_SPANS = 1_000
 """Most spans of one trace; a last span says how many more there were."""
-_CANCELLATIONS = frozenset({"CancelledError", "GeneratorExit"})  # by name: asyncio need not be loaded
 # Kinds that are never published as a trace of their own: outside of their trace, as in a new thread, a verdict on
 # them would mislead.
 _SPAN_ONLY_KINDS = frozenset({"retriever", "tool"})
@@ -279,10 +278,8 @@ def is_no_failure(error: BaseException) -> bool:
     # By type first: an exit code may be any object, without a hash or a truth.
     code = _exit_code(error) if is_a(error, SystemExit) else 1
     exits_well = (type(code) is int or code is None) and not code
-    return exits_well or not _CANCELLATIONS.isdisjoint(map(class_name, bases_of(type(error))))
-
-
-_SPAN_FIELDS = frozenset({"name", "input", "output", "error", "started_at", "ended_at"})
+    # By name: asyncio need not be loaded.
+    return exits_well or not {"CancelledError", "GeneratorExit"}.isdisjoint(map(class_name, bases_of(type(error))))
 
 
 def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str, Any]:
@@ -316,7 +313,7 @@ def _span(step: Step) -> Span:
     attributes = {
         name: snapshot(value, step.budget())
         for name, value in fields.items()
-        if name not in _SPAN_FIELDS and value is not None
+        if name not in {"name", "input", "output", "error", "started_at", "ended_at"} and value is not None
     }
     has_failed = error is not None and not ((type(error) is str or type(error) is bool) and not error)
     status = "error" if has_failed else "ok"
@@ -342,9 +339,6 @@ def _error_of(step: Step) -> object:
     return step.failure if given is None else without_traceback(given) if is_a(given, BaseException) else given
 
 
-_RETRIEVER_KINDS = frozenset({"retriever", "retrieval"})
-
-
 def retrieved_outputs(steps: list[Step]) -> list[object]:
     """Return the outputs of all retrievers in the order they began; of nested retrievers, that of the outer one."""
     found: list[object] = []
@@ -359,4 +353,4 @@ def retrieved_outputs(steps: list[Step]) -> list[object]:
 
 
 def _retrieves(step: Step) -> bool:
-    return step.kind is not None and step.kind.casefold() in _RETRIEVER_KINDS
+    return step.kind is not None and step.kind.casefold() in {"retriever", "retrieval"}

@@ -44,9 +44,6 @@ T = TypeVar("T")
 OUT: Final = Console()
 # Standard error: progress and remarks.
 NOTES: Final = Console(stderr=True)
-_WIDE: Final = 1000
-_FIRST_BACKOFF_S: Final = 0.05
-_MAX_BACKOFF_S: Final = 5.0
 
 
 def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -140,7 +137,7 @@ def print_table(console: Console, table: Table) -> None:
     if console.is_terminal:
         console.print(table)
     else:
-        Console(file=console.file, width=_WIDE).print(table)
+        Console(file=console.file, width=1000).print(table)
 
 
 def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table:
@@ -234,7 +231,7 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
         try:
             return action()
         except error:
-            time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.0))
+            time.sleep(backoff_s(failures, 0.05, 5.0, 0.0))
     return action()
 
 

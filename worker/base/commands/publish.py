@@ -22,7 +22,6 @@ _CHUNK: Final = 500
 # One command holds a chunk in memory here and in Redis.
 _CHUNK_BYTES: Final = 4 * MIB
 _MAX_SHOWN: Final = 10
-_TRIES: Final = 5
 
 
 @click.command("publish")
@@ -95,7 +94,7 @@ class _Sender:
         entries = tuple(Entry(Kind.TRACE, payload) for payload in self._chunk)
         batch = Batch(self._number, entries, items=len(entries), size_bytes=0, settles_through=0, flush_ticket=0)
         try:
-            with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, _TRIES)
+            with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, 5)
         except DeliveryError as error:
             raise StoreError(str(error)) from error
         self.published += len(entries)

@@ -28,11 +28,9 @@ from worker.core.selection.stream_entry import TraceEntry, read_entry
 
 # Lines read ahead: each may have megabytes.
 _AHEAD: Final = 8
-_MAX_UNKNOWN: Final = 5
 # `tracejudge export` adds it to each trace.
 _VERDICTS: Final = "verdicts"
 _ROW: Final = msgspec.json.Decoder(dict[str, Any])
-_LINE_ENDS: Final = (b"\n", b"\r")
 
 
 class Line(NamedTuple):
@@ -132,7 +130,7 @@ def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
 def note_unknown_fields(counts: Mapping[str, int]) -> None:
     """Print the most frequent fields that no trace has, each with a suggestion."""
     unknown = Counter({name: count for name, count in counts.items() if name != _VERDICTS})
-    for name, count in unknown.most_common(_MAX_UNKNOWN):
+    for name, count in unknown.most_common(5):
         close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
         note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}")
 
@@ -145,7 +143,7 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
         if first == b"\n" and part.endswith(b"\r"):
             continue  # one line end, divided where the line became too long
         number, end, part = number + 1, end + len(first), first
-        while part and not part.endswith(_LINE_ENDS):
+        while part and not part.endswith((b"\n", b"\r")):
             part = next(parts, b"")
             end += len(part)
         payload = first.strip() if len(first.rstrip(b"\r\n")) < most else first[:most]

@@ -40,8 +40,6 @@ from worker.core.telemetry.backlog import SHARE_OF_WAITING
 
 # Letters removed in one script call, which blocks Redis while it runs.
 _AT_ONCE: Final = 500
-_WAIT_S: Final = 0.5
-_SHOWN_DIGITS: Final = 12
 # As many as metrics show.
 _VERSION_DIGITS: Final = 8
 _AGES: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
@@ -152,7 +150,7 @@ def list_letters(
             age = next((f"{seconds / length_s:.0f}{unit}" for length_s, unit in _AGES if seconds >= length_s), "0s")
             version = letter.evaluation.version[:_VERSION_DIGITS]
             table.add_row(
-                letter.evaluation.id[:_SHOWN_DIGITS],
+                letter.evaluation.id[:12],
                 f"({age})" if one.retry.batch_id else age,
                 letter.reason,
                 f"{letter.attempts:,}",
@@ -314,7 +312,7 @@ def _wait_for_room(settings: Settings, store: Store, judge_model: str) -> None:
             if not is_reported:
                 is_reported = True
                 note(f"waiting: batches for {judge_model} hold {waiting / MIB:,.0f} MiB")
-            time.sleep(_WAIT_S)
+            time.sleep(0.5)
     except StoreError:
         NOTES.print("stopped; repeat the command to continue")
         raise

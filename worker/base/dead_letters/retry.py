@@ -27,13 +27,9 @@ from worker.core.telemetry.service import ServiceThread
 log = structlog.get_logger("tracejudge.judging")
 MIN_PACE: Final = 20
 MAX_PACE: Final = 2_560
-_MAX_DEAD_SHARE: Final = 0.1
 _EVERY_S: Final = 60.0
-_LOOK_EVERY_S: Final = 1.0
 # One worker at a time retries letters; it keeps the lease from one look to the next.
 _LEASE_MS: Final = 150_000
-# How long a letter that no worker here can judge is put behind the others.
-_POSTPONE_MS: Final = 600_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -124,7 +120,7 @@ class RetryPace:
         ended well; a few may fail on their own, and take hours to do it.
         """
         left = self._watched - {*died, *ended}
-        if len(died) > len(ended) * _MAX_DEAD_SHARE:
+        if len(died) > len(ended) * 0.1:
             self.allowed = MIN_PACE
         elif ended and len(left) <= self.allowed / 2:
             self.allowed = min(2 * self.allowed, MAX_PACE)
@@ -182,7 +178,7 @@ class AutoRetry(ServiceThread):
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + self._every_s
             self.look()
-        self.stopping.wait(min(_LOOK_EVERY_S, self._every_s))
+        self.stopping.wait(min(1.0, self._every_s))
 
     def look(self) -> None:
         """Retry due letters unless another worker does."""
@@ -274,6 +270,7 @@ class AutoRetry(ServiceThread):
             if gone:
                 client.zrem(key, *gone)
             if later:
-                client.zadd(key, dict.fromkeys(later, redis_now_ms(client) + _POSTPONE_MS), xx=True)
+                # Letters that no worker here can judge are put behind the others for ten minutes.
+                client.zadd(key, dict.fromkeys(later, redis_now_ms(client) + 600_000), xx=True)
 
         self._store.call(write)

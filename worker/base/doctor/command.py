@@ -44,7 +44,6 @@ from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
 from worker.features.budgets.control import read_states
 
-_NEARLY: Final = 0.99
 _SHARED_BROKER: Final = warning(
     "broker place",
     "the first shard is the broker of all: while it is away nothing is judged",
@@ -55,7 +54,6 @@ _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
 # Batches and dead letters may be large, and the doctor must not keep Redis busy.
 _READ_S: Final = 2.0
-_DAY_S: Final = 86_400.0
 _MAX_LISTED: Final = 5
 
 
@@ -179,7 +177,7 @@ def spending(settings: Settings, store: Store) -> Sequence[Finding]:
         refused += state.refused
         for limit, spent, most in state.by_limit(settings.budgets[name]):
             # What is settled stops short of the limit by up to the largest reservation.
-            if spent >= _NEARLY * most:
+            if spent >= 0.99 * most:
                 so_far = f"and has refused {amount(state.refused, 'call')} so far"
                 what = f"{name} has spent {spent / most:.0%} of {limit}, {so_far}"
                 findings.append(
@@ -210,7 +208,7 @@ def dead_letters(store: Store) -> Sequence[Finding]:
 
 def unusable_input(store: Store) -> Sequence[Finding]:
     """Check whether entries of the last day were no traces, or fields were left out of traces."""
-    since = store.now_ms() / 1000 - _DAY_S
+    since = store.now_ms() / 1000 - 86_400.0
     findings = []
     if invalid := [one for one in read_invalid(store) if one.at >= since]:
         last = invalid[0]

@@ -12,8 +12,6 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from worker.core.storage.client import StoreError
 
-_BOUND_S: Final = 5.0
-
 
 class Finding(Struct, frozen=True):
     """The state of one part: what is wrong and how to fix it; of a working part, its details."""
@@ -51,7 +49,7 @@ class Check(NamedTuple):
 
     name: str
     run: Callable[[], Sequence[Finding]]
-    bound_s: float = _BOUND_S
+    bound_s: float = 5.0
 
     def findings(self) -> Sequence[Finding]:
         """Run the check; a failure of its own is a finding too, so that it does not hide the other checks."""

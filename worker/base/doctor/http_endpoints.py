@@ -37,8 +37,6 @@ from worker.core.telemetry.http_server import HttpAuth
 
 _TIMEOUT_S: Final = 4.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
-_NO_LIST: Final = frozenset({404, 405, 501})
-_REJECTED: Final = frozenset({401, 402, 403})
 # Longer than for any other part: some models reason before they answer.
 ASK_S: Final = 30.0
 _QUESTION: Final = ChatRequest(
@@ -121,14 +119,14 @@ async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guard
 def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:
     """Interpret the answer to the request for the list of models."""
     status = reply.status
-    if status in _REJECTED:
+    if status in {401, 402, 403}:
         fix = "name its key by api_key_env or api_key_file"
         if settings.api_key_file:
             fix = f"correct the key in the file {settings.api_key_file} (api_key_file)"
         elif settings.api_key_env:
             fix = f"correct the key in the variable {settings.api_key_env} (api_key_env)"
         return broken(part, f"{where} rejects the request: HTTP {status}", fix)
-    if status in _NO_LIST:
+    if status in {404, 405, 501}:
         # Many gateways implement the chat request alone, so a missing list proves nothing.
         fix = "check the end of base_url, which is often /v1; `tracejudge doctor --ask` confirms it"
         return warning(part, f"{where} answers, but has no list of models: HTTP {status}", fix)

@@ -19,12 +19,9 @@ from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
 
-_SCHEMES: Final = frozenset({"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"})
 # Longer than for Redis: AMQP needs several round trips and often TLS.
 _CONNECT_S: Final = 4.0
 _TIMEOUT_S: Final = 2.0
-_OLDEST: Final = (6, 2)
-_NEARLY_FULL: Final = 0.8
 _FULL: Final = 0.98
 _OFF_S: Final = 5.0
 _FAR_OFF_S: Final = 60.0
@@ -106,7 +103,7 @@ def version(info: Mapping[str, Any]) -> Finding:
     """Check the version: the scripts use commands of Redis 6.2."""
     found = str(info.get("redis_version", "0"))
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
-    if numbers < _OLDEST:
+    if numbers < (6, 2):
         return broken("redis version", f"it is {found}", "use Redis 6.2 or newer")
     return ok("redis version", found)
 
@@ -136,7 +133,7 @@ def memory(info: Mapping[str, Any]) -> Finding:
     fix = "raise maxmemory, or lower max_stream_bytes, max_outbox and retention"
     if used >= _FULL * bound:
         return broken("redis memory", f"{what}: writes are refused", fix)
-    return warning("redis memory", what, fix) if used >= _NEARLY_FULL * bound else ok("redis memory", what)
+    return warning("redis memory", what, fix) if used >= 0.8 * bound else ok("redis memory", what)
 
 
 def foreign_keys(url: str, keys: Keys, shard: int = 0) -> Sequence[Finding]:
@@ -164,7 +161,7 @@ def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
 def broker(settings: Settings) -> Sequence[Finding]:
     """Check that messages can be sent; one attempt, where Celery would retry for ever."""
     url = settings.broker_url or settings.redis_url
-    if ";" in url or urlsplit(url).scheme not in _SCHEMES:
+    if ";" in url or urlsplit(url).scheme not in {"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"}:
         return [_connect_by_kombu(settings, addresses(url))]
     reached = reach("broker", url)
     if reached.result != "ok":

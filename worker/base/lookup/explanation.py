@@ -32,7 +32,6 @@ _MAX_WORDS: Final = 400
 _MAX_SEARCHED_CHARS: Final = 200_000
 # The next sentence of a document begins within so many characters behind the last, in one of so many documents.
 _AHEAD_CHARS: Final = 10_000
-_AHEAD_DOCUMENTS: Final = 3
 
 
 class Place(NamedTuple):
@@ -237,7 +236,7 @@ def _in_order(sentences: Mapping[str, str], texts: Sequence[str]) -> dict[str, P
     for key, text in sentences.items():
         # A row of a table is shown in another form than it has in the text, and is not found.
         found[key] = None
-        for ahead, index in enumerate(written[nth : nth + _AHEAD_DOCUMENTS]):
+        for ahead, index in enumerate(written[nth : nth + 3]):
             start = 0 if ahead else position
             at = place(text, texts[index], index, start, start + len(text) + _AHEAD_CHARS)
             if at is not None:

@@ -1,7 +1,7 @@
 """`tracejudge export`: save the traces of verdicts as a data set."""
 
 import sys
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
@@ -20,8 +20,6 @@ from worker.base.commands.options import (
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.search import FILTER, verdict_filter
 
-_MOST: Final = 10_000
-
 
 @click.command("export")
 @FILTER
@@ -30,7 +28,7 @@ _MOST: Final = 10_000
 @click.option(
     "--limit",
     type=click.IntRange(min=1, max=100_000),
-    default=_MOST,
+    default=10_000,
     show_default=True,
     metavar="N",
     help="Save at most N traces, those of the newest verdicts.",

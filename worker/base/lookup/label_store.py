@@ -28,10 +28,8 @@ MAX_TEXT_CHARS: Final = 2_000
 MAX_VERDICT_BYTES: Final = 8 * 1024
 """Of one verdict with a label; names of the SDK are at most 200 characters, those in a file may have any length."""
 MAX_VERDICTS: Final = 10 * MAX_LABELS
-_ID_BYTES: Final = 12
 # Verdicts of these measure the judge against itself, and against labels of their own.
 _OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
-_READ_COUNT: Final = 1_000
 _FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500
 
@@ -186,7 +184,7 @@ class TooManyLabelsError(Exception):
 
 def label_id(*parts: str) -> str:
     """Return the id of a label by trace id, span id, judge and metric."""
-    return hashlib.blake2b(joined_parts(*parts), digest_size=_ID_BYTES).hexdigest()
+    return hashlib.blake2b(joined_parts(*parts), digest_size=12).hexdigest()
 
 
 def ids_of(verdict: Verdict) -> Iterator[tuple[str, str]]:
@@ -210,7 +208,7 @@ def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) ->
     return [Labelled(labels[name], tuple(verdicts.get(name, {}).values())) for name in ordered]
 
 
-def scan(store: Store, key: str | None = None, count: int = _READ_COUNT) -> Iterator[tuple[str, bytes]]:
+def scan(store: Store, key: str | None = None, count: int = 1_000) -> Iterator[tuple[str, bytes]]:
     """Yield all fields of a hash, the labels' unless given; one written meanwhile may be missing or come twice."""
     cursor = 0
     while True:

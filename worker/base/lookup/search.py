@@ -27,9 +27,6 @@ from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutc
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 
-_SHOWN: Final = 50
-_HOUR_MS: Final = 3_600_000
-
 FILTER: Final = options(
     PATTERNS,
     click.option("--failed", is_flag=True, help="Only what did not pass or has no score, abstained included."),
@@ -68,7 +65,7 @@ def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFil
         if not text.strip():
             raise click.UsageError("--text is empty; leave it out, or write what the trace contains")
         # A trace is older than its verdicts: it may have waited for its judge.
-        begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - _HOUR_MS
+        begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - 3_600_000
         with NOTES.status("searching the texts of traces"):
             found = lookup.with_text(text, begin, times["until"])
         if len(found) == MAX_TRACES:
@@ -82,7 +79,7 @@ def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFil
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    default=_SHOWN,
+    default=50,
     show_default=True,
     metavar="N",
     help="End after the newest N verdicts.",

@@ -24,9 +24,7 @@ from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Entry, Store, StoreError, entry_position
 
 _BLOCK_MS = 1000
-_READ_COUNT = 500
 _SEARCHED = 10_000
-_LAST = 10
 
 
 @click.command("tail")
@@ -65,7 +63,7 @@ def command(
     Exit code 0 on success, 1 if --no-follow finds no verdict, 2 on wrong usage.
     """
     if last is None:
-        last = _LAST if ends else 0
+        last = 10 if ends else 0
     settings, store = connect(config, redis_url)
     with trace_errors():
         traces = () if trace_id is None else (usable_prefix(trace_id),)
@@ -114,7 +112,7 @@ def follow(store: Store, last: int = 0, wanted: Callable[[OutboxEntry], bool] | 
         for shard, position in positions.items():
             streams: dict[Any, Any] = {store.keys.verdicts: position}
             try:
-                reply: Any = shard.call(lambda client: client.xread(streams, count=_READ_COUNT, block=block_ms))  # noqa: B023
+                reply: Any = shard.call(lambda client: client.xread(streams, count=500, block=block_ms))  # noqa: B023
             except StoreError as error:
                 if len(positions) == 1:
                     raise

@@ -20,7 +20,6 @@ from worker.core.storage.client import Entry, Store, StoreError, scan_stream
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.board")
-_READ_COUNT: Final = 500
 _BLOCK_MS: Final = 500
 _COLUMNS: Final = (
     *("entry", "shard", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "origin", "outcome"),
@@ -155,7 +154,7 @@ class VerdictIndex(ServiceThread):
         position = self._positions[shard]
         block_ms = _BLOCK_MS // len(store.shards) if self.is_complete else 1
         streams: dict[Any, Any] = {key: position}
-        reply: Any = store.call(lambda client: client.xread(streams, count=_READ_COUNT, block=block_ms))
+        reply: Any = store.call(lambda client: client.xread(streams, count=500, block=block_ms))
         for _, arrived in reply or []:
             self._add(arrived, shard)
         first = store.call(lambda client: client.xrange(key, count=1))

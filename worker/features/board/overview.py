@@ -31,7 +31,6 @@ from worker.features.report.sources import read_sums
 
 _EVERY_S: Final = 15.0
 _DAYS: Final = 7
-_BY: Final = ("service", "environment")
 _MOST_ROWS: Final = 200
 # A smaller change is no news, however certain.
 _FALL: Final = 0.02
@@ -125,7 +124,7 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
     week = _DAYS * DAY_S
     known = read_series(store)
     series = [one for one in known.values() if not one.segment][:_MOST_ROWS]
-    scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, _BY, None, (), now)
+    scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now)
     evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
     incidents = read_incidents(store, [one.id for one in series])
     open_drops = {

@@ -40,7 +40,6 @@ from worker.features.report.html import TEMPLATES
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
 _MAX_FORM_BYTES: Final = 64 * 1024
-_MAX_SKIPPED: Final = 1_000
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
 _NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
@@ -195,7 +194,7 @@ class Board:
         user = self._annotator(request, params.get("as", ""))
         queue = _queue(params)
         answers = read_answers(self._store)
-        skipped = frozenset(params.get("skip", "").split(",")[-_MAX_SKIPPED:]) - {""}
+        skipped = frozenset(params.get("skip", "").split(",")[-1_000:]) - {""}
         question = self._chosen(params, queue) or self._queue.next(queue, self._hash(user), answers, skipped)
         mine = [one for given in answers.values() for one in given if one.annotator == self._hash(user)]
         last = max(mine, key=lambda one: one.answered_at, default=None)

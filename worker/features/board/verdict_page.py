@@ -22,10 +22,8 @@ from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
 
-_SEARCHED: Final = 4_000
 MAX_TEXT_CHARS: Final = 200_000
 _MAX_DOCUMENTS: Final = 200
-_MAX_REQUEST_CHARS: Final = 500_000
 
 
 class Part(NamedTuple):
@@ -113,7 +111,7 @@ class VerdictPages:
             published = lookup.find({verdict.trace_id}).get(verdict.trace_id, [])
             found = next((one for one in published if one.trace.span_id == verdict.span_id), None)
         else:
-            found = lookup.near(verdict, _SEARCHED)
+            found = lookup.near(verdict, 4_000)
         if found is not None and self._redaction is not None:
             found = found._replace(trace=self._redaction.trace(found.trace))
         return found
@@ -176,7 +174,7 @@ class VerdictPages:
         if judge.run is not None:
             raise JudgeFailedError(f"{judge.name} judges in Python and asks no model")
         prompts = judge.prompts(judge.prepare(trace))
-        found = [(one.role, one.content[:_MAX_REQUEST_CHARS]) for one in render(prompts[0])] if prompts else []
+        found = [(one.role, one.content[:500_000]) for one in render(prompts[0])] if prompts else []
         questions = [("question", one.instructions) for one in prompts[0].questions] if prompts else []
         if len(prompts) > 1:
             questions.append(("note", f"{len(prompts) - 1} further requests differ in their material only."))

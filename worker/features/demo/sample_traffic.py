@@ -21,7 +21,6 @@ _SEED: Final = 20
 _LABELS: Final = ("relevant", "safe", "grounded", "correct")
 # Each repetition of a sample is another trace, and another conversation: in one its verdicts would count as dependent.
 _IDS: Final = ("trace_id", "span_id", "id", "session_id")
-FAILING_SERVICE: Final = "code-helper"
 # Judges for which shared words are some evidence: code shares few words with its documents, and a request for a summary
 # few with the summary, so groundedness of the one and relevance of the other would measure the heuristic only.
 JUDGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,7 +28,6 @@ JUDGES: Final[Mapping[str, tuple[str, ...]]] = {
     "code-helper": ("answer_relevance", "safety"),
     "summariser": ("groundedness", "safety"),
 }
-_CALL_SECONDS: Final = (0.6, 2.8)
 
 
 class Mix(NamedTuple):
@@ -124,9 +122,9 @@ def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...
         while at_s < seconds:
             mix = after if service == DROP.service and at_s >= seconds / 2 else before
             trace = (good if mix.deal() else bad).deal()
-            if service == FAILING_SERVICE and not failing.deal():
+            if service == "code-helper" and not failing.deal():
                 trace = replace(trace, output="", error="the provider did not answer in time", usage=None)
-            shots.append(Shot(at_s, trace, dice.uniform(*_CALL_SECONDS)))
+            shots.append(Shot(at_s, trace, dice.uniform(0.6, 2.8)))
             at_s += dice.uniform(0.5, 1.5) / TRACES_PER_S
     return tuple(sorted(shots, key=lambda shot: shot.at_s))
 

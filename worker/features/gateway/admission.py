@@ -30,16 +30,11 @@ from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import GatewayMetrics
 
 log = structlog.get_logger("tracejudge.gateway")
-_BODY_S: Final = 30.0
-_MAX_HELD_BYTES: Final = 80 * 1024 * 1024
-"""Bodies that one process holds at a time: parsed, they take up to twice as much again."""
 _GZIP: Final = 31  # zlib's window size of gzip
 _MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and costs as much as thousands
-_RETRY_S: Final = 1.0
 _TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
 # Codes of google.rpc.Status, in which OTLP reports errors.
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
-_RPC_INTERNAL: Final = 13
 _VARINT_BASE: Final = 128
 
 
@@ -53,7 +48,7 @@ class RefusedError(Exception):
         self.retry_s = retry_s
 
 
-def full(message: str, retry_s: float = _RETRY_S) -> RefusedError:
+def full(message: str, retry_s: float = 1.0) -> RefusedError:
     """Make the error of a request that finds no room; the client sends it again later."""
     return RefusedError(_TOO_MANY, "full", message, retry_s)
 
@@ -110,9 +105,10 @@ def form_of(request: Request, accepted: Sequence[Form]) -> Form:
 class Bodies:
     """Reads bodies, all of one process within a bound."""
 
-    def __init__(self, max_body_bytes: int, *, timeout_s: float = _BODY_S) -> None:
+    def __init__(self, max_body_bytes: int, *, timeout_s: float = 30.0) -> None:
         self._max_body_bytes = max_body_bytes
-        self._max_held_bytes = max(_MAX_HELD_BYTES, max_body_bytes)
+        # Of all bodies that one process holds at a time: parsed, they take up to twice as much again.
+        self._max_held_bytes = max(80 * 1024 * 1024, max_body_bytes)
         self._timeout_s = timeout_s
         self._inflating = asyncio.Lock()
         self.held_bytes = 0
@@ -221,7 +217,7 @@ def status_reply(status: HTTPStatus, message: str, form: Form, retry_s: float | 
     headers = {} if retry_s is None else {"Retry-After": str(max(1, math.ceil(retry_s)))}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="tracejudge"'
-    code = _RPC_CODES.get(status, _RPC_INTERNAL)
+    code = _RPC_CODES.get(status, 13)  # INTERNAL
     if form is Form.PROTOBUF:
         text = message.encode()
         # Field 1 is the code; field 2 the message, after its length in two digits.
@@ -299,7 +295,6 @@ class Access:
         return found[0] if found and shown.scheme == "bearer" else None
 
 
-_LOG_EVERY_S: Final = 60.0
 _NO_CALL: Final = "no_model_call"
 EXPLAINED: Final = {
     "no_service": "the resource has no service.name",
@@ -382,7 +377,7 @@ class Losses:
             if now < self._next_s.get(subject, now) and not at_end:
                 self._counts[subject] = total
                 return False
-            self._next_s[subject] = now + _LOG_EVERY_S
+            self._next_s[subject] = now + 60.0
         event, reason, path = subject
         write = log.info if reason == _NO_CALL else log.warning
         write(event, reason=reason, count=total, **({"path": path} if path else {}))

@@ -40,7 +40,6 @@ from worker.features.gateway.otlp import read_request, reply_content
 log = structlog.get_logger("tracejudge.gateway")
 _ANSWER_S: Final = 10.0
 """How long a request waits for Redis; then the client sends it again."""
-_WORK_S: Final = 30.0
 _LARGE_BYTES: Final = 128 * 1024
 """Larger bodies are read beside the event loop, and only two at once, so that others have threads left."""
 _LATE: Final = "Redis does not answer; send this again later"
@@ -48,7 +47,6 @@ _BUSY: Final = "the gateway is busy; send fewer items at once, or this again lat
 _MAX_KEY_CHARS: Final = 200
 _OTLP_FORMS: Final = (Form.PROTOBUF, Form.JSON)
 _JSON_FORMS: Final = (Form.JSON, Form.LINES)
-_PATHS: Final = "POST to /v1/traces, /v1/logs or /v1/tracejudge"
 Handler = Callable[[Request, Client, Form], Awaitable[Response]]
 
 
@@ -196,7 +194,7 @@ class Gateway:
     async def _work(self, function: Callable[[], Any], size_bytes: int) -> Any:
         """Read a body of a size beside the event loop."""
         async with self._large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
-            return await self._answered(self._executor.submit(function), _WORK_S, _BUSY)
+            return await self._answered(self._executor.submit(function), 30.0, _BUSY)
 
     async def _answered(self, running: "Future[Any]", most_s: float, late: str) -> Any:
         """Wait for a thread, but not for longer than a client waits; ``late`` is the cause of a longer wait."""
@@ -215,7 +213,7 @@ class Gateway:
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Answer a request that has no route, or whose handler failed."""
         status = HTTPStatus(getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR))
-        message = _PATHS
+        message = "POST to /v1/traces, /v1/logs or /v1/tracejudge"
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:
             # Only the type: the text of an unexpected error may quote a request.
             log.error("request failed", error=type(error).__name__)

@@ -12,8 +12,6 @@ from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
 from worker.core.telemetry.service import OUTAGE
 
-_NEEDED = ("starlette", "uvicorn")
-
 
 @click.command("gateway")
 @REDIS
@@ -24,7 +22,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
 
     OTLP/HTTP at /v1/traces and /v1/logs, JSON at /v1/tracejudge. A reply of 200 means that Redis has the data.
     """
-    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise SettingsError("the gateway needs further packages: pip install 'tracejudge-worker[gateway]'")
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}

@@ -31,16 +31,8 @@ from worker.features.gateway.publishing import away
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
-_TTL_S: Final = 24 * 3600
-_ROOTLESS: Final = 4
-"""Without its root a trace waits longer: services export a root last, and batch exporters every five seconds."""
 _MAX_TRACES: Final = 1_000
-_TAKEN_TRACES: Final = 200
-_TAKEN_BYTES: Final = 4 * 1024 * 1024
 _IDLE_S: Final = 0.25
-_PATIENCE_S: Final = 2.0
-_ID_BYTES: Final = 8
-_MAX_HEIGHT: Final = 1_000
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _MESSAGES: Final = {
@@ -67,12 +59,13 @@ class Gatherer:
 
     def __init__(self, store: Store, settings: Gateway) -> None:
         self.store = store
+        # Without its root a trace waits longer: services export a root last, and batch exporters every five seconds.
         self._waits_ms = (
             round(settings.gather_s * 1000),
-            round(min(settings.gather_max_s, _ROOTLESS * settings.gather_s) * 1000),
+            round(min(settings.gather_max_s, 4 * settings.gather_s) * 1000),
             round(settings.gather_max_s * 1000),
         )
-        self._bounds = settings.max_trace_bytes, settings.max_gather_bytes, _TTL_S
+        self._bounds = settings.max_trace_bytes, settings.max_gather_bytes, 24 * 3600
         self.held_bytes = 0
         """Bytes of all gathered spans when Redis was last asked."""
 
@@ -100,7 +93,7 @@ class Gatherer:
     def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
         keys = self.store.keys
-        bounds = _LEASE_MS, min(most, _TAKEN_TRACES), _TAKEN_BYTES
+        bounds = _LEASE_MS, min(most, 200), 4 * 1024 * 1024
         found = self.store.run("gather_take", (keys.gather, keys.gather_due), bounds)
         taken = []
         for trace_id, flat in found:
@@ -189,7 +182,7 @@ def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
 
 def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
     """Return the local root above a span, else the topmost span of its service that is known."""
-    for _ in range(_MAX_HEIGHT):  # parents may form a circle
+    for _ in range(1_000):  # parents may form a circle
         parent = spans.get(span.parent_id or "")
         # A request to its own service is a root; other spans with a remote parent are not, such as those that logfire
         # writes of a stream, if that parent is in the same service.
@@ -215,7 +208,7 @@ def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
 
 def publication_id(trace_id: str, span_id: str) -> str:
     """Derive the id of a publication: a trace that is joined again after a crash has the same."""
-    return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=_ID_BYTES, person=b"gateway").hexdigest()
+    return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=8, person=b"gateway").hexdigest()
 
 
 class Stream(Protocol):
@@ -279,7 +272,7 @@ class Joiner(ServiceThread):
             is_own = shards <= {own.shard}
             try:
                 # What is not written in time is joined again when the lease ends.
-                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else _PATIENCE_S)
+                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else 2.0)
             except (RefusedError, FutureTimeoutError) as error:
                 # For the sessions of another Redis, which is away, this one is no less ready.
                 if is_own:

@@ -37,9 +37,6 @@ from worker.features.gateway.admission import Form, Loss, RefusedError, check_va
 
 SERVICE: Final = "tracejudge-gateway"
 """The producer's service in the accounting; each trace has its own."""
-_MAX_FIELD_BYTES: Final = 64 * 1024
-_MAX_TRACE_BYTES: Final = 256 * 1024
-_MAX_VALUES: Final = 500_000
 _MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
@@ -57,8 +54,8 @@ def sdk_settings(settings: Settings) -> SdkSettings:
         settings,
         SERVICE,
         redact=None if redaction is None else redaction.functions,
-        max_field_bytes=_MAX_FIELD_BYTES,
-        max_trace_bytes=min(_MAX_TRACE_BYTES, settings.max_trace_bytes),
+        max_field_bytes=64 * 1024,
+        max_trace_bytes=min(256 * 1024, settings.max_trace_bytes),
     )
 
 
@@ -168,7 +165,7 @@ def read_intake(
     Raises:
         RefusedError: The body is no JSON.
     """
-    check_values(body, _MAX_VALUES)
+    check_values(body, 500_000)
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
         left_out: list[LeftOut] = []

@@ -23,9 +23,6 @@ from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedErro
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
-_MAX_ITEMS: Final = 100_000
-"""Resources with their attributes, scopes and items in one request of protobuf."""
-_MAX_VALUES: Final = 1_000_000
 _LARGE_BYTES: Final = 1024 * 1024
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2
@@ -35,10 +32,8 @@ _FIXED: Final = {1: 8, 5: 4}
 _CONTINUED: Final = 0x80
 _MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
-_NANOSECONDS: Final = 1e9
 _MAX_EVENTS: Final = 512
 _MAX_DEPTH: Final = 20
-_MAX_CHARS: Final = 200
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = {1: "ok", 2: "error"}
 _EVENT_PREFIX: Final = "gen_ai."
@@ -115,7 +110,7 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
     try:
         if form is Form.PROTOBUF:
             return _read_protobuf(body, service, is_log=is_log)
-        check_values(body, _MAX_VALUES)
+        check_values(body, 1_000_000)
         return _read_json(body, service, is_log=is_log)
     except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
@@ -142,7 +137,7 @@ def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
 
 def _source(attributes: Mapping[str, object], service: str | None) -> Source | None:
     def text(*names: str) -> str | None:
-        return next((one[:_MAX_CHARS] for name in names if isinstance(one := attributes.get(name), str) and one), None)
+        return next((one[:200] for name in names if isinstance(one := attributes.get(name), str) and one), None)
 
     named = service or text("service.name")
     return None if named is None else Source(named, text(*_ENVIRONMENTS), text("service.version"))
@@ -151,7 +146,8 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
 def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
     """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
     found = Request()
-    fields = _Splitter(_MAX_ITEMS).fields
+    # At most so many resources with their attributes, scopes and items in one request.
+    fields = _Splitter(100_000).fields
     for number, of_resource in fields(memoryview(body)):
         if number != 1:
             continue
@@ -444,7 +440,7 @@ def _kind(number: object) -> str:
 
 def _seconds(nanoseconds: object) -> float | None:
     number = int(nanoseconds) if isinstance(nanoseconds, int | str) and nanoseconds else 0
-    return number / _NANOSECONDS if number > 0 else None
+    return number / 1e9 if number > 0 else None
 
 
 class _JsonStatus(Struct):

@@ -33,12 +33,7 @@ log = structlog.get_logger("tracejudge.gateway")
 _MAX_ENTRIES: Final = 500
 _MAX_BYTES: Final = 4 * MIB
 _MAX_WAITING_BYTES: Final = 64 * MIB
-_WAIT_S: Final = 0.5
-_CHECK_S: Final = 1.0
-_MEAN_AGE_MS: Final = 10_000
-_FULL_SHARE: Final = 0.95
 _FULL_WAIT_S: Final = 5.0
-_CONNECTION: Final = frozenset({"ConnectionError", "TimeoutError"})
 
 
 class Capacity(ServiceThread):
@@ -53,7 +48,7 @@ class Capacity(ServiceThread):
     def __init__(self, settings: Settings, store: Store) -> None:
         super().__init__("gateway-capacity")
         self._store = store
-        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
+        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, 10_000, settings.max_outbox_bytes)
         # Before the first measurement the requests wait for Redis in any case.
         self._most = self.room = settings.max_stream
         """How many entries may be written until the next measurement."""
@@ -64,12 +59,12 @@ class Capacity(ServiceThread):
         cap = self._store.call(lambda client: client.hget(self._store.keys.caps, "max_stream"))
         entries = int(cap) if cap and cap.isdigit() else self._caps.max_entries
         found = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
-        self._most = int(_FULL_SHARE * found.capacity)
+        self._most = int(0.95 * found.capacity)
         room = self._most - found.traces.lag
         if room <= 0 < self.room:
             log.warning("intake paused", why="the stream is at its cap and its entries are not read")
         self.room = room
-        self.stopping.wait(_CHECK_S)
+        self.stopping.wait(1.0)
 
     def check(self, entries: int = 0) -> None:
         """Check that there is room for entries.
@@ -151,7 +146,7 @@ class Publisher(ServiceThread):
         except DeliveryError as error:
             kind = str(error).partition(":")[0]
             # In the words of the store, so that one outage is one line of the log.
-            text = f"Redis does not answer ({kind})" if kind in _CONNECTION else str(error)
+            text = f"Redis does not answer ({kind})" if kind in {"ConnectionError", "TimeoutError"} else str(error)
             raise StoreError(text, self._address) from error
         self._metrics.published.inc(len(self._batch.entries))
         self._end(None)
@@ -163,7 +158,7 @@ class Publisher(ServiceThread):
             waiting = self._next
             try:
                 if waiting is None:
-                    waiting = self._queue.get_nowait() if count else self._queue.get(timeout=_WAIT_S)
+                    waiting = self._queue.get_nowait() if count else self._queue.get(timeout=0.5)
             except queue.Empty:
                 break
             if count and count + len(waiting.entries) > _MAX_ENTRIES:

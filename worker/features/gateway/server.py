@@ -35,15 +35,10 @@ from worker.features.gateway.publishing import Capacity, Publisher, Streams
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 75
-_MAX_HEAD_BYTES: Final = 16 * 1024
-_THREADS: Final = 4
 _TOO_MANY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 _BACKLOG: Final = 1_024
-_THREAD_STOP_S: Final = 5.0
-_SPARE_FILES: Final = 100
-_GC_THRESHOLDS: Final = (20_000, 20, 20)
 
 
 class _Connections:
@@ -170,7 +165,7 @@ class GatewayServer:
             for shard, thread in enumerate(threads):
                 self._readiness.watch(thread.name, "intake", thread, shard)
         self._pages = HttpServer.of(settings, environment, self._metrics.registry, self._readiness)
-        self._executor = _DaemonPool(_THREADS)
+        self._executor = _DaemonPool(4)
         bodies = Bodies(settings.gateway.max_body_bytes)
         own = threading.local()
 
@@ -204,9 +199,9 @@ class GatewayServer:
             SettingsError: An address or certificate cannot be used.
         """
         gateway = self._settings.gateway
-        # The soft limit of open files, as far as the hard one allows.
+        # The soft limit of open files has room for a hundred more than the connections, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = gateway.max_connections + _SPARE_FILES
+        wanted = gateway.max_connections + 100
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         if soft != resource.RLIM_INFINITY and soft < most:
             with contextlib.suppress(ValueError, OSError):
@@ -218,7 +213,7 @@ class GatewayServer:
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.set_threshold(20_000, 20, 20)
         for thread in self._threads:
             thread.start()
         intake = listen.url(listener, is_tls=tls is not None)
@@ -241,14 +236,14 @@ class GatewayServer:
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(self._settings.grace_s),
-            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            h11_max_incomplete_event_size=16 * 1024,
         )
 
     def _stop(self) -> None:
         """Stop in the order of the data: uvicorn has answered every request, so nothing new comes to the threads."""
         self._readiness.begin_stop()
         for thread in reversed(self._threads):
-            thread.stop(_THREAD_STOP_S)
+            thread.stop(5.0)
         self._losses.write(at_end=True)
         self._pages.stop()
         for store in self._stores:

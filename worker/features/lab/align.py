@@ -55,7 +55,6 @@ _MIN_LABELLED: Final = 20
 _FEW_LABELLED: Final = 100
 # The first line of each file that is written.
 _HEADING: Final = "# Guidance of `tracejudge judges align`: read it before you use it."
-_EXTENDED: Final = ("instructions", "custom_prompt", "based_on")
 
 
 class Aligned(NamedTuple):
@@ -231,7 +230,7 @@ def _table(judge: Judge, settings: Settings) -> Mapping[str, Any]:
         raise click.UsageError(f"{judge.name} is written in Python: it asks no model that guidance could change")
     if not is_definition(table):
         return {"based_on": judge.name, **({"settings": dict(table)} if table else {})}
-    if kind_of(table) not in _EXTENDED:
+    if kind_of(table) not in ("instructions", "custom_prompt", "based_on"):
         raise click.UsageError(f"{judge.name} asks with a template, which stays as it was published")
     return table
 

@@ -32,8 +32,6 @@ from worker.base.commands.options import NOTES, OUT, print_json, print_line, pri
 from worker.features.lab.offline import OfflineGraders, Panel, Question
 from worker.features.lab.summary import cost_in_words
 
-_MAX_NOTES: Final = 3
-_ROUNDING: Final = 1e-9
 _MAX_LISTED: Final = 12
 
 
@@ -95,7 +93,7 @@ class Measured(NamedTuple):
         """Counts of the most common reasons for a missing score."""
         assessments = [one.assessment for subject in self.members for one in subject.judged]
         counts = Counter(one.note for one in assessments if one.outcome != "scored" and one.note)
-        return dict(counts.most_common(_MAX_NOTES))
+        return dict(counts.most_common(3))
 
     @property
     def disagreement(self) -> float | None:
@@ -190,7 +188,7 @@ def compared(
         mark = chosen.pass_at
         if mark is None:
             return Comparison(chosen.name, labelled, is_rated=False, scale=scale)
-        found = rated(lambda grade: (scale.value(grade) or 0.0) >= mark - _ROUNDING)
+        found = rated(lambda grade: (scale.value(grade) or 0.0) >= mark - 1e-9)
         return Comparison(chosen.name, found, scale=scale)
     raise click.UsageError(_not_comparable(judge, chosen, tag, says_words=says_words))
 

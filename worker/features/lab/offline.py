@@ -28,13 +28,10 @@ from worker.core.queue.batch import Evaluation, Item, Session
 from worker.core.selection.stream_entry import TraceEntry
 from worker.features.lab.summary import JudgeSum
 
-_DEFAULT: Final = "default"
 _MIN_COMBINED: Final = 2
 # Invalid lines that are named one by one.
 _MAX_SHOWN: Final = 10
-# Evaluations begun and not yet written, per call in flight: a slow one must not leave calls unused.
-_WINDOW: Final = 2
-# Most bytes of the file that these may come from; a single trace may be larger.
+# Most bytes of the file that evaluations under way may come from; a single trace may be larger.
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -132,7 +129,7 @@ def open_graders(
             raise click.UsageError(f"--combine: the result of {judge.name} is a text, list or object; {fix}")
     wanted = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
     if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
-        names = (_DEFAULT,)
+        names = ("default",)
     by_name = {name: open_model(settings, name, tries, delays.at) for name in dict.fromkeys((*names, *wanted.values()))}
     graders = {name: runner(model) for name, model in by_name.items()}
     judge_models = [by_name[name].settings.judge_model for name in names]
@@ -227,7 +224,8 @@ class Offline:
             return job.question.ask(job.grader)
 
         try:
-            await in_order(self.jobs(source), ask, keep, window=_WINDOW * self._graders.in_flight)
+            # Twice as many evaluations as calls in flight: one that is slow must not leave calls unused.
+            await in_order(self.jobs(source), ask, keep, window=2 * self._graders.in_flight)
         finally:
             await self._graders.aclose(self.judges)
 

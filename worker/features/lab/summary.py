@@ -15,7 +15,6 @@ from worker.base.commands.options import reasons_in_words
 
 # Limit of different notes that are kept: some hold a number, so there could be one for each trace.
 _MAX_NOTES: Final = 20
-_MAX_SHOWN_NOTES: Final = 3
 
 
 @dataclass
@@ -178,5 +177,5 @@ def why_nothing(sums: Sequence[JudgeSum]) -> str:
     notes: Counter[str] = Counter()
     for one in sums:
         notes.update(one.notes)
-    found = [note for note, _ in notes.most_common(_MAX_SHOWN_NOTES)]
+    found = [note for note, _ in notes.most_common(3)]
     return "; ".join(found) or "the judge abstained each time"

@@ -31,7 +31,6 @@ from worker.features.lab.offline import open_graders
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
 _ROUNDING: Final = 1e-9
-_MAX_TAGS: Final = 20
 
 
 class Minimum(NamedTuple):
@@ -188,7 +187,7 @@ def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversati
     joined = () if conversations is None else conversations.joined()
     found += [Labelled(one.trace, one.trace.tags[tag]) for one in joined if one.trace.tags and tag in one.trace.tags]
     if not found:
-        shown = sorted(filter(str.isprintable, tags))[:_MAX_TAGS]
+        shown = sorted(filter(str.isprintable, tags))[:20]
         there = f"the tags are {', '.join(shown)}" if shown else "no trace has any tag"
         raise TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}; {there}")
     return found

@@ -21,8 +21,6 @@ from worker.base.lookup.label_store import Drawn, Label, attach, label_id, scan
 from worker.core.storage.client import Store
 
 Said = Literal["pass", "fail", "cannot_tell"]
-LOCK_MS: Final = 600_000
-"""For how long an annotator who was asked has the question alone."""
 _HALF_WIDTH: Final = 0.05
 _Z2: Final = 1.959963984540054**2
 
@@ -103,7 +101,7 @@ class Tally(NamedTuple):
 def lock(store: Store, label: str, annotator: str) -> bool:
     """Reserve a question for an annotator for ten minutes; False if another one has it."""
     key = store.keys.label_lock(label)
-    if store.call(lambda client: client.set(key, annotator, nx=True, px=LOCK_MS)):
+    if store.call(lambda client: client.set(key, annotator, nx=True, px=600_000)):
         return True
     return bool(store.call(lambda client: client.get(key)) == annotator.encode())
 

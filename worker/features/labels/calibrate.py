@@ -35,7 +35,6 @@ from worker.features.labels.command import read_verdicts
 from worker.features.labels.correction import Correction, LabelIndex, corrections
 from worker.features.labels.fitting import FIT, FitOptions, Fitting, named
 
-_SHOWN_DIGITS: Final = 8
 _METHODS: Final = {"ppi": "PPI++", "rogan_gladen": "Rogan-Gladen", None: "none"}
 _SERIES: Final = ("service", "environment", "version", "judge_model", "metric")
 _ORIGIN_OF: Final[Mapping[Method | None, Origin]] = {"ppi": "drawn", "rogan_gladen": "golden", None: "queue"}
@@ -172,7 +171,7 @@ def _measure(
 def _print(judge: str, one: Calibration) -> None:
     subject, cells = one.subject, one.confusion
     metric = "" if subject.metric == judge else f" {subject.metric}"
-    version = subject.version[:_SHOWN_DIGITS]
+    version = subject.version[:8]
     title = f"{judge}{metric} {version} by {plain(subject.judge_model)}: {amount(one.labels, 'label')}, "
     table = Table(title=title + _ORIGINS[subject.origin], title_justify="left", show_header=False, box=None)
     for row in (

@@ -58,7 +58,6 @@ from worker.features.labels.answers import read_answers
 _CHUNK: Final = 500
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _MAX_SHOWN: Final = 10
-_ROUNDING: Final = 1e-9
 _MAX_ID_CHARS: Final = 128
 # The first five are known before labels are stored.
 _MEANINGS: Final = {
@@ -197,7 +196,7 @@ def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
     if scale is not None and grade is not None and (scale.lowest, scale.highest) != (0.0, 1.0):
         if metric.pass_at is None:
             raise LineError(f"{metric.name} has no grade from which it passes; use pass or fail")
-        return grade >= metric.pass_at - _ROUNDING
+        return grade >= metric.pass_at - 1e-9
     if is_known_label(text):
         return says_yes(text)
     known = ["pass or fail", *(["one of " + ", ".join(own.values())] if own else [])]

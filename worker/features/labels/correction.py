@@ -39,15 +39,12 @@ from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 
 log = structlog.get_logger("tracejudge.labels")
-_SHOW_EVERY_S: Final = 300.0
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
-_SERIES_AT_ONCE: Final = 100
 LABELS_S: Final = COARSE_DAYS * DAY_S
 """For how long a verdict on a labelled trace says how the judge errs."""
 _SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
 _FINE_S: Final = 6 * HOUR_S
-_ENOUGH_LABELS: Final = 100
 # As for the window of the raw share.
 _ENOUGH_JUDGEMENTS: Final = 50
 
@@ -114,7 +111,7 @@ class LabelIndex:
     def span_s(self, series: Series, now: float) -> float | None:
         """Return the shortest span until now that holds enough drawn labels of a series, or all; None without any."""
         times = [pair.verdict.judged_at for pair in self._drawn.get(series, ())]
-        enough = min(len(times), _ENOUGH_LABELS)
+        enough = min(len(times), 100)
         counted = (span_s for span_s in _SPANS_S if sum(at >= now - span_s for at in times) >= enough)
         return next(counted, None) if times else None
 
@@ -258,12 +255,12 @@ class CorrectionWatch(Watch):
             self._index = LabelIndex(labels, now - LABELS_S)
             self._left = list(read_series(self._store).values()) if labels else []
             self._samples = []
-            self._next_round = now + _SHOW_EVERY_S
+            self._next_round = now + 300.0
             if not self._left:
                 self.show(())
         # A part at a time: the lock of the active monitor lasts for seconds only.
         if self._left:
-            some = self._left[:_SERIES_AT_ONCE]
+            some = self._left[:100]
             for series, results in self._corrections(some, now).items():
                 self._samples += self._samples_of(series, results)
             del self._left[: len(some)]

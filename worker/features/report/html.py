@@ -12,8 +12,6 @@ from worker.features.report.figures import Report, Row, written
 from worker.features.report.text import heading, label_titles, limits, one_line, percent, sections, table
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-_WIDTH: Final = 360
-_HEIGHT: Final = 120
 _LEFT: Final = 44
 _TOP: Final = 10
 _BOTTOM: Final = 98
@@ -60,8 +58,8 @@ class Chart(NamedTuple):
     band: str
     line: str
     marks: Sequence[tuple[float, float, str]]
-    width: int = _WIDTH
-    height: int = _HEIGHT
+    width: int = 360
+    height: int = 120
     left: int = _LEFT
     right: int = _RIGHT
     bottom: int = _BOTTOM

@@ -1,7 +1,5 @@
 """`tracejudge plan`: what judging costs in a day, before the rules are changed."""
 
-from typing import Final
-
 import click
 from msgspec import structs
 from rich.table import Table
@@ -15,8 +13,6 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.sampling import Sampler
 from worker.features.report.workload import Estimate, Estimator, NoTrafficError, day_of, read_history
-
-_PRESENT: Final = "as configured"
 
 
 @click.command("plan")
@@ -85,7 +81,7 @@ def command(
 def _alternatives(
     settings: Settings, rates: tuple[float, ...], models: tuple[str, ...], cascades: tuple[str, ...]
 ) -> dict[str, Settings]:
-    found = {_PRESENT: settings}
+    found = {"as configured": settings}
     for rate in rates:
         rules = tuple(structs.replace(rule, rate=rate) for rule in settings.rules)
         found[f"rate {rate:g}"] = structs.replace(settings, rules=rules)

@@ -41,7 +41,6 @@ from worker.features.report.figures import (
 
 _MOST_COUNT: Final = 4_000
 _COUNTS: Final = tuple(name for name in Coverage.__struct_fields__ if not name.endswith("_day") and name != "reasons")
-_OUTBOX_CUT: Final = "outbox_cut_off:monitor"
 
 
 class _Outbox(NamedTuple):
@@ -246,7 +245,7 @@ def read_coverage(store: Store, period: Period) -> Coverage | None:
 
 def _cut_limits(scope: Scope, counts: Mapping[str, int], coverage: Coverage | None) -> Iterator[Limit]:
     """Yield what caps and budgets removed; the account tells it of whole days or of all time."""
-    if cut := counts.get(_OUTBOX_CUT, 0):
+    if cut := counts.get("outbox_cut_off:monitor", 0):
         yield Limit(
             "outbox_cut_off",
             f"{cut:,} verdicts were removed by the outbox's caps before the monitor read them, at a time that is not "
