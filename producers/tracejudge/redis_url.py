@@ -48,14 +48,10 @@ _REASONS = {
 class SentinelUrl(NamedTuple):
     """The parts of a `redis+sentinel://` URL, passwords included: for the driver only."""
 
-    nodes: tuple[tuple[str, int], ...]
-    """Host and port of each sentinel."""
-    service: str
-    """Name of the master."""
-    server: str
-    """A `redis://` or `rediss://` URL of the master without a host."""
-    credentials: tuple[tuple[str, str], ...]
-    """`username` and `password` of the sentinels."""
+    nodes: tuple[tuple[str, int], ...]  # Host and port of each sentinel.
+    service: str  # Name of the master.
+    server: str  # A `redis://` or `rediss://` URL of the master without a host.
+    credentials: tuple[tuple[str, str], ...]  # `username` and `password` of the sentinels.
 
     def __repr__(self) -> str:
         return f"SentinelUrl(service={self.service!r})"
@@ -64,8 +60,7 @@ class SentinelUrl(NamedTuple):
 class RedisUrl(Struct, frozen=True):
     """A checked URL; its string form has no user, password or options."""
 
-    secret: str
-    """The URL as the driver reads it, with a scheme in lower case and the password: for the driver only."""
+    secret: str  # The URL as the driver reads it, with a scheme in lower case and the password: for the driver only.
 
     def __repr__(self) -> str:
         return repr(str(self))

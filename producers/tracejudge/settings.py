@@ -44,8 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_field_bytes: int = 64 * 1024
     max_trace_bytes: int = 256 * 1024
     context_tools: tuple[str, ...] = ()
-    shards: tuple[RedisUrl, ...] = ()
-    """All Redis servers where there are several; the first one is `redis_url`."""
+    shards: tuple[RedisUrl, ...] = ()  # All Redis servers where there are several; the first one is `redis_url`.
 
 
 def changed_settings(former: Settings, latter: Settings) -> list[str]:

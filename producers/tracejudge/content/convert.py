@@ -56,10 +56,8 @@ class Note(NamedTuple):
 
     reason: str
     field: str
-    kind: str = ""
-    """The name of the value's type."""
-    hint: str = ""
-    """The field that a second name means."""
+    kind: str = ""  # The name of the value's type.
+    hint: str = ""  # The field that a second name means.
     times: int = 1
 
 

@@ -24,80 +24,42 @@ __all__ = [
 ]
 
 OTHER_NAMES: Final = {
-    "trace_id": ("trace",),
-    "service": ("service_name", "app", "application"),
-    "environment": ("env", "deployment_environment"),
-    "release": ("version", "app_version", "service_version"),
-    "name": ("operation", "operation_name"),
-    "session_id": ("session", "conversation_id", "thread_id", "chat_id"),
-    "user_id": ("user", "end_user_id", "end_user", "enduser_id"),
-    "response_id": ("completion_id",),
-    "started_at": ("start", "started", "start_time", "start_timestamp", "start_time_unix"),
-    "ended_at": ("end", "ended", "end_time", "end_timestamp", "finished_at", "completed_at"),
-    "provider": ("provider_name", "vendor", "llm_provider"),
-    "model": ("model_name", "model_id", "response_model", "llm_model"),
-    "input": (
-        "question",
-        "query",
-        "user_query",
-        "user_message",
-        "user_input",
-        "user_prompt",
-        "input_text",
-        "prompt",
-        "inputs",
-    ),
-    "output": (
-        "answer",
-        "response",
-        "completion",
-        "content",
-        "reply",
-        "result",
-        "generation",
-        "generated_text",
-        "outputs",
-        "output_text",
-        "model_output",
-        "actual_output",
-        "response_text",
-        "final_answer",
-    ),
-    "messages": ("history", "chat_history", "conversation", "conversation_history", "message_history"),
-    "context": (
-        "contexts",
-        "document",
-        "documents",
-        "docs",
-        "chunks",
-        "passages",
-        "source_documents",
-        "source_nodes",
-        "search_results",
-        "retrieval_context",
-        "retrieved_context",
-        "retrieved_contexts",
-        "retrieved_docs",
-        "retrieved_documents",
-        "sources",
-    ),
-    "expected_response": (
-        "expected",
-        "expected_answer",
-        "expected_output",
-        "ground_truth",
-        "reference",
-        "reference_answer",
-        "reference_output",
-        "gold_answer",
-    ),
-    "expected_facts": ("facts",),
-    "guidelines": ("guideline",),
-    "tool_calls": ("tool_call", "tools_called", "function_calls", "tool_uses"),
-    "usage": ("token_usage", "usage_metadata"),
-    "error": ("exception", "error_message"),
-    "feedback": ("user_feedback",),
-    "tags": ("tag", "metadata", "labels", "attributes", "extra"),
+    field: tuple(others.split())
+    for field, others in {
+        "trace_id": "trace",
+        "service": "service_name app application",
+        "environment": "env deployment_environment",
+        "release": "version app_version service_version",
+        "name": "operation operation_name",
+        "session_id": "session conversation_id thread_id chat_id",
+        "user_id": "user end_user_id end_user enduser_id",
+        "response_id": "completion_id",
+        "started_at": "start started start_time start_timestamp start_time_unix",
+        "ended_at": "end ended end_time end_timestamp finished_at completed_at",
+        "provider": "provider_name vendor llm_provider",
+        "model": "model_name model_id response_model llm_model",
+        "input": "question query user_query user_message user_input user_prompt input_text prompt inputs",
+        "output": (
+            "answer response completion content reply result generation generated_text outputs output_text "
+            "model_output actual_output response_text final_answer"
+        ),
+        "messages": "history chat_history conversation conversation_history message_history",
+        "context": (
+            "contexts document documents docs chunks passages source_documents source_nodes search_results "
+            "retrieval_context retrieved_context retrieved_contexts retrieved_docs retrieved_documents sources"
+        ),
+        "expected_response": (
+            "expected expected_answer expected_output ground_truth reference reference_answer reference_output "
+            "gold_answer"
+        ),
+        "expected_facts": "facts",
+        "guidelines": "guideline",
+        "tool_calls": "tool_call tools_called function_calls tool_uses",
+        "usage": "token_usage usage_metadata",
+        "error": "exception error_message",
+        "feedback": "user_feedback",
+        "tags": "tag metadata labels attributes extra",
+    }.items()
 }
 """Other names of each field. `content` is a reply where a whole message was sent as a trace."""
 SYSTEM_PROMPTS: Final = frozenset({"system", "system_prompt", "system_message", "system_instruction"})

@@ -25,19 +25,8 @@ from tracejudge.dialects.values import truncation_mark
 TextChange = Callable[[str], str]
 PairChange = Callable[[str, str], str]
 CONTENT_FIELDS: Final = (
-    "input",
-    "output",
-    "messages",
-    "context",
-    "expected_response",
-    "expected_facts",
-    "guidelines",
-    "tool_calls",
-    "spans",
-    "error",
-    "feedback",
-    "tags",
-    "comment",
+    *("input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"),
+    *("spans", "error", "feedback", "tags", "comment"),
 )
 """Fields of traces and late feedback that may hold content; all others are metadata."""
 METADATA: Final = {

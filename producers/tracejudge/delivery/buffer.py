@@ -35,18 +35,13 @@ class Item(Struct, frozen=True, gc=False):
     """A publication in the buffer: neither completed nor checked yet."""
 
     kind: Kind
-    fields: dict[str, Any]
-    """As given, with lists and dicts copied; owned by the sender."""
+    fields: dict[str, Any]  # As given, with lists and dicts copied; owned by the sender.
     size_bytes: int
     """Estimated. An odd number says that there are values besides texts, numbers and lists or dicts of these."""
-    published_at_s: float = 0.0
-    """Seconds since the epoch; with 0 a trace without a time gets none."""
-    trace_id: str = ""
-    """The id that `publish` returned."""
-    span_id: str | None = None
-    """Id of the current OpenTelemetry span, if it belongs to this trace."""
-    site: str | None = None
-    """File and line of the call, if it was recorded."""
+    published_at_s: float = 0.0  # Seconds since the epoch; with 0 a trace without a time gets none.
+    trace_id: str = ""  # The id that `publish` returned.
+    span_id: str | None = None  # Id of the current OpenTelemetry span, if it belongs to this trace.
+    site: str | None = None  # File and line of the call, if it was recorded.
 
 
 class Entry(NamedTuple):
@@ -61,14 +56,11 @@ class Batch(Struct, frozen=True):
 
     number: int
     entries: tuple[Entry, ...]
-    items: int
-    """Items taken from the buffer for this batch, including those that could not be encoded."""
-    size_bytes: int
-    """Their size, which the buffer holds until the batch is confirmed."""
+    items: int  # Items taken from the buffer for this batch, including those that could not be encoded.
+    size_bytes: int  # Their size, which the buffer holds until the batch is confirmed.
     settles_through: int
     """Position in the order of acceptance up to which no item is pending once this batch is confirmed."""
-    flush_ticket: int
-    """Last flush that this batch completes."""
+    flush_ticket: int  # Last flush that this batch completes.
 
     def count(self, kind: Kind) -> int:
         """Count the entries of a kind."""

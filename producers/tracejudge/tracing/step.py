@@ -101,16 +101,7 @@ class Step:
     """One observed call or block, with the fields given and found. Before `init` it never begins and has no effect."""
 
     __slots__ = (
-        "_ids",
-        "_inside",
-        "_outer",
-        "ended_at",
-        "failure",
-        "fields",
-        "is_recorded",
-        "kind",
-        "parent",
-        "recording",
+        *("_ids", "_inside", "_outer", "ended_at", "failure", "fields", "is_recorded", "kind", "parent", "recording"),
         "started_at",
     )
 

@@ -43,19 +43,12 @@ class Place(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a judge names as evidence of a sentence.
+    """What a judge names as evidence of a sentence."""
 
-    Attributes:
-        text: The excerpt, or the sentence of a document.
-        found: Whether it is in the documents.
-        places: Where, as far as its parts can be located; an excerpt may be joined from several.
-        looked_up: Whether the passage was looked up by common words, because the model names none.
-    """
-
-    text: str
-    found: bool
-    places: tuple[Place, ...] = ()
-    looked_up: bool = False
+    text: str  # The excerpt, or the sentence of a document.
+    found: bool  # Whether it is in the documents.
+    places: tuple[Place, ...] = ()  # Where, as far as its parts can be located; an excerpt may be joined from several.
+    looked_up: bool = False  # Whether the passage was looked up by common words, because the model names none.
 
 
 class Sentence(NamedTuple):
@@ -88,15 +81,12 @@ class DocumentResult(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a verdict says of the parts of its trace; empty for judges that judge the whole only.
-
-    Attributes:
-        same_version: Whether the installed judge has the version of the verdict: else sentences may be cut otherwise.
-    """
+    """What a verdict says of the parts of its trace; empty for judges that judge the whole only."""
 
     sentences: tuple[Sentence, ...] = ()
     document_sentences: tuple[DocumentSentence, ...] = ()
     documents: tuple[DocumentResult, ...] = ()
+    # Whether the installed judge has the version of the verdict: else sentences may be cut otherwise.
     same_version: bool = True
 
 

@@ -45,8 +45,7 @@ class Label(Struct, frozen=True, omit_defaults=True):
     span_id: str = ""
     annotator: str = ""
     comment: str = ""
-    labelled_at: float = 0.0
-    """Seconds since the epoch; 0 becomes the time at which the label is first stored."""
+    labelled_at: float = 0.0  # Seconds since the epoch; 0 becomes the time at which the label is first stored.
 
     @property
     def id(self) -> str:
@@ -80,8 +79,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     value: float | None = None
     probability: float | None = None
     """That the metric passes, as calibrated; only from a model that returns probabilities."""
-    uncalibrated: float | None = None
-    """The probability before its calibration, where the judge had one."""
+    uncalibrated: float | None = None  # The probability before its calibration, where the judge had one.
     span_id: str = ""
     environment: str = ""
     model: str = ""

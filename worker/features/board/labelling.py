@@ -43,8 +43,7 @@ class Queue(NamedTuple):
     kind: Kind = "random"
     service: str = ""
     judge: str = ""
-    rate: float = 0.0
-    """Share of the live verdicts that are drawn; 0 for one that suits their number."""
+    rate: float = 0.0  # Share of the live verdicts that are drawn; 0 for one that suits their number.
 
     @property
     def wanted(self) -> VerdictFilter:

@@ -38,25 +38,15 @@ _SPLIT_GAIN: Final = math.log(15)
 
 
 class Panel(NamedTuple):
-    """One service and judge with its figures.
+    """One service and judge with its figures."""
 
-    Attributes:
-        row: The figures of the report; the compared period is the week before.
-        chart: A small chart of the share with its interval; None without a point.
-        points: For the large chart: seconds, share, lower and upper limit.
-        reasons: Why verdicts have no score, with their number, of the outbox.
-        cost: USD of the verdicts of the outbox; None where no price is known.
-        falls: Whether the share is below that of the week before, beyond the interval of the difference.
-        since: When an open drop of the monitor began, as text; empty without one.
-    """
-
-    row: Row
-    chart: Chart | None
-    points: Sequence[tuple[float, float, float, float]]
-    reasons: Sequence[tuple[str, int]]
-    cost: float | None
-    falls: bool
-    since: str
+    row: Row  # The figures of the report; the compared period is the week before.
+    chart: Chart | None  # A small chart of the share with its interval; None without a point.
+    points: Sequence[tuple[float, float, float, float]]  # For the large chart: seconds, share, lower and upper limit.
+    reasons: Sequence[tuple[str, int]]  # Why verdicts have no score, with their number, of the outbox.
+    cost: float | None  # USD of the verdicts of the outbox; None where no price is known.
+    falls: bool  # Whether the share is below that of the week before, beyond the interval of the difference.
+    since: str  # When an open drop of the monitor began, as text; empty without one.
 
     @property
     def title(self) -> str:
@@ -65,19 +55,12 @@ class Panel(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """Everything that the overview shows.
+    """Everything that the overview shows."""
 
-    Attributes:
-        headline: What got worse, since when, and how sure.
-        is_bad: Whether something got worse.
-        panels: Sorted: what falls first.
-        at: When it was computed, in seconds since the epoch.
-    """
-
-    headline: str
-    is_bad: bool
-    panels: Sequence[Panel]
-    at: float
+    headline: str  # What got worse, since when, and how sure.
+    is_bad: bool  # Whether something got worse.
+    panels: Sequence[Panel]  # Sorted: what falls first.
+    at: float  # When it was computed, in seconds since the epoch.
 
 
 class Stage(NamedTuple):

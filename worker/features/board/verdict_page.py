@@ -27,23 +27,14 @@ _MAX_DOCUMENTS: Final = 200
 
 
 class Part(NamedTuple):
-    """A part of a text.
+    """A part of a text."""
 
-    Attributes:
-        text: Its text; signs that are not visible are written as such.
-        kinds: Classes of the style sheet: `S`, `U`, `C`, `N` of a sentence, `relevant`, `used`, `evidence`.
-        mark: Letters shown before it, so that colour is not needed.
-        id: The anchor of its evidence, empty without one.
-        target: Where a click leads: the anchor of its first evidence.
-        note: What the mark means.
-    """
-
-    text: str
-    kinds: str = ""
-    mark: str = ""
-    id: str = ""
-    target: str = ""
-    note: str = ""
+    text: str  # Its text; signs that are not visible are written as such.
+    kinds: str = ""  # Classes of the style sheet: `S`, `U`, `C`, `N` of a sentence, `relevant`, `used`, `evidence`.
+    mark: str = ""  # Letters shown before it, so that colour is not needed.
+    id: str = ""  # The anchor of its evidence, empty without one.
+    target: str = ""  # Where a click leads: the anchor of its first evidence.
+    note: str = ""  # What the mark means.
 
 
 class Proof(NamedTuple):

@@ -148,8 +148,7 @@ class Session(NamedTuple):
     worker: "WorkerProcess"
     redis_version: str
     redis_url: str
-    board_url: str = ""
-    """Empty without a board."""
+    board_url: str = ""  # Empty without a board.
 
     @property
     def addresses(self) -> str:

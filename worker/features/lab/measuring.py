@@ -139,23 +139,14 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
 
 
 class Comparison(NamedTuple):
-    """How the labels of traces are compared with the verdicts of a judge.
+    """How the labels of traces are compared with the verdicts of a judge."""
 
-    Attributes:
-        metric: The metric that is compared.
-        labelled: The traces; labels are `yes` (should pass) and `no` where ``is_rated``.
-        is_rated: Whether the tag says what should pass, and the metric what does.
-        has_own_labels: Whether the tag holds the judge's own labels.
-        scale: That of the grades in the tag, if it holds grades.
-        inverted: Whether `yes` in the tag means that a trace should fail.
-    """
-
-    metric: str
-    labelled: Sequence[Labelled]
-    is_rated: bool = True
-    has_own_labels: bool = False
-    scale: Scale | None = None
-    inverted: bool = False
+    metric: str  # The metric that is compared.
+    labelled: Sequence[Labelled]  # The traces; labels are `yes` (should pass) and `no` where ``is_rated``.
+    is_rated: bool = True  # Whether the tag says what should pass, and the metric what does.
+    has_own_labels: bool = False  # Whether the tag holds the judge's own labels.
+    scale: Scale | None = None  # That of the grades in the tag, if it holds grades.
+    inverted: bool = False  # Whether `yes` in the tag means that a trace should fail.
 
     @property
     def names(self) -> tuple[str, str]:

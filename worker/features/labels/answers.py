@@ -26,30 +26,23 @@ _Z2: Final = 1.959963984540054**2
 
 
 class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one annotator says of one metric of a trace, before the judge's verdict was shown.
-
-    Attributes:
-        drawn: The probability with which the verdict was drawn, or `queue` where it was chosen otherwise.
-        annotator: Keyed hash of the annotator's name.
-        excerpt: The part of the answer that the annotator marked.
-        judged: What the judge says: whether the metric passes.
-    """
+    """What one annotator says of one metric of a trace, before the judge's verdict was shown."""
 
     trace_id: str
     judge: str
     metric: str
     said: Said
-    drawn: Drawn
-    annotator: str
+    drawn: Drawn  # The probability with which the verdict was drawn, or `queue` where it was chosen otherwise.
+    annotator: str  # Keyed hash of the annotator's name.
     answered_at: float
     evaluation_id: str
     judge_version: str
     judge_model: str
     service: str
-    judged: bool
+    judged: bool  # What the judge says: whether the metric passes.
     span_id: str = ""
     note: str = ""
-    excerpt: str = ""
+    excerpt: str = ""  # The part of the answer that the annotator marked.
     # By these `forget` finds what belongs to a session or a person.
     session_id: str | None = None
     user_id: str | None = None
@@ -61,21 +54,13 @@ class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Tally(NamedTuple):
-    """How often annotators and judge agree.
+    """How often annotators and judge agree."""
 
-    Attributes:
-        labels: Labels: questions with a majority for pass or fail.
-        agreed: Those where the judge says the same.
-        open: Questions whose annotators disagree or cannot tell.
-        people_pairs: Pairs of annotators who answered the same question with pass or fail.
-        people_agreed: Pairs that agree.
-    """
-
-    labels: int = 0
-    agreed: int = 0
-    open: int = 0
-    people_pairs: int = 0
-    people_agreed: int = 0
+    labels: int = 0  # Labels: questions with a majority for pass or fail.
+    agreed: int = 0  # Those where the judge says the same.
+    open: int = 0  # Questions whose annotators disagree or cannot tell.
+    people_pairs: int = 0  # Pairs of annotators who answered the same question with pass or fail.
+    people_agreed: int = 0  # Pairs that agree.
 
     @property
     def agreement(self) -> Interval | None:

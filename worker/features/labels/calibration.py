@@ -45,18 +45,13 @@ class Calibration(NamedTuple):
 
     subject: Subject
     labels: int
-    effective: float
-    """The number of labels of equal weight that would be as precise."""
-    confusion: Confusion
-    """Numbers of labelled traces, not weighted."""
+    effective: float  # The number of labels of equal weight that would be as precise.
+    confusion: Confusion  # Numbers of labelled traces, not weighted.
     agreement: Agreement
-    false_pass: float
-    """The share of all traces that the judge passes wrongly; ``false_fail`` likewise."""
+    false_pass: float  # The share of all traces that the judge passes wrongly; ``false_fail`` likewise.
     false_fail: float
-    reliability: Reliability | None
-    """Of probabilities, else of graded values; None where all are 0 or 1."""
-    balanced: Threshold | None
-    """The threshold with which as many traces pass wrongly as fail wrongly."""
+    reliability: Reliability | None  # Of probabilities, else of graded values; None where all are 0 or 1.
+    balanced: Threshold | None  # The threshold with which as many traces pass wrongly as fail wrongly.
 
 
 class Fitted(NamedTuple):
@@ -64,8 +59,7 @@ class Fitted(NamedTuple):
 
     labels: int
     effective: float
-    reliability: Reliability
-    """Of the probabilities as the model gave them."""
+    reliability: Reliability  # Of the probabilities as the model gave them.
     calibration: FittedMap
     threshold: ThresholdFound
 

@@ -59,16 +59,13 @@ class Pair(NamedTuple):
 class Correction(NamedTuple):
     """A corrected share, or why there is none."""
 
-    method: Method | None
-    """None for labels from a queue, which have none."""
+    method: Method | None  # None for labels from a queue, which have none.
     corrected: Corrected | None
-    raw: PassShare | None
-    """The uncorrected share of the same time."""
+    raw: PassShare | None  # The uncorrected share of the same time.
     labels: int
     since: float
     until: float
-    refused: str = ""
-    """Why ``corrected`` is None, in one or two sentences."""
+    refused: str = ""  # Why ``corrected`` is None, in one or two sentences.
 
 
 class LabelIndex:

@@ -35,25 +35,15 @@ _SHOWN_DIGITS: Final = 8
 
 
 class FitOptions(NamedTuple):
-    """The options of a fitted calibration.
+    """The options of a fitted calibration."""
 
-    Attributes:
-        labels: Labels in place of those that are stored.
-        field: The field or tag with the label in them.
-        from_audit: Whether the second verdicts of cascades are the labels.
-        kind: The map.
-        precision: Which the threshold must reach.
-        svg: Where the diagram is written.
-        write: The configuration file that receives the calibration.
-    """
-
-    labels: BinaryIO | None = None
-    field: str = "label"
-    from_audit: bool = False
-    kind: Literal["platt", "isotonic", "none"] | None = None
-    precision: float | None = None
-    svg: str | None = None
-    write: str | None = None
+    labels: BinaryIO | None = None  # Labels in place of those that are stored.
+    field: str = "label"  # The field or tag with the label in them.
+    from_audit: bool = False  # Whether the second verdicts of cascades are the labels.
+    kind: Literal["platt", "isotonic", "none"] | None = None  # The map.
+    precision: float | None = None  # Which the threshold must reach.
+    svg: str | None = None  # Where the diagram is written.
+    write: str | None = None  # The configuration file that receives the calibration.
 
     def checked(self, model: str | None) -> Self:
         """Check that the options go together.
@@ -90,23 +80,14 @@ FIT: Final = options(
 
 
 class Fitting(NamedTuple):
-    """What is fitted: one metric of a judge by one model.
+    """What is fitted: one metric of a judge by one model."""
 
-    Attributes:
-        settings: The configuration.
-        judge: The judge as it is configured.
-        metric: The metric.
-        model: The settings of the model.
-        version: The version of the judge for this model without a calibration.
-        present: Its present version.
-    """
-
-    settings: Settings
-    judge: Judge
-    metric: str
-    model: ModelSettings
-    version: str
-    present: str
+    settings: Settings  # The configuration.
+    judge: Judge  # The judge as it is configured.
+    metric: str  # The metric.
+    model: ModelSettings  # The settings of the model.
+    version: str  # The version of the judge for this model without a calibration.
+    present: str  # Its present version.
 
     @classmethod
     def of(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:

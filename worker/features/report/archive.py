@@ -45,8 +45,7 @@ class VerdictLine(Verdict, frozen=True, kw_only=True):
 
     started_at: Seconds
     duration_s: Seconds
-    dead: bool = False
-    """Set by `tracejudge tail --json` for an evaluation that was given up."""
+    dead: bool = False  # Set by `tracejudge tail --json` for an evaluation that was given up.
 
 
 _decoder: Final = msgspec.json.Decoder(VerdictLine)
@@ -108,12 +107,9 @@ def read_archive(path: str | Path) -> Iterator[VerdictLine]:
 class Skipped(Struct):
     """Verdicts that a tally could not count, or counted with less."""
 
-    repeated: int = 0
-    """Of an evaluation that was counted before."""
-    groups: int = 0
-    """Of labels beyond `MAX_GROUPS`."""
-    sessions: int = 0
-    """Whose session was forgotten, so that they count as independent."""
+    repeated: int = 0  # Of an evaluation that was counted before.
+    groups: int = 0  # Of labels beyond `MAX_GROUPS`.
+    sessions: int = 0  # Whose session was forgotten, so that they count as independent.
 
 
 class _Group(NamedTuple):

@@ -178,39 +178,22 @@ class Point(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """The figures of one metric of one judge.
+    """The figures of one metric of one judge."""
 
-    Attributes:
-        labels: The keys of the report with their values.
-        share: Weighted pass share; null without a judgement.
-        judgements: Verdicts that pass or fail.
-        effective_n: Independent, equally weighted judgements that would be as precise.
-        compared: The share of the compared period.
-        compared_judgements: Its judgements.
-        difference: share - compared, in shares.
-        corrected: The share corrected by labels, by each method that the labels allow.
-        verdicts: Judgements, abstained and unscored.
-        traffic: Traces that the verdicts stand for: the sum of their weights.
-        abstained: Weighted share of abstained verdicts.
-        unscored: Weighted share of unscored verdicts.
-        usd_per_thousand: Cost of a thousand evaluations in USD; null where unknown.
-        points: Shares over time.
-    """
-
-    labels: Mapping[str, str]
-    share: Estimate | None
-    judgements: int
-    effective_n: float | None
-    compared: Estimate | None
-    compared_judgements: int
-    difference: Estimate | None
-    corrected: Sequence[CorrectedShare]
-    verdicts: int
-    traffic: float
-    abstained: Estimate | None
-    unscored: Estimate | None
-    usd_per_thousand: float | None
-    points: Sequence[Point]
+    labels: Mapping[str, str]  # The keys of the report with their values.
+    share: Estimate | None  # Weighted pass share; null without a judgement.
+    judgements: int  # Verdicts that pass or fail.
+    effective_n: float | None  # Independent, equally weighted judgements that would be as precise.
+    compared: Estimate | None  # The share of the compared period.
+    compared_judgements: int  # Its judgements.
+    difference: Estimate | None  # share - compared, in shares.
+    corrected: Sequence[CorrectedShare]  # The share corrected by labels, by each method that the labels allow.
+    verdicts: int  # Judgements, abstained and unscored.
+    traffic: float  # Traces that the verdicts stand for: the sum of their weights.
+    abstained: Estimate | None  # Weighted share of abstained verdicts.
+    unscored: Estimate | None  # Weighted share of unscored verdicts.
+    usd_per_thousand: float | None  # Cost of a thousand evaluations in USD; null where unknown.
+    points: Sequence[Point]  # Shares over time.
 
     @property
     def name(self) -> str:
@@ -238,8 +221,7 @@ class Coverage(Struct, frozen=True, kw_only=True):
     abstained: int
     unscored: int
     dead: int
-    reasons: Mapping[str, int]
-    """Unscored evaluations by reason."""
+    reasons: Mapping[str, int]  # Unscored evaluations by reason.
 
 
 class Limit(Struct, frozen=True):

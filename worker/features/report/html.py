@@ -37,27 +37,16 @@ def as_html(report: Report) -> str:
 
 
 class Chart(NamedTuple):
-    """A drawing of template `chart.html`: places in pixels, from the left and from the top, and texts.
+    """A drawing of template `chart.html`: places in pixels, from the left and from the top, and texts."""
 
-    Attributes:
-        title: The name of the row.
-        description: What the chart shows, for those who do not see it.
-        grid: Horizontal lines with their labels.
-        begin: The begin of the axis of time.
-        end: Its end.
-        band: The outline of the interval.
-        line: The shares.
-        marks: Each share with a text.
-    """
-
-    title: str
-    description: str
-    grid: Sequence[tuple[float, str]]
-    begin: str
-    end: str
-    band: str
-    line: str
-    marks: Sequence[tuple[float, float, str]]
+    title: str  # The name of the row.
+    description: str  # What the chart shows, for those who do not see it.
+    grid: Sequence[tuple[float, str]]  # Horizontal lines with their labels.
+    begin: str  # The begin of the axis of time.
+    end: str  # Its end.
+    band: str  # The outline of the interval.
+    line: str  # The shares.
+    marks: Sequence[tuple[float, float, str]]  # Each share with a text.
     width: int = 360
     height: int = 120
     left: int = _LEFT

@@ -54,29 +54,17 @@ class NoTrafficError(Exception):
 
 
 class Work(Struct, frozen=True):
-    """The expected work of one judge and judge model for one service, in the estimate's period.
+    """The expected work of one judge and judge model for one service, in the estimate's period."""
 
-    Attributes:
-        service: The publishing service.
-        judge: Name of the judge.
-        judge_model: The model that judges.
-        judgements: Evaluations, repeats included.
-        calls: Requests to the judge model.
-        input_tokens: Of all requests.
-        output_tokens: Of all answers.
-        usd: Cost; None where the model has no price.
-        half_width: Half the width of the 95 % interval of the share that passes, in one period.
-    """
-
-    service: str
-    judge: str
-    judge_model: str
-    judgements: float
-    calls: float
-    input_tokens: float
-    output_tokens: float
-    usd: float | None
-    half_width: float | None
+    service: str  # The publishing service.
+    judge: str  # Name of the judge.
+    judge_model: str  # The model that judges.
+    judgements: float  # Evaluations, repeats included.
+    calls: float  # Requests to the judge model.
+    input_tokens: float  # Of all requests.
+    output_tokens: float  # Of all answers.
+    usd: float | None  # Cost; None where the model has no price.
+    half_width: float | None  # Half the width of the 95 % interval of the share that passes, in one period.
 
 
 class Estimate(Struct, frozen=True):
@@ -115,23 +103,15 @@ class Past(Struct):
 
 
 class History(NamedTuple):
-    """The retained traces and past verdicts that estimates use.
+    """The retained traces and past verdicts that estimates use."""
 
-    Attributes:
-        traces: The sample.
-        span_s: Length of the time that it covers.
-        past: By judge and judge model.
-        tokens: Input tokens of past judgements, by trace, judge and judge model.
-        shares: Share that passes and design effect, by service, judge and judge model.
-        per_conversation: Traces of one judged conversation.
-    """
-
-    traces: Sequence[_Sampled]
-    span_s: float
-    past: Mapping[Pair, Past]
-    tokens: Mapping[tuple[str, str, str], int]
+    traces: Sequence[_Sampled]  # The sample.
+    span_s: float  # Length of the time that it covers.
+    past: Mapping[Pair, Past]  # By judge and judge model.
+    tokens: Mapping[tuple[str, str, str], int]  # Input tokens of past judgements, by trace, judge and judge model.
+    # Share that passes and design effect, by service, judge and judge model.
     shares: Mapping[tuple[str, str, str], tuple[float, float]]
-    per_conversation: float
+    per_conversation: float  # Traces of one judged conversation.
 
     @property
     def size(self) -> float:
