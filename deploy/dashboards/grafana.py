@@ -215,6 +215,8 @@ def _defaults(panel: Panel) -> Json:
     least = 0 if panel.least is None and panel.kind == "graph" and not panel.stacked else panel.least
     steps: list[Json] = [{"color": panel.base, "value": None}]
     steps += [{"color": color, "value": bound_value(bound)} for bound, color in panel.bounds]
+    colored = enumerate(panel.names.items())
+    names = {value: {"text": text, "color": color, "index": place} for place, (value, (text, color)) in colored}
     defaults = {
         "unit": unit,
         "decimals": decimals,
@@ -222,17 +224,9 @@ def _defaults(panel: Panel) -> Json:
         "min": None if least == "none" else least,
         "max": most,
         "thresholds": {"mode": "absolute", "steps": steps},
-        "mappings": [_names(panel.names)] if panel.names else None,
+        "mappings": [{"options": names, "type": "value"}] if names else None,
     }
     return {key: value for key, value in defaults.items() if value is not None}
-
-
-def _names(names: Mapping[str, tuple[str, str]]) -> Json:
-    options = {
-        value: {"text": text, "color": color, "index": place}
-        for place, (value, (text, color)) in enumerate(names.items())
-    }
-    return {"options": options, "type": "value"}
 
 
 def _properties(properties: Mapping[str, Any]) -> Iterator[Json]:

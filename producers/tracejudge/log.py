@@ -91,6 +91,14 @@ def _signal_handler_code() -> set[CodeType]:
     return found
 
 
+def log_guarded(level: int, message: str, *values: object) -> None:
+    """Write to the log; a filter or handler of the host that raises does not stop the delivery."""
+    try:
+        logger.log(level, message, *values)
+    except BaseException as error:  # noqa: BLE001 - as the docstring says
+        report_internal_error(error)
+
+
 class ThrottledLog:
     """Log of one subject: at most one warning a minute. Only the sender and `shutdown` write to it.
 
@@ -107,17 +115,11 @@ class ThrottledLog:
         now_s = self._clock()
         if self._last_s is None or now_s - self._last_s >= _LOG_INTERVAL_S:
             self._last_s = now_s
-            self._log(logging.WARNING, message, values)
+            log_guarded(logging.WARNING, message, *values)
 
     def info(self, message: str, *values: object) -> None:
         """Log that a reported failure is over."""
-        self._log(logging.INFO, message, values)
-
-    def _log(self, level: int, message: str, values: tuple[object, ...]) -> None:
-        try:
-            logger.log(level, message, *values)
-        except BaseException as error:  # noqa: BLE001 - a filter or handler of the host must not stop the delivery
-            report_internal_error(error)
+        log_guarded(logging.INFO, message, *values)
 
 
 class TraceJudgeError(Exception):

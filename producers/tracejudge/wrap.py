@@ -247,7 +247,7 @@ class ResponseBody:
             closed()
 
         response.iter_bytes = lambda *args, **kwargs: _Pieces(read(*args, **kwargs), self)
-        response.aiter_bytes = lambda *args, **kwargs: _AsyncPieces(aread(*args, **kwargs), self)
+        response.aiter_bytes = lambda *args, **kwargs: _Pieces(aread(*args, **kwargs), self)
         response.close = close_and_end
         response.aclose = aclose_and_end
         weakref.finalize(response, call.end)
@@ -316,7 +316,10 @@ def _framed_events(received: bytearray) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """An iterator over the bytes of a response."""
+    """An iterator over the bytes of a response, also of a client of asyncio.
+
+    No generator: the event loop closes all asynchronous generators at its end at once.
+    """
 
     def __init__(self, inner: Any, body: ResponseBody) -> None:
         self._inner = inner
@@ -333,14 +336,6 @@ class _Pieces:
 
     def close(self) -> None:
         self._inner.close()
-
-
-class _AsyncPieces:
-    """The same for a client of asyncio. No generator: the event loop closes all generators at its end at once."""
-
-    def __init__(self, inner: Any, body: ResponseBody) -> None:
-        self._inner = inner
-        self._body = body
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

@@ -23,7 +23,7 @@ from tracejudge.delivery.fork import (
     run_at_child_exit,
     unpatched,
 )
-from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender, Stream
+from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, fresh_id, reseed, trace_id_text
 from tracejudge.log import logger, report_internal_error
 from tracejudge.settings import Settings
@@ -31,6 +31,7 @@ from tracejudge.sharding import shard_of
 
 if TYPE_CHECKING:
     from tracejudge.delivery.encoding import ItemEncoder
+    from tracejudge.delivery.transport import RedisStream
 
 _DELIVERY_SHARE = 0.8  # of the time of `shutdown`; the rest is for the last report
 
@@ -267,7 +268,7 @@ def _load_encoder(settings: Settings) -> "ItemEncoder":
         return ItemEncoder(settings)
 
 
-def _open_stream(settings: Settings, producer: str) -> Stream:
+def _open_stream(settings: Settings, producer: str) -> "RedisStream":
     # In the sender thread, because redis takes over 100 ms to import, some of it at the first use.
     with block_forks_during_import():
         from tracejudge.delivery.transport import RedisStream  # noqa: PLC0415

@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 from queue import Empty
 from threading import get_ident
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 from tracejudge.ids import reseed
@@ -127,16 +127,9 @@ class NativeThread:
 _CONNECT_TIMEOUT_S = 0.2
 
 
-class ForkAware(Protocol):
-    """An object with locks, threads or a buffer that a child must not share with its parent."""
-
-    def reset_after_fork(self) -> None:
-        """Set up new locks, threads and an empty buffer in a forked child."""
-
-
 class _Forks:
     # Weak: what is gone in the parent needs no reset in the child.
-    registered: ClassVar[WeakSet[ForkAware]] = WeakSet()
+    registered: ClassVar[WeakSet[Any]] = WeakSet()
     importing: Any = native_lock()
     connecting: Any = native_lock()
     # The thread that forks, and the locks it holds until the fork is over.
@@ -144,8 +137,8 @@ class _Forks:
     held: ClassVar[list[Any]] = []
 
 
-def reset_in_children(one: ForkAware) -> None:
-    """Register an object whose `reset_after_fork` runs in every child, before any code of the host."""
+def reset_in_children(one: Any) -> None:
+    """Register an object whose `reset_after_fork()` runs in every child, before any code of the host."""
     _Forks.registered.add(one)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracejudge.content.field_names import closest_field
 from tracejudge.dialects.documents import TEXTS
-from tracejudge.log import logger, report_internal_error
+from tracejudge.log import log_guarded
 
 if TYPE_CHECKING:
     from tracejudge.content.convert import Note
@@ -95,7 +95,7 @@ class Reports:
         most = sorted(self._counts.copy().items(), key=lambda item: -item[1])
         counts = ", ".join(f"{reason} {field} {count}" for (reason, field), count in most[:_MAX_SUMMARY])
         counts += f" and {len(most) - _MAX_SUMMARY} more" if len(most) > _MAX_SUMMARY else ""
-        _log("Faults of published traces since the start, by reason and field: %s", counts)
+        log_guarded(logging.WARNING, "Faults of published traces since the start, by reason and field: %s", counts)
 
     def _warn(self, pair: tuple[str, str], note: "Note", trace_id: str, site: str | None) -> None:
         self._warnings += 1
@@ -115,7 +115,7 @@ class Reports:
         message += f"; trace id {_printable(trace_id)}" if trace_id else ""
         message += f"; published at {site}" if site else ""
         message += "; further faults are only counted" if self._warnings == MAX_WARNINGS else ""
-        _log("%s", message)
+        log_guarded(logging.WARNING, "%s", message)
 
 
 def call_site() -> str | None:
@@ -131,10 +131,3 @@ def call_site() -> str | None:
 def _printable(text: str) -> str:
     shown = text if len(text) <= _MAX_NAME_CHARS else f"{text[:_MAX_NAME_CHARS]}..."
     return shown if shown.isprintable() else ascii(shown)[1:-1]
-
-
-def _log(message: str, *values: object) -> None:
-    try:
-        logger.log(logging.WARNING, message, *values)
-    except BaseException as error:  # noqa: BLE001 - a filter or handler of the host must not stop the delivery
-        report_internal_error(error)

@@ -7,7 +7,7 @@ rest.
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.json import encode
 
@@ -19,6 +19,7 @@ from tracejudge.model import ProducerReport
 
 if TYPE_CHECKING:
     from tracejudge.delivery.encoding import ItemEncoder
+    from tracejudge.delivery.transport import RedisStream
 
 MAX_BATCH_ITEMS = 500
 MAX_BATCH_BYTES = 2 * 1024 * 1024
@@ -173,16 +174,6 @@ def encode_report(report: ProducerReport) -> Entry:
     return Entry(Kind.REPORT, encode(report))
 
 
-class Stream(Protocol):
-    """Destination of the batches; `RedisStream` in production."""
-
-    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
-        """Append a batch once, or raise DeliveryError; run `meanwhile` while the reply is awaited."""
-
-    def disconnect(self) -> None:
-        """Close the connection; a later append opens another."""
-
-
 class Sender:
     """Sends the items of the buffer, one batch at a time and in order. One thread runs it."""
 
@@ -193,7 +184,7 @@ class Sender:
         flushes: Flushes,
         reporter: Reporter,
         builder: BatchBuilder,
-        open_stream: Callable[[], Stream],
+        open_stream: "Callable[[], RedisStream]",
         address: str,
         clock: Callable[[], float],
         wakeup: Wakeup,
@@ -210,7 +201,7 @@ class Sender:
         self._backoff = backoff
         self._failure_log = ThrottledLog(clock)
         self._drop_log = ThrottledLog(clock)
-        self._stream: Stream | None = None
+        self._stream: RedisStream | None = None
         self._unconfirmed: Batch | None = None
         self._number = 0
         self._failing = False

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
 
@@ -26,7 +26,6 @@ from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from judges.registry import configured, read_judge, shown
-from worker.base.lookup.lookup import TraceNotFoundError
 from worker.base.replay.replay import parse_time
 from worker.core.config.errors import first_raised
 from worker.core.config.judge_files import checked, file_of
@@ -193,15 +192,6 @@ def _config_file() -> str | None:
     """Return the configuration file of the running command, None if there is none."""
     context = click.get_current_context(silent=True)
     return config_path(os.environ, None if context is None else context.params.get("config"))
-
-
-@contextmanager
-def trace_errors() -> Iterator[None]:
-    """End the command with exit code 1 and the reason where no trace, or more than one, has the id that was given."""
-    try:
-        yield
-    except TraceNotFoundError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def moments(store: Store, **given: str | None) -> dict[str, int | None]:

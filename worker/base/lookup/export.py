@@ -6,17 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from worker.base.commands.options import (
-    JSON,
-    NOTES,
-    REDIS,
-    amount,
-    connect,
-    note,
-    output_file,
-    print_json,
-    trace_errors,
-)
+from worker.base.commands.options import JSON, NOTES, REDIS, amount, connect, note, output_file, print_json
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.search import FILTER, verdict_filter
 
@@ -61,8 +51,7 @@ def command(
     if as_json and path is None:
         raise click.UsageError("--json prints the counts: add --output for the traces")
     settings, store = connect(config, redis_url)
-    with trace_errors():
-        wanted = verdict_filter(settings, store, **selection)
+    wanted = verdict_filter(settings, store, **selection)
     saved = 0
     with NOTES.status("searching verdicts and traces"):
         dataset = Dataset(store, settings, wanted, limit=limit, labelled=labelled)

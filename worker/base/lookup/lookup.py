@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
+import click
 import msgspec
 
 from judges.core.verdict import Verdict
@@ -37,7 +38,7 @@ _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 Source = Literal["stream", "dead letter", "label"]
 
 
-class TraceNotFoundError(Exception):
+class TraceNotFoundError(click.ClickException):
     """No trace has this id, or several begin with it; the text says which, and how to go on."""
 
 

@@ -19,7 +19,6 @@ from worker.base.commands.options import (
     note,
     options,
     print_json,
-    trace_errors,
 )
 from worker.base.lookup.lookup import MAX_TRACES, TraceLookup, scan_verdicts
 from worker.base.lookup.tail import verdict_line
@@ -100,15 +99,14 @@ def command(*, limit: int, config: str | None, redis_url: str | None, as_json: b
       tracejudge search --service "support-*" --text refund
     """  # noqa: D301 - click's mark for lines that stay as they are
     settings, store = connect(config, redis_url)
-    with trace_errors():
-        wanted = verdict_filter(settings, store, **selection)
-        found = 0
-        for entry in itertools.islice(scan_verdicts(store, wanted), limit):
-            found += 1
-            if as_json:
-                print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})
-            else:
-                OUT.print(verdict_line(entry, with_date=True), soft_wrap=True)
+    wanted = verdict_filter(settings, store, **selection)
+    found = 0
+    for entry in itertools.islice(scan_verdicts(store, wanted), limit):
+        found += 1
+        if as_json:
+            print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})
+        else:
+            OUT.print(verdict_line(entry, with_date=True), soft_wrap=True)
     if not found:
         raise click.ClickException("no verdict of the outbox fits; `tracejudge tail --no-follow` prints the newest")
     if found == limit:

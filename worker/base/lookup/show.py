@@ -14,7 +14,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.registry import configured
 from tracejudge import Trace
-from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json, trace_errors
+from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json
 from worker.base.lookup.explanation import OUTCOMES, Explanation, explain
 from worker.base.lookup.label_store import read_labels
 from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts
@@ -65,13 +65,12 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
     """  # noqa: D301 - click's mark for lines that stay as they are
     settings, store = connect(config, redis_url)
     lookup = TraceLookup(store, settings)
-    with trace_errors():
-        name = lookup.resolve(trace_id)
-        entries = list(scan_verdicts(store, VerdictFilter(trace_ids={name}), newest_first=False))
-        published = lookup.find({name}).get(name, [])
-        labels = [one.label for one in read_labels(store, lambda label: label.trace_id == name)]
-        if not (entries or published or labels):
-            raise TraceNotFoundError(f"{name}: the trace and its verdicts were trimmed or erased meanwhile")
+    name = lookup.resolve(trace_id)
+    entries = list(scan_verdicts(store, VerdictFilter(trace_ids={name}), newest_first=False))
+    published = lookup.find({name}).get(name, [])
+    labels = [one.label for one in read_labels(store, lambda label: label.trace_id == name)]
+    if not (entries or published or labels):
+        raise TraceNotFoundError(f"{name}: the trace and its verdicts were trimmed or erased meanwhile")
     redaction = Redaction.of(settings.redact)
     if redaction is not None:
         published = [one._replace(trace=redaction.trace(one.trace)) for one in published]

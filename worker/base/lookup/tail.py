@@ -14,7 +14,7 @@ from judges.core.judge import RESULT
 from judges.core.verdict import Origin
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.base.commands.options import JSON, OUT, PATTERNS, REDIS, connect, note, plain, print_json, trace_errors
+from worker.base.commands.options import JSON, OUT, PATTERNS, REDIS, connect, note, plain, print_json
 from worker.base.lookup.lookup import usable_prefix
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
 from worker.base.monitor.second_verdicts import step_of
@@ -65,8 +65,7 @@ def command(
     if last is None:
         last = 10 if ends else 0
     settings, store = connect(config, redis_url)
-    with trace_errors():
-        traces = () if trace_id is None else (usable_prefix(trace_id),)
+    traces = () if trace_id is None else (usable_prefix(trace_id),)
     chosen = VerdictFilter(services, judges, origin, FAILED if failed else (), traces=traces)
     wanted = None if chosen.accepts_all else chosen.accepts
     unknown = _unknown(settings, store, services, judges)

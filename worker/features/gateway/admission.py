@@ -207,11 +207,6 @@ class Body:
         self._parts, self.size_bytes = [], 0
 
 
-def refusal(error: RefusedError, form: Form) -> Response:
-    """Build the reply to a refused request."""
-    return status_reply(error.status, str(error), form, error.retry_s)
-
-
 def status_reply(status: HTTPStatus, message: str, form: Form, retry_s: float | None = None) -> Response:
     """Build an error reply as OTLP wants it: google.rpc.Status in the encoding of the request."""
     headers = {} if retry_s is None else {"Retry-After": str(max(1, math.ceil(retry_s)))}

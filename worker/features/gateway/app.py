@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tracejudge.delivery.buffer import Entry
 from worker.core.storage.client import StoreError, StoreFullError
 from worker.core.telemetry.metrics import GatewayMetrics
 from worker.features.gateway.admission import (
@@ -30,12 +29,13 @@ from worker.features.gateway.admission import (
     RefusedError,
     form_of,
     full,
-    refusal,
     status_reply,
 )
+from worker.features.gateway.gathering import Gatherers
 from worker.features.gateway.intake import Encoder, Intake, read_intake
 from worker.features.gateway.otlp import Request as OtlpRequest
 from worker.features.gateway.otlp import read_request, reply_content
+from worker.features.gateway.publishing import Streams
 
 log = structlog.get_logger("tracejudge.gateway")
 _ANSWER_S: Final = 10.0
@@ -50,30 +50,6 @@ _JSON_FORMS: Final = (Form.JSON, Form.LINES)
 Handler = Callable[[Request, Client, Form], Awaitable[Response]]
 
 
-class Stream(Protocol):
-    """Writes entries into the stream."""
-
-    def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
-        """Queue entries; the future ends when Redis has them. Sent again, repeatable ones have the same ids."""
-        ...
-
-
-class Room(Protocol):
-    """Knows how much the streams have room for."""
-
-    def check(self) -> None:
-        """Raise ``RefusedError`` if there is none."""
-        ...
-
-
-class Gathering(Protocol):
-    """Stores spans until their trace is complete."""
-
-    def add(self, request: OtlpRequest) -> None:
-        """Store the spans of a request in Redis."""
-        ...
-
-
 class Gateway:
     """The handlers of one process and what they share."""
 
@@ -83,9 +59,8 @@ class Gateway:
         access: Access,
         bodies: Bodies,
         encoder: Callable[[], Encoder],
-        stream: Stream,
-        gatherer: Gathering,
-        capacity: Room,
+        streams: Streams,
+        gatherer: Gatherers,
         executor: Executor,
         metrics: GatewayMetrics,
         losses: Losses,
@@ -93,9 +68,8 @@ class Gateway:
         self._access = access
         self._bodies = bodies
         self._encoder = encoder
-        self._stream = stream
+        self._streams = streams
         self._gatherer = gatherer
-        self._capacity = capacity
         self._executor = executor
         self._large = asyncio.Semaphore(2)
         self._metrics = metrics
@@ -128,11 +102,11 @@ class Gateway:
                     message = "send a token of this gateway, as Authorization: Bearer TOKEN"
                     raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)  # noqa: TRY301
                 given = form_of(request, accepted)
-                self._capacity.check()
+                self._streams.check()
                 reply = await handler(request, client, given)
             except RefusedError as error:
                 self._losses.refuse(error, path)
-                reply = refusal(error, _reply_form(request, accepted[0]))
+                reply = status_reply(error.status, str(error), _reply_form(request, accepted[0]), error.retry_s)
                 # The rest of the body is not read.
                 if error.status in {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT}:
                     reply.headers["Connection"] = "close"
@@ -174,7 +148,7 @@ class Gateway:
                 body.size_bytes,
             )
             self._admit_rate(client, len(intake.entries) + len(intake.rejected))
-            written = self._stream.submit(intake.entries, are_repeatable=intake.is_repeatable)
+            written = self._streams.submit(intake.entries, are_repeatable=intake.is_repeatable)
             await self._answered(written, _ANSWER_S, _LATE)
         finally:
             body.release()

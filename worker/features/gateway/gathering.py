@@ -8,9 +8,8 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -27,7 +26,7 @@ from worker.core.telemetry.service import ServiceThread
 from worker.features.gateway.admission import Loss, Losses, RefusedError, full
 from worker.features.gateway.intake import Encoder
 from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
-from worker.features.gateway.publishing import away
+from worker.features.gateway.publishing import Streams, away
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
@@ -211,23 +210,6 @@ def publication_id(trace_id: str, span_id: str) -> str:
     return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=8, person=b"gateway").hexdigest()
 
 
-class Stream(Protocol):
-    """Writes entries into the stream."""
-
-    @property
-    def room(self) -> int:
-        """How many entries the stream has room for."""
-        ...
-
-    def shard_of(self, entry: Entry) -> int:
-        """Return the number of the Redis that an entry goes to."""
-        ...
-
-    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
-        """Queue entries; the future ends when Redis has them."""
-        ...
-
-
 class Joiner(ServiceThread):
     """The thread that joins and publishes the traces that are due."""
 
@@ -237,21 +219,21 @@ class Joiner(ServiceThread):
         self,
         gatherer: Gatherer,
         encoder: Encoder,
-        stream: Stream,
+        streams: Streams,
         losses: Losses,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("gateway-joiner")
         self._gatherer = gatherer
         self._encoder = encoder
-        self._stream = stream
+        self._streams = streams
         self._losses = losses
         self._clock = clock
 
     def run_once(self) -> None:
         """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
         self._losses.write()
-        room = self._stream.room
+        room = self._streams.room
         # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
         taken = self._gatherer.take(room) if room > 0 else []
         if not taken:
@@ -263,7 +245,7 @@ class Joiner(ServiceThread):
             entries: list[Entry] = []
             with self._guarded(one.trace_id, len(one.parts)):
                 entries += self._joined(one)
-            there, of_them = by_shards.setdefault(frozenset(map(self._stream.shard_of, entries)), ([], []))
+            there, of_them = by_shards.setdefault(frozenset(map(self._streams.shard_of, entries)), ([], []))
             there.append(one)
             of_them += entries
         own = self._gatherer.store
@@ -272,7 +254,7 @@ class Joiner(ServiceThread):
             is_own = shards <= {own.shard}
             try:
                 # What is not written in time is joined again when the lease ends.
-                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else 2.0)
+                self._streams.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else 2.0)
             except (RefusedError, FutureTimeoutError) as error:
                 # For the sessions of another Redis, which is away, this one is no less ready.
                 if is_own:

@@ -4,9 +4,9 @@ On the path of a request nothing is built for an attribute: spans are grouped by
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -21,8 +21,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tracejudge.dialects import RawEvent, RawSpan
 from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
 
-_TRACE_ID_BYTES: Final = 16
-_SPAN_ID_BYTES: Final = 8
 _LARGE_BYTES: Final = 1024 * 1024
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2
@@ -32,11 +30,9 @@ _FIXED: Final = {1: 8, 5: 4}
 _CONTINUED: Final = 0x80
 _MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
-_MAX_EVENTS: Final = 512
 _MAX_DEPTH: Final = 20
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = {1: "ok", 2: "error"}
-_EVENT_PREFIX: Final = "gen_ai."
 _EVENT_NAME: Final = "event.name"
 _ENVIRONMENTS: Final = ("deployment.environment.name", "deployment.environment")
 
@@ -86,8 +82,33 @@ class Request:
             known = self.dropped.get(reason)
             self.dropped[reason] = Loss(reason, count, names=tuple(names)) if known is None else known.with_more(count)
 
-    def add(self, trace_id: str, part: tuple[str, bool, Source, str], item: bytes, *, is_root: bool) -> None:
-        """Add an item to its trace."""
+    def add(
+        self,
+        part: tuple[str, bool, Source, str],
+        item: bytes,
+        ids: tuple[bytes, bytes],
+        event: str,
+        *,
+        is_root: bool,
+        names: Iterable[str] = (),
+    ) -> None:
+        """Add an item to its trace, or count why it is not used.
+
+        Args:
+            part: Form, kind, source and scope.
+            item: The item as it came.
+            ids: Trace id and span id.
+            event: Of a log record, the name of its event.
+            is_root: Whether a span is a local root.
+            names: The names of its attributes.
+        """
+        if part[1] and not event.startswith("gen_ai."):
+            self.ignored += 1
+            return
+        if (len(ids[0]), len(ids[1])) != (16, 8):
+            self.drop("no_ids", names)
+            return
+        trace_id = ids[0].hex()
         group = self.traces.get(trace_id)
         if group is None:
             group = self.traces[trace_id] = Group()
@@ -170,13 +191,10 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
                 content = bytes(item)
                 # Spans and log records have the same names of ids, which their types do not express.
                 read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
-                if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
-                    found.ignored += 1
-                elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
-                    found.drop("no_ids", (one.key for one in read.attributes))
-                else:
-                    is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
-                    found.add(trace_id.hex(), part, content, is_root=is_root)
+                event = (read.event_name or _event_name(read.attributes)) if is_log else ""
+                is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+                names = (one.key for one in read.attributes)
+                found.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
     return found
 
 
@@ -329,18 +347,13 @@ def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
             for raw in raws:
                 try:
                     ids = _ids_decoder.decode(raw)
-                    trace_id, span_id = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
+                    both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
                     name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
                 except (msgspec.ValidationError, ValueError):
                     found.drop("no_ids")
                     continue
-                if is_log and not name.startswith(_EVENT_PREFIX):
-                    found.ignored += 1
-                elif len(trace_id) != _TRACE_ID_BYTES or len(span_id) != _SPAN_ID_BYTES:
-                    found.drop("no_ids")
-                else:
-                    is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
-                    found.add(trace_id.hex(), part, bytes(raw), is_root=is_root)
+                is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
+                found.add(part, bytes(raw), both, name, is_root=is_root)
     return found
 
 
@@ -375,8 +388,7 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
                 if part.is_log:
                     events.append(_log_event(part.form, item))
                 else:
-                    decode = _span if part.form == "p" else _json_span
-                    span = decode(trace_id, part.scope, item)
+                    span = _span(part.form, trace_id, part.scope, item)
                     spans[span.span_id] = (source, span)
             except (DecodeError, msgspec.DecodeError, ValueError, TypeError, RecursionError):
                 unreadable += 1
@@ -399,22 +411,28 @@ def _attributes(attributes: Iterable[KeyValue]) -> dict[str, object]:
     return {one.key: (value := one.value).string_value or _value(value) for one in attributes}
 
 
-def _span(trace_id: str, scope: str, item: bytes) -> RawSpan:
-    span = Span.FromString(item)
-    parent = span.parent_span_id.hex() or None
+def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
+    span: Any
+    if form == "p":
+        span, read = Span.FromString(item), cast("Callable[[Any], dict[str, object]]", _attributes)
+        span_id, parent, status = span.span_id.hex(), span.parent_span_id.hex(), span.status
+    else:
+        span, read = _span_decoder.decode(item), _json_attributes
+        span_id, parent = span.span_id.lower(), (span.parent_span_id or "").lower()
+        status = span.status or _JsonStatus()
     return RawSpan(
         trace_id=trace_id,
-        span_id=span.span_id.hex(),
+        span_id=span_id,
         name=span.name,
-        parent_id=parent,
-        is_local_root=parent is None or span.flags & _REMOTE == _REMOTE,
-        kind=_kind(span.kind),
+        parent_id=parent or None,
+        is_local_root=not parent or span.flags & _REMOTE == _REMOTE,
+        kind=_KINDS[span.kind] if isinstance(span.kind, int) and 0 <= span.kind < len(_KINDS) else _KINDS[0],
         started_at=_seconds(span.start_time_unix_nano),
         ended_at=_seconds(span.end_time_unix_nano),
-        status=_STATUS.get(span.status.code),
-        description=span.status.message or None,
-        attributes=_attributes(span.attributes),
-        events=tuple(RawEvent(one.name, _attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
+        status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
+        description=status.message or None,
+        attributes=read(span.attributes),
+        events=tuple(RawEvent(one.name, read(one.attributes)) for one in span.events[:512]),
         scope=scope or None,
     )
 
@@ -432,10 +450,6 @@ def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
     # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since.
     content = {**attributes, **body} if isinstance(body, dict) else attributes
     return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
-
-
-def _kind(number: object) -> str:
-    return _KINDS[number] if isinstance(number, int) and 0 <= number < len(_KINDS) else _KINDS[0]
 
 
 def _seconds(nanoseconds: object) -> float | None:
@@ -494,24 +508,3 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
 
 def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:
     return {one.key: _json_value(one.value, depth) for one in attributes}
-
-
-def _json_span(trace_id: str, scope: str, item: bytes) -> RawSpan:
-    span = _span_decoder.decode(item)
-    parent = (span.parent_span_id or "").lower() or None
-    status = span.status or _JsonStatus()
-    return RawSpan(
-        trace_id=trace_id,
-        span_id=span.span_id.lower(),
-        name=span.name,
-        parent_id=parent,
-        is_local_root=parent is None or span.flags & _REMOTE == _REMOTE,
-        kind=_kind(span.kind),
-        started_at=_seconds(span.start_time_unix_nano),
-        ended_at=_seconds(span.end_time_unix_nano),
-        status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
-        description=status.message or None,
-        attributes=_json_attributes(span.attributes),
-        events=tuple(RawEvent(one.name, _json_attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
-        scope=scope or None,
-    )

@@ -6,7 +6,7 @@ sent twice is stored once.
 
 import queue
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Final
@@ -33,7 +33,6 @@ log = structlog.get_logger("tracejudge.gateway")
 _MAX_ENTRIES: Final = 500
 _MAX_BYTES: Final = 4 * MIB
 _MAX_WAITING_BYTES: Final = 64 * MIB
-_FULL_WAIT_S: Final = 5.0
 
 
 class Capacity(ServiceThread):
@@ -76,7 +75,7 @@ class Capacity(ServiceThread):
             message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
         if entries > self.room or self.room <= 0:
-            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+            raise stream_full()
 
 
 class _Waiting:
@@ -227,15 +226,7 @@ class Streams:
             RefusedError: There is none now.
         """
         if self.room <= 0:
-            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
-
-    def _check_all(self, shards: Iterable[int]) -> None:
-        """Check that each of these answers and has room."""
-        for shard in shards:
-            if self._stores[shard].is_away:
-                raise away(shard)
-            if self._publishers[shard].room <= 0:
-                raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+            raise stream_full()
 
     def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
         """Queue entries; the future ends when every Redis has its own.
@@ -249,9 +240,12 @@ class Streams:
             by_shard.setdefault(self.shard_of(entry), []).append(entry)
         if len(by_shard) <= 1 and len(self._stores) == 1:
             return self._publishers[0].submit(entries)
-        if not are_repeatable:
-            # Each repeat would be further traces, for as long as the server is away.
-            self._check_all(by_shard)
+        # Each repeat of others would be further traces, for as long as a server is away.
+        for shard in () if are_repeatable else by_shard:
+            if self._stores[shard].is_away:
+                raise away(shard)
+            if self._publishers[shard].room <= 0:
+                raise stream_full()
         refused: RefusedError | None = None
         queued = []
         for shard, some in by_shard.items():
@@ -286,6 +280,11 @@ def together(futures: "Sequence[Future[None]]") -> "Future[None]":
     for one in futures:
         one.add_done_callback(ended)
     return whole
+
+
+def stream_full() -> RefusedError:
+    """Return the refusal of what a stream has no room for."""
+    return full("the stream of traces is full; send this again later", 5.0)
 
 
 def away(shard: int) -> RefusedError:

@@ -44,9 +44,8 @@ _BACKLOG: Final = 1_024
 class _Connections:
     """What the connections of one process share."""
 
-    def __init__(self, most: int, metrics: GatewayMetrics) -> None:
+    def __init__(self, most: int) -> None:
         self.most = most
-        self.metrics = metrics
         self.open = 0
 
 
@@ -180,14 +179,13 @@ class GatewayServer:
             access=access,
             bodies=bodies,
             encoder=encoder,
-            stream=streams,
+            streams=streams,
             gatherer=gatherer,
-            capacity=streams,
             executor=self._executor,
             metrics=self._metrics,
             losses=self._losses,
         )
-        self._connections = _Connections(settings.gateway.max_connections, self._metrics)
+        self._connections = _Connections(settings.gateway.max_connections)
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
         self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)
         self._metrics.connections.set_function(lambda: self._connections.open)
@@ -208,7 +206,18 @@ class GatewayServer:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         listen, tls = Listen.of(gateway, "gateway."), Tls.of(gateway, "gateway.tls_").context()
         listener = listen.open(_BACKLOG)
-        server = self._server()
+        server = WebServer(
+            self._gateway.app(gateway.cors_origins),
+            self._readiness,
+            gateway.tls_cert,
+            gateway.tls_key,
+            http=type("Protocol", (BoundedProtocol,), {"shared": self._connections}),
+            date_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=int(self._settings.grace_s),
+            h11_max_incomplete_event_size=16 * 1024,
+        )
         page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
@@ -222,22 +231,6 @@ class GatewayServer:
             server.run(sockets=[listener])
         finally:
             self._stop()
-
-    def _server(self) -> WebServer:
-        gateway = self._settings.gateway
-        protocol = type("Protocol", (BoundedProtocol,), {"shared": self._connections})
-        return WebServer(
-            self._gateway.app(gateway.cors_origins),
-            self._readiness,
-            gateway.tls_cert,
-            gateway.tls_key,
-            http=protocol,
-            date_header=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=int(self._settings.grace_s),
-            h11_max_incomplete_event_size=16 * 1024,
-        )
 
     def _stop(self) -> None:
         """Stop in the order of the data: uvicorn has answered every request, so nothing new comes to the threads."""
