@@ -156,8 +156,7 @@ class _Current:
 
     client: Client | None = None
     changing: Any = native_lock()
-    warned = False
-    """Whether the warning that `init` is missing was logged, or is not needed."""
+    warned = False  # Whether the warning that `init` is missing was logged, or is not needed.
 
     @classmethod
     def reset_after_fork(cls) -> None:

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 logger = logging.getLogger("tracejudge")
 
-observer: Callable[[BaseException], None] | None = None
-"""Receives every internal error; set by tests only."""
+observer: Callable[[BaseException], None] | None = None  # Receives every internal error; set by tests only.
 
 _LOG_INTERVAL_S = 60.0
 

@@ -88,12 +88,8 @@ class UnreadableError(ValueError):
 def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool = True) -> dict[str, Any]:
     """Return the fields of a trace that can be sent; empty if there is no content at all.
 
-    The trace id is the caller's task, as it must be known before.
-
-    Args:
-        given: Fields by any known name, with values of any type.
-        notes: Receives what could not be taken as given.
-        sends_content: Whether values of unknown names may be sent, as tags.
+    The trace id is the caller's task, as it must be known before. ``notes`` receive what could not be taken as given;
+    with ``sends_content`` values of unknown names are sent as tags.
     """
     named = _Named(_without_wrapper(given), notes)
     messages = named.fields.pop("messages", None)
@@ -157,8 +153,7 @@ class _Named:
         self._notes = notes
         self.fields: dict[str, Any] = {}
         self.tags: dict[str, Any] = {}
-        self.counts: dict[str, Any] = {}
-        """Counts of tokens that were given beside the fields."""
+        self.counts: dict[str, Any] = {}  # Counts of tokens that were given beside the fields.
         self.system: Any = None
         others = []
         given, further = bound_names(given)

@@ -41,13 +41,10 @@ _MAX_DEPTH: Final = 64
 
 
 def map_texts(record: dict[str, Any], change: TextChange, change_pair: PairChange | None = None) -> None:
-    """Replace every text that may be content by the result of a function, in place.
+    """Replace every text that may be content by the result of ``change``, in place.
 
-    Keys of free JSON (arguments, results, inputs, outputs, attributes) are texts as well.
-
-    Args:
-        change: Returns the replacement of a text.
-        change_pair: The same for a text under a key, if the key matters; `change` by default.
+    Keys of free JSON (arguments, results, inputs, outputs, attributes) are texts as well. ``change_pair`` changes a
+    text under a key, if the key matters.
     """
     walk = _TextWalk(change, change_pair or (lambda _, text: change(text)))
     for field in CONTENT_FIELDS:
@@ -216,10 +213,8 @@ def _shorten_json(value: Any, kept: int) -> Any:
     return {**shorter, truncation_mark(left_out, "items"): ""} if left_out else shorter
 
 
-VALUE_CHARACTERS = 96 * 1024
-"""Most characters kept of one value: an input, an output, all pieces of a stream."""
-SPANS_CHARACTERS = 1024 * 1024
-"""Most characters kept of all spans of one trace together."""
+VALUE_CHARACTERS = 96 * 1024  # Most characters kept of one value: an input, an output, all pieces of a stream.
+SPANS_CHARACTERS = 1024 * 1024  # Most characters kept of all spans of one trace together.
 TRACE_CHARACTERS = 4 * 1024 * 1024
 """Most characters read of one value before its trace is truncated; as many bytes as an entry of the stream may hold."""
 
@@ -301,11 +296,7 @@ def without_media(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def mark_media(text: str, key: str = "") -> str:
-    """Replace every long run of base64 by a mark of its kind and size, as `[image 165 kB]`.
-
-    Args:
-        key: The key of the text, which may name the kind of media.
-    """
+    """Replace every long run of base64 by a mark of its kind, which the key may name, and size: `[image 165 kB]`."""
     may_hold_run = len(text) >= _MIN_RUN_CHARS and _has_long_line(text.encode(errors="replace"))
     return _RUN.sub(lambda run: _run_mark(run, key), text) if may_hold_run else text
 

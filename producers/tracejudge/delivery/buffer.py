@@ -252,8 +252,7 @@ class Buffer:
     def abandon_all(self) -> int:
         """Drop everything not confirmed and freeze the counts; a later confirmation changes nothing.
 
-        Returns:
-            The number of entries abandoned since the start.
+        Return the number of entries abandoned since the start.
         """
         with self._lock:
             self._final = True

@@ -182,11 +182,7 @@ class Delivery:
 
 
 class Deliveries:
-    """The deliveries of one client: one for each Redis server.
-
-    Attributes:
-        first: The only one, or that of the first shard.
-    """
+    """The deliveries of one client: one for each Redis server, ``first`` for the only one or the first shard."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

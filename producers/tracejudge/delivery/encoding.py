@@ -21,8 +21,7 @@ from tracejudge.log import RedactionError, class_name, report_internal_error
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
 from tracejudge.settings import Settings
 
-MAX_ENTRY_BYTES = 4 * 1024 * 1024
-"""The contract's `max_trace_bytes`: the worker accepts nothing larger."""
+MAX_ENTRY_BYTES = 4 * 1024 * 1024  # The contract's `max_trace_bytes`: the worker accepts nothing larger.
 
 _encoder = Encoder()
 _SCALARS: Final = SCALARS | {id(str), id(bytes)}

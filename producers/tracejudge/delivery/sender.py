@@ -126,8 +126,7 @@ class Backoff:
 
 
 REPORT_INTERVAL_S = 10.0
-HEARTBEAT_S = 3600.0
-"""Interval of reports without a change: workers forget a producer after two silent days."""
+HEARTBEAT_S = 3600.0  # Interval of reports without a change: workers forget a producer after two silent days.
 
 
 class Reporter:

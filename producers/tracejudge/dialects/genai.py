@@ -53,10 +53,7 @@ def _body(event: RawEvent) -> dict[str, object]:
 
 
 _ROLES: Final = {
-    "chat": Role.LLM,
-    "text_completion": Role.LLM,
-    "generate_content": Role.LLM,
-    "fetch_response": Role.LLM,
+    **dict.fromkeys(("chat", "text_completion", "generate_content", "fetch_response"), Role.LLM),
     "embeddings": Role.EMBEDDING,
     "retrieval": Role.RETRIEVER,
     "execute_tool": Role.TOOL,

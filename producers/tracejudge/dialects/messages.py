@@ -118,15 +118,10 @@ def _first_given(mapping: Mapping[str, object], keys: tuple[str, ...]) -> object
 
 
 _ROLES: Final = {
-    "human": "user",
-    "humanmessage": "user",
-    "ai": "assistant",
-    "aimessage": "assistant",
-    "aimessagechunk": "assistant",
-    "model": "assistant",
+    **dict.fromkeys(("human", "humanmessage"), "user"),
+    **dict.fromkeys(("ai", "aimessage", "aimessagechunk", "model"), "assistant"),
     "systemmessage": "system",
-    "toolmessage": "tool",
-    "function": "tool",
+    **dict.fromkeys(("toolmessage", "function"), "tool"),
 }
 _KNOWN_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", *_ROLES})
 _CONTENT_KEYS: Final = ("parts", "content", "contents", "blocks", "tool_calls", "function_call")

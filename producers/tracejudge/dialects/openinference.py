@@ -121,15 +121,8 @@ def _common_query(values: Iterable[object]) -> str | None:
 
 
 _ROLES: Final = {
-    "LLM": Role.LLM,
-    "AGENT": Role.AGENT,
-    "CHAIN": Role.CHAIN,
-    "RETRIEVER": Role.RETRIEVER,
-    "RERANKER": Role.RERANKER,
-    "TOOL": Role.TOOL,
-    "EMBEDDING": Role.EMBEDDING,
-    "GUARDRAIL": Role.JUDGE,
-    "EVALUATOR": Role.JUDGE,
+    **{name: Role[name] for name in ("LLM", "AGENT", "CHAIN", "RETRIEVER", "RERANKER", "TOOL", "EMBEDDING")},
+    **dict.fromkeys(("GUARDRAIL", "EVALUATOR"), Role.JUDGE),
 }
 
 

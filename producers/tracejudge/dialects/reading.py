@@ -15,14 +15,12 @@ class Role(TextEnum):
 
     LLM = "llm"
     AGENT = "agent"
-    CHAIN = "chain"
-    """A workflow or chain: a step made of steps."""
+    CHAIN = "chain"  # A workflow or chain: a step made of steps.
     RETRIEVER = "retriever"
     RERANKER = "reranker"
     TOOL = "tool"
     EMBEDDING = "embedding"
-    JUDGE = "judge"
-    """An evaluator or guardrail: never judged, nor are the spans below it."""
+    JUDGE = "judge"  # An evaluator or guardrail: never judged, nor are the spans below it.
 
 
 class Call(Struct, frozen=True):

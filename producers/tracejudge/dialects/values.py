@@ -190,10 +190,8 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
 
 
-MAX_NAMES = 500
-"""Most names of one publication; a mark says how many more there were."""
-MAX_ITEMS = 2_000
-"""Most items of one list, the first and the last ones: a trace within its cap holds no more."""
+MAX_NAMES = 500  # Most names of one publication; a mark says how many more there were.
+MAX_ITEMS = 2_000  # Most items of one list, the first and the last ones: a trace within its cap holds no more.
 SCALARS = frozenset(map(id, (int, float, bool, type(None))))
 """The ids of types: to look up a type itself runs the `__hash__` of its metaclass, which may be the host's."""
 _KEYS = SCALARS | {id(str)}

@@ -70,16 +70,11 @@ Key = tuple[str, str]
 class Loss(TextEnum):
     """Reasons why a span is in no published trace. The list is closed."""
 
-    LATE = "late"
-    """It ended after its trace was published."""
-    SURPLUS = "surplus"
-    """Its trace has more than `max_spans` spans."""
-    SHUTDOWN = "shutdown"
-    """It ended after `shutdown`."""
-    UNREADABLE = "unreadable"
-    """It could not be read, or its trace could not be joined."""
-    OVERFLOW = "overflow"
-    """Spans ended faster than they could be joined."""
+    LATE = "late"  # It ended after its trace was published.
+    SURPLUS = "surplus"  # Its trace has more than `max_spans` spans.
+    SHUTDOWN = "shutdown"  # It ended after `shutdown`.
+    UNREADABLE = "unreadable"  # It could not be read, or its trace could not be joined.
+    OVERFLOW = "overflow"  # Spans ended faster than they could be joined.
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -100,8 +95,7 @@ class _Open:
     def __init__(self, now_s: float) -> None:
         self.first_s = now_s
         self.spans: dict[str, RawSpan] = {}
-        self.links: dict[str, str | None] = {}
-        """Parents by span, including removed spans; None for a local root."""
+        self.links: dict[str, str | None] = {}  # Parents by span, including removed spans; None for a local root.
 
     def top_of(self, span_id: str) -> str:
         """Return the topmost known span above this one."""

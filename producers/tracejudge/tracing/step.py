@@ -20,8 +20,7 @@ from tracejudge.ids import MAX_NAME_CHARS, SpanIds, current_span, fresh_id, fres
 from tracejudge.log import attributes_of, bases_of, class_name, report_or_raise
 from tracejudge.model import Span, ToolCall, Usage
 
-MAX_SPANS = 1_000
-"""Most spans of one trace; a last span says how many more there were."""
+MAX_SPANS = 1_000  # Most spans of one trace; a last span says how many more there were.
 # Kinds that are never published as a trace of their own: outside of their trace, as in a new thread, a verdict on
 # them would mislead.
 _SPAN_ONLY_KINDS = frozenset({"retriever", "tool"})

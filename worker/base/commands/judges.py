@@ -20,7 +20,7 @@ from judges.features.python import runner
 from judges.registry import catalogue, configured, distributed, origin_of, shown
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
-from worker.base.commands.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
+from worker.base.commands.options import CONFIG, JSON, OUT, TRACE_FILE, offline_judges, print_json, read_traces
 from worker.base.commands.trace_files import Conversations
 from worker.core.config import judge_files
 from worker.core.config.loading import load
@@ -129,7 +129,7 @@ class Sample(NamedTuple):
 @click.option(
     "--trace",
     "file",
-    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
+    type=TRACE_FILE,
     metavar="FILE",
     help="Use the first trace or conversation of FILE that the judge can judge; else a built-in sample.",
 )

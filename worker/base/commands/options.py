@@ -57,6 +57,9 @@ def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml if there is one.")
+# Files of the command line: traces, which may have broken texts, and whatever may also be standard input.
+TRACE_FILE: Final = click.File("r", encoding="utf-8", errors="surrogateescape")
+INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
 # The options of every command that uses Redis.
 REDIS: Final = options(
@@ -166,9 +169,7 @@ def note_unknown_variables(settings: Settings) -> None:
 def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
     """Connect to Redis, of several to all; return the first, which knows the others. The error names an address.
 
-    Args:
-        settings: The settings.
-        needs_all: Fail where one of several does not answer; else say so, and go on with the others.
+    With ``needs_all`` one of several that does not answer is an error; else it is named, and the others are used.
     """
     stores = make_stores(settings.redis_urls, Keys(settings.prefix))
     # `--redis-url` may name any shard.
@@ -294,9 +295,7 @@ class Line(NamedTuple):
 def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
     """Read traces from JSON lines or CSV; empty lines are skipped.
 
-    Args:
-        file: The open file.
-        rows: Whether rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
+    With ``rows`` rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
     """
     buffer = getattr(file, "buffer", None)
     lines = file if buffer is None else text_lines(buffer)

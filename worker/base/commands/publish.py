@@ -12,7 +12,7 @@ from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
 from tracejudge.sharding import shard_of
-from worker.base.commands.options import NOTES, REDIS, amount, connect, note, with_retries
+from worker.base.commands.options import INPUT, NOTES, REDIS, amount, connect, note, with_retries
 from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import MIB, Settings
@@ -25,7 +25,7 @@ _MAX_SHOWN: Final = 10
 
 
 @click.command("publish")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=INPUT)
 @REDIS
 def command(file: str, config: str | None, redis_url: str | None) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).

@@ -63,8 +63,7 @@ def retry(
 ) -> Retried:
     """Write one batch of letters of one model, in one step. After a StoreError it is safe to call again.
 
-    Args:
-        automatic: Whether this counts as one of the limited automatic retries.
+    An ``automatic`` retry is one of a limited number.
     """
     first, keys = group[0].letter, store.keys
     grader = Grader(first.model, first.judge_model)
@@ -98,11 +97,7 @@ def retry(
 
 
 class RetryPace:
-    """How many automatic retries of one judge model may be under way.
-
-    Attributes:
-        allowed: Their number now.
-    """
+    """How many automatic retries of one judge model may be under way: ``allowed`` now."""
 
     def __init__(self) -> None:
         self.allowed = MIN_PACE

@@ -63,14 +63,10 @@ class FoundDeadLetter(NamedTuple, Generic[_T]):
 
 
 class DeadLetterStore:
-    """The dead letters in one Redis.
-
-    Attributes:
-        unreadable: Letters skipped so far because another version wrote them.
-    """
+    """The dead letters in one Redis."""
 
     def __init__(self, store: Store) -> None:
-        self.unreadable = 0
+        self.unreadable = 0  # Letters skipped so far because another version wrote them.
         self._store = store
         self._keys = store.keys
 
@@ -144,11 +140,7 @@ class DeadLetterStore:
 
 
 class AllDeadLetters:
-    """The dead letters of all shards, in one order.
-
-    Attributes:
-        by_shard: The Redis servers with the letters in each.
-    """
+    """The dead letters of all shards, in one order."""
 
     def __init__(self, store: Store) -> None:
         self.by_shard = {one: DeadLetterStore(one) for one in store.answering}

@@ -344,12 +344,7 @@ class OutboxMatcher:
 
 
 def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
-    """Keep a copy of a labelled trace for good, which replaces an earlier one; False where it would exceed the bytes.
-
-    Args:
-        trace: The redacted trace.
-        max_bytes: Bytes of all copies.
-    """
+    """Keep a redacted trace with its label for good, in place of an earlier copy; False above ``max_bytes`` of all."""
     keys = (store.keys.labelled, store.keys.labelled_bytes)
     return bool(store.run("keep_labelled", keys, (max_bytes, trace.trace_id, msgspec.json.encode(trace))))
 

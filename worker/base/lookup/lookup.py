@@ -25,8 +25,7 @@ from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store, scan_shards
 
 MIN_PREFIX_CHARS: Final = 6
-MAX_MATCHES: Final = 10
-"""Traces that an ambiguous beginning lists."""
+MAX_MATCHES: Final = 10  # Traces that an ambiguous beginning lists.
 MAX_TRACES: Final = 100_000
 # Clocks of services, workers and Redis differ by so much.
 _CLOCKS_MS: Final = 2_000
@@ -215,21 +214,16 @@ class TraceLookup:
 
 
 class Dataset:
-    """Whole traces with their verdicts and labels, in the form that `evaluate` and `judges test` read.
-
-    Attributes:
-        verdicts: The chosen verdicts by trace, the newest first.
-    """
+    """Whole traces with their verdicts and labels, in the form that `evaluate` and `judges test` read."""
 
     def __init__(
         self, store: Store, settings: Settings, wanted: VerdictFilter, *, limit: int, labelled: bool = False
     ) -> None:
         """Choose the traces of the newest wanted verdicts, at most ``limit`` of them.
 
-        Args:
-            labelled: Only traces with a label; without a filter also those whose verdicts are gone.
+        With ``labelled`` only those with a label, and without a filter also those whose verdicts are gone.
         """
-        self.verdicts: dict[str, list[Verdict]] = {}
+        self.verdicts: dict[str, list[Verdict]] = {}  # The chosen ones by trace, the newest first.
         self._store, self._settings = store, settings
         self._labels: dict[str, list[Label]] = {}
         for one in read_labels(store):

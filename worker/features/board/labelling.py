@@ -20,8 +20,7 @@ KINDS: Final[Mapping[Kind, str]] = {
 }
 """`second` are questions that another annotator has answered."""
 RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-_WANTED: Final = 400
-"""About how many verdicts the default rate draws: as many as ± 5 points need."""
+_WANTED: Final = 400  # About how many verdicts the default rate draws: as many as ± 5 points need.
 _MOST: Final = 2_000
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
@@ -92,11 +91,7 @@ class LabelQueue:
     ) -> Question | None:
         """Return the next question that the annotator has not answered and nobody else has open, and lock it.
 
-        Args:
-            queue: What is wanted.
-            annotator: The hash of the annotator's name.
-            answers: All answers by label.
-            skipped: Labels that the annotator skipped.
+        ``annotator`` is the hash of a name; ``answers`` are all answers by label, ``skipped`` labels to leave out.
         """
         # Once: it counts the verdicts of the index.
         rate = self.rate(queue) if queue.kind == "random" else 0.0

@@ -93,9 +93,7 @@ class VerdictPages:
     def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
         """Find the redacted trace of a verdict; None where its text is gone.
 
-        Args:
-            verdict: The verdict.
-            whole: Whether the whole stream is searched, which takes seconds, not only near the times of the verdict.
+        With ``whole`` the whole stream is searched, which takes seconds, not only near the times of the verdict.
         """
         lookup = TraceLookup(self._store, self._settings)
         if whole:
@@ -112,13 +110,7 @@ class VerdictPages:
         return self.trace(verdict) or self.trace(verdict, whole=True)
 
     def page(self, verdict: Verdict, found: FoundTrace, *, explained: bool = True) -> TracePage:
-        """Lay out the texts of a trace.
-
-        Args:
-            verdict: The verdict.
-            found: Its trace.
-            explained: Whether what the verdict says is shown; without it only the texts are.
-        """
+        """Lay out the texts of a trace; without ``explained`` nothing of what the verdict says."""
         explanation, judge = Explanation(), self.judge(verdict.judge, verdict.judge_model)
         if explained and "session" not in verdict.details:
             try:

@@ -111,8 +111,7 @@ class Bodies:
         self._max_held_bytes = max(80 * 1024 * 1024, max_body_bytes)
         self._timeout_s = timeout_s
         self._inflating = asyncio.Lock()
-        self.held_bytes = 0
-        """Bytes of all bodies that are being read or used."""
+        self.held_bytes = 0  # Bytes of all bodies that are being read or used.
 
     async def read(self, request: Request) -> "Body":
         """Read and decompress a body; the caller releases it.
@@ -142,11 +141,7 @@ class Bodies:
         return body
 
     def check(self, size_bytes: int) -> None:
-        """Check the size of one body.
-
-        Raises:
-            RefusedError: It is too large.
-        """
+        """Check the size of one body. Raises RefusedError: It is too large."""
         if size_bytes > self._max_body_bytes:
             message = f"the body is over {self._max_body_bytes:,} bytes, decompressed; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)

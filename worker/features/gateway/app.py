@@ -38,8 +38,7 @@ from worker.features.gateway.otlp import read_request, reply_content
 from worker.features.gateway.publishing import Streams
 
 log = structlog.get_logger("tracejudge.gateway")
-_ANSWER_S: Final = 10.0
-"""How long a request waits for Redis; then the client sends it again."""
+_ANSWER_S: Final = 10.0  # How long a request waits for Redis; then the client sends it again.
 _LARGE_BYTES: Final = 128 * 1024
 """Larger bodies are read beside the event loop, and only two at once, so that others have threads left."""
 _LATE: Final = "Redis does not answer; send this again later"

@@ -65,8 +65,7 @@ class Gatherer:
             round(settings.gather_max_s * 1000),
         )
         self._bounds = settings.max_trace_bytes, settings.max_gather_bytes, 24 * 3600
-        self.held_bytes = 0
-        """Bytes of all gathered spans when Redis was last asked."""
+        self.held_bytes = 0  # Bytes of all gathered spans when Redis was last asked.
 
     def add(self, request: Request, trace_ids: Collection[str] | None = None) -> None:
         """Store the spans of a request, or of some of its traces; those of too large traces are dropped there.

@@ -35,8 +35,7 @@ from worker.core.selection.lenient import (
 )
 from worker.features.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
 
-SERVICE: Final = "tracejudge-gateway"
-"""The producer's service in the accounting; each trace has its own."""
+SERVICE: Final = "tracejudge-gateway"  # The producer's service in the accounting; each trace has its own.
 _MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
@@ -110,8 +109,7 @@ class Intake:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.is_repeatable = True
-        """Whether all entries have the same ids when the request is sent again."""
+        self.is_repeatable = True  # Whether all entries have the same ids when the request is sent again.
         self.trace_ids: list[str] = []
         self.rejected: list[Rejected] = []
         self.left_out: Counter[LeftOut] = Counter()
@@ -152,12 +150,9 @@ class Intake:
 def read_intake(
     body: bytes, form: Form, encoder: Encoder, *, service: str | None, repeat_key: str | None, now_s: float
 ) -> Intake:
-    """Read the objects of a body and encode them as entries.
+    """Read the objects of a body and encode them as entries, with the encoder of the calling thread.
 
     Args:
-        body: The content of the request.
-        form: Its encoding.
-        encoder: The encoder of the calling thread.
         service: The service of every trace; otherwise each names its own.
         repeat_key: The client's key of this request: the same key gives the same ids, so that a repeat counts once.
         now_s: The time of a trace that has none, unless a repeat of it could be recognized.

@@ -72,8 +72,7 @@ class Request:
     def __init__(self) -> None:
         self.traces: dict[str, Group] = {}
         self.count = 0
-        self.ignored = 0
-        """Log records that are no part of a conversation with a model; they are accepted and not kept."""
+        self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
         self.dropped: dict[str, Loss] = {}
 
     def drop(self, reason: str, names: Iterable[str] = (), count: int = 1) -> None:
@@ -94,13 +93,8 @@ class Request:
     ) -> None:
         """Add an item to its trace, or count why it is not used.
 
-        Args:
-            part: Form, kind, source and scope.
-            item: The item as it came.
-            ids: Trace id and span id.
-            event: Of a log record, the name of its event.
-            is_root: Whether a span is a local root.
-            names: The names of its attributes.
+        ``part`` is form, kind, source and scope; ``ids`` are trace id and span id, ``event`` the name of a log record's
+        event, and ``names`` those of the attributes.
         """
         if part[1] and not event.startswith("gen_ai."):
             self.ignored += 1

@@ -49,8 +49,7 @@ class Capacity(ServiceThread):
         self._store = store
         self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, 10_000, settings.max_outbox_bytes)
         # Before the first measurement the requests wait for Redis in any case.
-        self._most = self.room = settings.max_stream
-        """How many entries may be written until the next measurement."""
+        self._most = self.room = settings.max_stream  # How many entries may be written until the next measurement.
 
     def run_once(self) -> None:
         """Measure, and wait."""
@@ -66,11 +65,7 @@ class Capacity(ServiceThread):
         self.stopping.wait(1.0)
 
     def check(self, entries: int = 0) -> None:
-        """Check that there is room for entries.
-
-        Raises:
-            RefusedError: There is none now, or there never can be.
-        """
+        """Check that there is room for entries. Raises RefusedError: There is none now, or there never can be."""
         if entries > self._most:
             message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)

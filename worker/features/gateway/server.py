@@ -138,11 +138,7 @@ class GatewayServer:
     """One gateway process."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Build everything.
-
-        Raises:
-            SettingsError: A token, certificate or address cannot be used.
-        """
+        """Build everything. Raises SettingsError: A token, certificate or address cannot be used."""
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
@@ -191,11 +187,7 @@ class GatewayServer:
         self._metrics.connections.set_function(lambda: self._connections.open)
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT.
-
-        Raises:
-            SettingsError: An address or certificate cannot be used.
-        """
+        """Serve until SIGTERM or SIGINT. Raises SettingsError: An address or certificate cannot be used."""
         gateway = self._settings.gateway
         # The soft limit of open files has room for a hundred more than the connections, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

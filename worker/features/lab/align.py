@@ -31,6 +31,7 @@ from worker.base.commands.options import (
     JSON,
     NOTES,
     OUT,
+    TRACE_FILE,
     TRIES,
     amount,
     note,
@@ -86,13 +87,7 @@ class Aligned(NamedTuple):
 
 @click.command("align")
 @click.argument("given", metavar="NAME|FILE")
-@click.argument(
-    "traces",
-    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
-    nargs=-1,
-    required=True,
-    metavar="LABELS...",
-)
+@click.argument("traces", type=TRACE_FILE, nargs=-1, required=True, metavar="LABELS...")
 @click.option("--model", required=True, metavar="NAME", help="The [models.NAME] that judges and writes the guidance.")
 @click.option(
     "--out",

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from judges.core.combine import Combine
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from worker.base.commands.options import (
+    INPUT,
     NOTES,
     OFFLINE,
     OUT,
@@ -32,7 +33,7 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
 
 
 @click.command("evaluate")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=INPUT)
 @click.option(
     "--judge",
     "given",
@@ -44,7 +45,7 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
     "--compare",
     "other",
     metavar="A",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    type=INPUT,
     help="Compare the answers of FILE, B, with those of the file A, pair by pair.",
 )
 @click.option("--criterion", metavar="TEXT", help="With --compare: what makes an answer better, in words.")

@@ -14,7 +14,7 @@ from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.parsing.rows import EMPTY_OUTPUT
-from worker.base.commands.options import OFFLINE, amount, note, offline_judges, read_traces
+from worker.base.commands.options import OFFLINE, TRACE_FILE, amount, note, offline_judges, read_traces
 from worker.base.commands.trace_files import Conversations
 from worker.features.lab.measuring import (
     Comparison,
@@ -76,13 +76,7 @@ def _failure(subject: Subject, minimum: Minimum | None, *, rated: bool) -> str |
 
 @click.command("test")
 @click.argument("given", metavar="NAME|FILE")
-@click.argument(
-    "traces",
-    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
-    nargs=-1,
-    required=True,
-    metavar="TRACES...",
-)
+@click.argument("traces", type=TRACE_FILE, nargs=-1, required=True, metavar="TRACES...")
 @click.option(
     "--label",
     metavar="TAG",

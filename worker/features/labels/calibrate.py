@@ -205,10 +205,8 @@ def _shown(interval: Interval | None) -> str:
 def _print_corrections(found: Sequence[tuple[Series, Correction]], labelled: Collection[tuple[Origin, str]]) -> None:
     """Print corrected shares, and each refusal once.
 
-    Args:
-        found: The corrections.
-        labelled: Origins of labels with the services of their traces. Labels of a golden set or a queue are those of
-            the judge in all services; refusals of services without such labels are left out of the table.
+    ``labelled`` are origins of labels with the services of their traces. Labels of a golden set or a queue are those of
+    the judge in all services; refusals of services without such labels are left out of the table.
     """
     rows = [
         (series, one)

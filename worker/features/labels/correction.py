@@ -41,8 +41,7 @@ from worker.core.telemetry.metrics import Metrics
 log = structlog.get_logger("tracejudge.labels")
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
-LABELS_S: Final = COARSE_DAYS * DAY_S
-"""For how long a verdict on a labelled trace says how the judge errs."""
+LABELS_S: Final = COARSE_DAYS * DAY_S  # For how long a verdict on a labelled trace says how the judge errs.
 _SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
 _FINE_S: Final = 6 * HOUR_S
 # As for the window of the raw share.
@@ -119,14 +118,8 @@ def corrections(
     """Correct the pass shares of series in a span of time; series without labels are left out.
 
     Drawn labels count if their traces were judged in that time, those of a golden set if it was judged in the 90 days
-    before the end. A series with both has two corrections.
-
-    Args:
-        store: Redis.
-        series: Series of ``read_series``.
-        since: Seconds since the epoch; moved to the begin of its bucket.
-        until: The end.
-        index: The labels, if they were read before.
+    before the end. A series with both has two corrections. ``since`` and ``until`` are seconds since the epoch; the
+    first is moved to the begin of its bucket. ``index`` has the labels, if they were read before.
     """
     index = LabelIndex(read_labels(store), until - LABELS_S) if index is None else index
     # Buckets of five minutes are kept for 3 days, those of an hour for 90; the latter are fewer to read.
@@ -188,11 +181,8 @@ def _label_effect(influences: Sequence[tuple[str, float, float]], judged: Sums) 
     """Return by how much sessions widen the variance of a corrected share, at least 1.
 
     The larger of two estimates: that of the labels, as in shares.design_effect, and what the agreement of verdicts in
-    sessions of the traffic means for as many labels a session. Few labelled sessions alone tell too little.
-
-    Args:
-        influences: session, weight and weighted residual of each label.
-        judged: the sums of the traffic.
+    sessions of the traffic (``judged``) means for as many labels a session. Few labelled sessions alone tell too
+    little. ``influences`` are session, weight and weighted residual of each label.
     """
     sessions: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for session, weight, residual in influences:

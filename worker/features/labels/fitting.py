@@ -46,11 +46,7 @@ class FitOptions(NamedTuple):
     write: str | None = None  # The configuration file that receives the calibration.
 
     def checked(self, model: str | None) -> Self:
-        """Check that the options go together.
-
-        Raises:
-            click.UsageError: They do not.
-        """
+        """Check that the options go together. Raises click.UsageError: They do not."""
         if model is None and self != FitOptions():
             raise click.UsageError("options of a fitted calibration need --model")
         if self.labels is not None and self.from_audit:

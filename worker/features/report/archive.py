@@ -28,8 +28,7 @@ MAX_IDS: Final = 1_000_000
 _GZIP: Final = b"\x1f\x8b"
 
 
-Seconds = Annotated[float, Meta(ge=0, le=10**11)]
-"""Up to the year 5138: later times have no date."""
+Seconds = Annotated[float, Meta(ge=0, le=10**11)]  # Up to the year 5138: later times have no date.
 
 
 class ArchiveError(Exception):
@@ -140,12 +139,9 @@ class Tally:
         self.skipped = Skipped()
 
     def add(self, verdict: Verdict, at: float, *, only: Literal["all", "cost"] = "all") -> None:
-        """Count a verdict of live traffic; others do not describe it.
+        """Count a verdict of live traffic; others do not describe it, and one whose evaluation was counted is skipped.
 
-        Args:
-            verdict: The verdict; one whose evaluation was counted before is skipped.
-            at: When it was made, in seconds since the epoch.
-            only: Whether only its cost counts.
+        ``at`` is when it was made, in seconds since the epoch; by ``only`` its cost alone counts.
         """
         scope = self._scope
         is_live = verdict.origin == "live" and verdict.weight > 0

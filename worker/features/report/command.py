@@ -166,11 +166,7 @@ def _scope(  # noqa: PLR0917 - the options of the command
     service: str | None,
     judges: Sequence[str],
 ) -> Scope:
-    """Parse the times.
-
-    Raises:
-        click.UsageError: One of them cannot be parsed, or they exclude each other.
-    """
+    """Parse the times. Raises click.UsageError: One of them cannot be parsed, or they exclude each other."""
     times = []
     for option, text in (("--since", since), ("--until", until)):
         try:

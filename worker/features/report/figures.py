@@ -27,8 +27,7 @@ _FINE_S: Final = 6 * HOUR_S
 _HOURLY_POINTS_S: Final = 2 * DAY_S
 _MOST_NAMES: Final = 5
 
-Labels = tuple[tuple[str, str], ...]
-"""Keys with their values, in the order of `Scope.keys`."""
+Labels = tuple[tuple[str, str], ...]  # Keys with their values, in the order of `Scope.keys`.
 
 
 class Period(NamedTuple):
@@ -63,13 +62,8 @@ class Scope(NamedTuple):
     ) -> "Scope":
         """Choose the buckets: five minutes for a few hours of the last days, else an hour.
 
-        Args:
-            period: The period of the report.
-            shift_s: How much earlier the compared period lies; None compares with nothing.
-            by: Keys of `SERIES_KEYS` and `SEGMENT_KEYS`, or `tags.NAME`.
-            service: Pattern of services.
-            judges: Names of judges; all if empty.
-            now: Seconds since the epoch.
+        The compared period lies ``shift_s`` earlier; None compares with nothing. ``by`` are keys of `SERIES_KEYS` and
+        `SEGMENT_KEYS`, or `tags.NAME`; ``service`` is a pattern, ``judges`` are names, all if empty.
         """
         first = period.since - (shift_s or 0.0)
         is_short = period.until - period.since <= _FINE_S and first > now - FINE_DAYS * DAY_S + HOUR_S

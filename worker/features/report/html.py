@@ -55,12 +55,7 @@ class Chart(NamedTuple):
 
 
 def chart(report: Report, row: Row) -> Chart:
-    """Draw the share of each day or hour with its interval as a band.
-
-    Args:
-        report: The report; its period is the axis of time.
-        row: The row; it has points.
-    """
+    """Draw the shares of a row with points, by day or hour, and their intervals as a band, over the report's period."""
     since, until = report.since.timestamp(), report.until.timestamp()
     # The axis of shares begins where the bands do, in tenths, so that a fall of few points is visible.
     # The small summand keeps a limit such as .3, whose float is a little above, on its tenth.

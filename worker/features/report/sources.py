@@ -51,11 +51,7 @@ class _Outbox(NamedTuple):
 
 
 def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
-    """Read what Redis holds about a scope.
-
-    Raises:
-        StoreError: Redis did not answer.
-    """
+    """Read what Redis holds about a scope. Raises StoreError: Redis did not answer."""
     all_series = read_series(store)
     series = [one for one in all_series.values() if scope.wants(one.service, one.judge)]
     segment = "" if not scope.segments else scope.segments[0]
@@ -100,11 +96,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
 
 
 def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
-    """Read what archives hold about a scope.
-
-    Raises:
-        ArchiveError: An archive cannot be read.
-    """
+    """Read what archives hold about a scope. Raises ArchiveError: An archive cannot be read."""
     tally = Tally(scope)
     first, last = math.inf, -math.inf
     newest: dict[tuple[str, str], float] = {}

@@ -33,8 +33,7 @@ from worker.core.storage.client import CHUNK_BYTES, Entry, Store, entry_position
 from worker.features.budgets.reservations import most_tokens
 from worker.features.cascades.shares import START_RATE, fitted_factor, second_rate, uncertainty
 
-DEFAULT_SHARE: Final = 0.9
-"""The share of verdicts that pass where the monitor knows none."""
+DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass where the monitor knows none.
 _SLOTS: Final = 48
 # More are read than used: producers send traces in groups, and the time between groups shows how many there are.
 _READ: Final = 200
@@ -45,8 +44,7 @@ _LEAST_PAST: Final = 10
 # How many probabilities stand for a first model without past verdicts.
 _ASSUMED: Final = 1000
 
-Pair = tuple[str, str]
-"""A judge and a judge model."""
+Pair = tuple[str, str]  # A judge and a judge model.
 
 
 class NoTrafficError(Exception):
@@ -332,15 +330,9 @@ class Estimator:
         period_s: float,
         traces: float | None = None,
     ) -> Estimate:
-        """Estimate the work of one set of rules.
+        """Estimate the work of one set of rules, as ``choose`` applies it, in a period in which ``traces`` come.
 
-        Args:
-            name: Of the alternative.
-            graders: Of its settings.
-            sampler: Of its settings.
-            choose: Returns the evaluations of a trace with their probabilities.
-            period_s: The length of time that the figures are for.
-            traces: How many traces come in that time; as many as in the sample unless given.
+        Without a number of traces it is that of the sample.
         """
         self._rated = dict(self._settings.cascades)
         for cascade in self._budgeted:
