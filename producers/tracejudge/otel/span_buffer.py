@@ -119,11 +119,6 @@ class SpanBuffer:
         self.losses: dict[Loss, int] = dict.fromkeys(Loss, 0)
 
     @property
-    def open_traces(self) -> int:
-        """OpenTelemetry traces with spans in the buffer."""
-        return len(self._open)
-
-    @property
     def held_spans(self) -> int:
         """Spans in the buffer."""
         return sum(len(trace.spans) for trace in self._open.values())
