@@ -6,11 +6,11 @@ from deploy import dashboards, generated, images, rules
 from deploy.rules.table import FOLDER, TableError, load
 
 
-def main(given: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Write or compare all files; return 1 when they differ or the table of objectives is invalid."""
     parser = generated.arguments("python -m deploy", __doc__, FOLDER)
     parser.add_argument("--digests", action="store_true", help="add the digests of images to versions.env first")
-    asked = parser.parse_args(given)
+    asked = parser.parse_args(arguments)
     try:
         table = load()
         if asked.digests:

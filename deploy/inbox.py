@@ -27,8 +27,8 @@ def in_words(receiver: str, message: Any) -> str:
     if "attachments" not in message:
         alerts = ", ".join(f"{alert['labels'].get('alertname')} {alert['status']}" for alert in message["alerts"])
         return f"-- {receiver}: {alerts}"
-    said = (f"{part['title']}\n{part['text']}\n{part.get('title_link', '')}" for part in message["attachments"])
-    return f"== {receiver} ==\n" + "\n".join(said) + "\n"
+    parts = (f"{part['title']}\n{part['text']}\n{part.get('title_link', '')}" for part in message["attachments"])
+    return f"== {receiver} ==\n" + "\n".join(parts) + "\n"
 
 
 def _say(line: str) -> None:
@@ -50,11 +50,11 @@ class _Inbox(BaseHTTPRequestHandler):
             self._answer(413, b"too large")
             return
         try:
-            said = in_words(self.path.strip("/"), json.loads(self.rfile.read(length)))
+            text = in_words(self.path.strip("/"), json.loads(self.rfile.read(length)))
         except (ValueError, KeyError, TypeError, AttributeError):
             self._answer(400, b"neither a message of Slack's form nor of Alertmanager's")
             return
-        _say(said)
+        _say(text)
         self._answer(200, b"ok")
 
     def log_message(self, *_: object) -> None:

@@ -55,10 +55,10 @@ def attributes_of(value: object) -> dict[str, Any]:
     """Return the attributes of an object of the host as they are stored, without code of the host."""
     stored = member_of(type(value), "__dict__")
     try:
-        found: object = stored.__get__(value) if id(type(stored)) in _STORED else None
+        attributes: object = stored.__get__(value) if id(type(stored)) in _STORED else None
     except TypeError:  # the descriptor of another class
         return {}
-    return found if type(found) is dict else {}
+    return attributes if type(attributes) is dict else {}
 
 
 def _is_for_host(error: BaseException) -> bool:
@@ -80,14 +80,14 @@ def _signal_handler_code() -> set[CodeType]:
     signals = sys.modules.get("signal")
     if signals is None:
         return set()
-    found: set[CodeType] = set()
+    codes: set[CodeType] = set()
     for handler in filter(callable, map(signals.getsignal, signals.valid_signals())):
         # A handler is a function, a partial, or an object with `__call__`.
         function = handler if hasattr(handler, "__code__") else getattr(handler, "func", None) or type(handler).__call__
         code = getattr(function, "__code__", None)
         if code is not None:
-            found.add(code)
-    return found
+            codes.add(code)
+    return codes
 
 
 def log_guarded(level: int, message: str, *values: object) -> None:

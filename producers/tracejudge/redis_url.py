@@ -181,8 +181,8 @@ def _check_options(parts: SplitResult) -> None:
             fix = "TLS needs rediss://"
         elif form is not None or name in _REASONS:
             fix = f"{_REASONS.get(name, 'its value is wrong')}; correct or remove it"
-        known = name if form is not None or name in _REASONS or name in _TLS_OPTIONS else "behind the ?"
-        raise ConfigurationError(f"redis_url has an option that cannot be used, {known}: {fix}")
+        shown = name if form is not None or name in _REASONS or name in _TLS_OPTIONS else "behind the ?"
+        raise ConfigurationError(f"redis_url has an option that cannot be used, {shown}: {fix}")
 
 
 def _no_sentinel(what: str) -> ConfigurationError:

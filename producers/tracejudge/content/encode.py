@@ -250,18 +250,18 @@ def _object(value: Any, kind: type[Any], budget: Budget, depth: int) -> object:
 def _public_attributes(value: Any, kind: type[Any]) -> dict[str, Any]:
     if issubclass(kind, type | ModuleType | logging.Filterer) or is_lazy(kind):
         return {}
-    found = dict(attributes_of(value))
+    attributes = dict(attributes_of(value))
     for base in bases_of(kind):
         for name, member in members_of(base).items():
             is_text = name in _TEXT_PROPERTIES and isinstance(member, property)
-            if name not in found and (is_text or type(member) is MemberDescriptorType):
+            if name not in attributes and (is_text or type(member) is MemberDescriptorType):
                 try:
-                    found[name] = member.__get__(value, kind)
+                    attributes[name] = member.__get__(value, kind)
                 except AttributeError:  # a slot without a value
                     continue
     return {
         name: item
-        for name, item in found.items()
+        for name, item in attributes.items()
         if type(name) is str and not name.startswith("_") and not _SECRET_ATTRIBUTES.search(name)
     }
 
@@ -358,7 +358,7 @@ class ContentPolicy:
             from tracejudge.content.redact import redact_record, redact_secrets  # noqa: PLC0415
 
             self._redact = redact_record
-            self._functions = [redact_secrets if one == BUILT_IN else one for one in settings.redact]
+            self._functions = [redact_secrets if function == BUILT_IN else function for function in settings.redact]
 
     def prepare(self, record: Trace | LateFeedback) -> Raw:
         """Return what may be sent of a record, as JSON.
@@ -417,5 +417,5 @@ def _metadata_only(field: str, value: object, metadata: frozenset[str]) -> objec
 
 
 def _error_class(error: object) -> str:
-    found = _ERROR_CLASS.match(error) if isinstance(error, str) else None
-    return found[1] if found else "error"
+    match = _ERROR_CLASS.match(error) if isinstance(error, str) else None
+    return match[1] if match else "error"

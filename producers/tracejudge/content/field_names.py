@@ -103,17 +103,17 @@ def rank(name: str) -> int:
     return _RANK.get(name) or _RANK.get(snake_case(name), 0)
 
 
-def bound_names(given: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], int]:
+def bound_names(fields: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], int]:
     """Return an object without its unknown names after the first thousand, and the number of those left out."""
-    if len(given) <= MAX_TAGS:
-        return given, 0
+    if len(fields) <= MAX_TAGS:
+        return fields, 0
     kept, room = {}, MAX_TAGS
-    for name, value in given.items():
+    for name, value in fields.items():
         is_unknown = type(name) is not str or meaning(name) is None
         room -= is_unknown
         if room >= 0 or not is_unknown:
             kept[name] = value
-    return kept, len(given) - len(kept)
+    return kept, len(fields) - len(kept)
 
 
 @lru_cache(maxsize=256)

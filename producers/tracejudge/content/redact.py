@@ -219,19 +219,19 @@ def _redact_cards(text: str) -> str:
     """Replace numbers of 13 to 19 digits in a range of an issuer with a valid check digit."""
     parts: list[str] = []
     done = 0
-    found = _CARD.search(text)
-    while found:
+    match = _CARD.search(text)
+    while match:
         end = 0
-        if _is_card(found[0]):
-            end = found.end()
+        if _is_card(match[0]):
+            end = match.end()
         # A security code may follow the number.
-        elif found[1] and found[0][-4] == found[1] and _is_card(found[0][:-4]):
-            end = found.end() - 4
+        elif match[1] and match[0][-4] == match[1] and _is_card(match[0][:-4]):
+            end = match.end() - 4
         if end:
-            parts += (text[done : found.start()], "[redacted card number]")
+            parts += (text[done : match.start()], "[redacted card number]")
             done = end
         # A group of digits may precede a card number: continue after that group, not after the whole match.
-        found = _CARD.search(text, end or (found.start() + 4 if found[1] or found[2] else found.end()))
+        match = _CARD.search(text, end or (match.start() + 4 if match[1] or match[2] else match.end()))
     return "".join((*parts, text[done:])) if parts else text
 
 
@@ -247,9 +247,9 @@ def _redact_ibans(text: str) -> str:
     """Replace account numbers in the length of their country with valid check digits."""
     parts: list[str] = []
     done = 0
-    found = _IBAN_DIGITS.search(text)
-    while found:
-        start = found.start() - 2
+    match = _IBAN_DIGITS.search(text)
+    while match:
+        start = match.start() - 2
         form = _IBAN_FORMS.get(text[start : start + 2].upper())
         iban = form.match(text, start) if form and start >= done else None
         code = iban[0].translate(_SEPARATORS) if iban else ""
@@ -257,7 +257,7 @@ def _redact_ibans(text: str) -> str:
         if iban and code.isascii() and int("".join(str(int(sign, 36)) for sign in code[4:] + code[:4])) % 97 == 1:
             parts += (text[done:start], "[redacted IBAN]")
             done = iban.end()
-        found = _IBAN_DIGITS.search(text, max(done, found.end()))
+        match = _IBAN_DIGITS.search(text, max(done, match.end()))
     return "".join((*parts, text[done:])) if parts else text
 
 

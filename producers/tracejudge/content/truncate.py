@@ -234,9 +234,9 @@ class Budget:
         """Whether nothing is left."""
         return self.left <= 0 or (self._whole is not None and self._whole.full)
 
-    def take(self, wanted: int) -> int:
-        """Use up to `wanted` characters and return how many were left."""
-        taken = max(0, min(wanted, self.left))
+    def take(self, count: int) -> int:
+        """Use up to `count` characters and return how many were left."""
+        taken = max(0, min(count, self.left))
         if self._whole is not None:
             taken = self._whole.take(taken)
         self.left -= taken

@@ -311,7 +311,7 @@ class Buffer:
             could_fit = item.size_bytes * 8 <= self._max_bytes
             if self._drops_oldest and not could_fit:
                 # Else queued items would be dropped for nothing: batches that are being sent keep their room.
-                queued_bytes = sum(one.size_bytes for one in list(self._items))
+                queued_bytes = sum(item.size_bytes for item in list(self._items))
                 could_fit = self._held_bytes - queued_bytes + item.size_bytes <= self._max_bytes
             if reason is Reason.SHUTDOWN or not (self._drops_oldest and could_fit and self._drop_oldest(reason)):
                 self._counters(item.kind).refuse(reason)
@@ -471,8 +471,8 @@ def estimate_bytes(values: Iterable[object]) -> int:
 
 
 def _size(value: object) -> int:
-    if (known := _SIZES.get(id(type(value)))) is not None:
-        return known(value)
+    if (measure := _SIZES.get(id(type(value)))) is not None:
+        return measure(value)
     # Only a method of a type in C: one in Python is the host's, and may record that it was called.
     method = member_of(type(value), "__sizeof__")
     is_size = type(method) is MethodDescriptorType and method.__name__ == "__sizeof__"

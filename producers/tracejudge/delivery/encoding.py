@@ -141,12 +141,12 @@ class ItemEncoder:
             return self._content.prepare(type(record)(**copied(asdict(record))))
 
     def _trace(self, item: Item, notes: Notes) -> Trace | None:
-        given = item.fields.get("trace_id")
-        if given is not None and given != "":
-            if trace_id_text(given) is None:
-                notes.add("unreadable", "trace_id", type(given))
-            elif issubclass(type(given), str) and len(given) > MAX_ID_CHARS:
-                notes.add("too_long", "trace_id", type(given))
+        trace_id = item.fields.get("trace_id")
+        if trace_id is not None and trace_id != "":
+            if trace_id_text(trace_id) is None:
+                notes.add("unreadable", "trace_id", type(trace_id))
+            elif issubclass(type(trace_id), str) and len(trace_id) > MAX_ID_CHARS:
+                notes.add("too_long", "trace_id", type(trace_id))
         fields = convert_trace(item.fields, notes, sends_content=self._sends_content)
         if not fields:
             return None

@@ -137,9 +137,9 @@ class _Forks:
     held: ClassVar[list[Any]] = []
 
 
-def reset_in_children(one: Any) -> None:
+def reset_in_children(holder: Any) -> None:
     """Register an object whose `reset_after_fork()` runs in every child, before any code of the host."""
-    _Forks.registered.add(one)
+    _Forks.registered.add(holder)
 
 
 def block_forks_during_import() -> Any:
@@ -175,9 +175,9 @@ def _after_in_child() -> None:
     _Forks.holder, _Forks.held = None, []
     _Forks.importing, _Forks.connecting = native_lock(), native_lock()
     reseed()  # first, as objects draw ids when they are reset
-    for one in list(_Forks.registered):
+    for holder in list(_Forks.registered):
         try:
-            one.reset_after_fork()
+            holder.reset_after_fork()
         except Exception as error:  # noqa: BLE001 - the child belongs to the host
             report_internal_error(error)
 

@@ -59,20 +59,20 @@ def make_pool(url: str, *, reply_timeout_s: float, connect_timeout_s: float, **o
     }
     url = parse_redis_url(url).secret  # what the check has read is what is opened
     sentinels = sentinel_url(url)
-    given = _options(url if sentinels is None else sentinels.server)
-    kind = given.get("connection_class", object)
+    own = _options(url if sentinels is None else sentinels.server)
+    kind = own.get("connection_class", object)
     if issubclass(kind, SSLConnection):
         # Before redis-py 6 a certificate of any host would do; the URL may still say otherwise.
-        common["ssl_check_hostname"] = given.get("ssl_check_hostname", given.get("ssl_cert_reqs") != "none")
+        common["ssl_check_hostname"] = own.get("ssl_check_hostname", own.get("ssl_cert_reqs") != "none")
     if sentinels is None:
         if issubclass(kind, UnixDomainSocketConnection):
             # Older drivers refuse network options for sockets.
             common = {name: value for name, value in common.items() if name not in _NETWORK_OPTIONS}
         return ConnectionPool.from_url(url, **common)
-    if given.pop("connection_class", None) is not None:
-        given |= {"ssl": True, "ssl_check_hostname": common["ssl_check_hostname"]}
+    if own.pop("connection_class", None) is not None:
+        own |= {"ssl": True, "ssl_check_hostname": common["ssl_check_hostname"]}
     # The sentinels get the same TLS options as the master.
-    tls = {name: value for name, value in given.items() if name.partition("_")[0] == "ssl"}
+    tls = {name: value for name, value in own.items() if name.partition("_")[0] == "ssl"}
     clients = _make_sentinels(
         sentinels.nodes,
         sentinel_kwargs={
@@ -84,7 +84,7 @@ def make_pool(url: str, *, reply_timeout_s: float, connect_timeout_s: float, **o
             **dict(sentinels.credentials),
         },
     )
-    return cast("ConnectionPool", _make_pool(sentinels.service, clients, **{**common, **given}))
+    return cast("ConnectionPool", _make_pool(sentinels.service, clients, **{**common, **own}))
 
 
 def pack(*arguments: Argument) -> bytes:

@@ -26,12 +26,12 @@ def with_events(span: RawSpan) -> Mapping[str, object]:
     """Return the attributes of a span, completed by the conversation in its events."""
     if not any(event.name.startswith("gen_ai.") for event in span.events):
         return span.attributes
-    found = dict(span.attributes)
+    attributes = dict(span.attributes)
     inputs: list[object] = []
     outputs: list[object] = []
     for event in span.events:
         if event.name in {names.EVENT_DETAILS, names.EVENT_PROMPT, names.EVENT_COMPLETION}:
-            found = {**event.attributes, **found}
+            attributes = {**event.attributes, **attributes}
         elif event.name in _MESSAGES:
             inputs.append({"role": _MESSAGES[event.name], **_body(event)})
         elif event.name == names.EVENT_CHOICE:
@@ -40,10 +40,10 @@ def with_events(span: RawSpan) -> Mapping[str, object]:
             choice = mapping_of(message) or {**body, "content": body.get("content", message)}
             outputs.append({"role": "assistant", **choice})
     if inputs:
-        found.setdefault(names.INPUT_MESSAGES, inputs)
+        attributes.setdefault(names.INPUT_MESSAGES, inputs)
     if outputs:
-        found.setdefault(names.OUTPUT_MESSAGES, outputs)
-    return found
+        attributes.setdefault(names.OUTPUT_MESSAGES, outputs)
+    return attributes
 
 
 def _body(event: RawEvent) -> dict[str, object]:
@@ -115,13 +115,13 @@ _CONVERSATIONS: Final = frozenset({names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, 
 def _input(attributes: Mapping[str, object]) -> SpanInput:
     instructions = attributes.get(names.SYSTEM_INSTRUCTIONS)
     for key in (names.INPUT_MESSAGES, names.PROMPT, *names.PA_MESSAGES):
-        given = attributes.get(key)
-        chats = conversation(given)
+        value = attributes.get(key)
+        chats = conversation(value)
         if chats is not None:
             return input_from_messages(chats, instructions)
         # The Collector's normaliser writes a workflow's arguments under the key of messages.
-        if found := input_from_value(given):
-            return found
+        if read := input_from_value(value):
+            return read
     query = text_of(attributes.get(names.QUERY_TEXT))
     return input_from_messages([], instructions) if query is None else SpanInput(query=query)
 
@@ -131,10 +131,10 @@ def _output(attributes: Mapping[str, object]) -> SpanOutput:
     if (result := text_of(attributes.get(names.PA_RESULT))) is not None:
         return SpanOutput(text=result)
     for key in (names.OUTPUT_MESSAGES, names.COMPLETION):
-        given = attributes.get(key)
-        chats = conversation(given)
+        value = attributes.get(key)
+        chats = conversation(value)
         if chats is not None:
             return output_from_messages(chats)
-        if found := output_from_value(given):
-            return found
+        if read := output_from_value(value):
+            return read
     return SpanOutput()

@@ -78,16 +78,16 @@ class Parts:
 
     def add_call(self, value: object) -> None:
         """Read a tool call of any provider; ignored without a name."""
-        found = mapping_of(value)
-        if found is None:
+        call = mapping_of(value)
+        if call is None:
             return
-        found = mapping_of(found.get("tool_call")) or found
-        function = mapping_of(found.get("function")) or found
+        call = mapping_of(call.get("tool_call")) or call
+        function = mapping_of(call.get("function")) or call
         name = text_of(function.get("name"))
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
             # Items of OpenAI's responses have an id of their own beside that of the call.
-            self.calls.append(Call(name, arguments, first_text(found, ("call_id", "id"))))
+            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id"))))
 
 
 def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
@@ -152,20 +152,20 @@ class Chat(Struct, frozen=True):
 
 def conversation(value: object) -> list[Chat] | None:
     """Read the messages of a value; None if it has none. Items that are no messages are skipped."""
-    found = decoded(value)
-    if found is None:
+    structure = decoded(value)
+    if structure is None:
         return None
     for _ in range(3):
-        mapping = mapping_of(found)
+        mapping = mapping_of(structure)
         if mapping is not None and not _is_message(_unwrapped(mapping)):
-            found = decoded(mapping.get("messages"))
-    if mapping_of(found) is not None:
-        found = [found]
+            structure = decoded(mapping.get("messages"))
+    if mapping_of(structure) is not None:
+        structure = [structure]
     chats: list[Chat] = []
-    for item in found if is_list(found) else ():
+    for item in structure if is_list(structure) else ():
         # LangChain batches conversations: a list in the list.
         several = item if is_list(item) else (item,)
-        chats.extend(chat for one in several if (chat := _chat(one)) is not None)
+        chats.extend(chat for message in several if (chat := _chat(message)) is not None)
     return chats or None
 
 
@@ -208,8 +208,8 @@ def _chat(item: object) -> Chat | None:
     message = _unwrapped(mapping)
     if not _is_message(message):
         return None
-    given = message.get("role")
-    role = given if isinstance(given, str) and given else message.get("type")
+    role_text = message.get("role")
+    role = role_text if isinstance(role_text, str) and role_text else message.get("type")
     role = clean(role) if isinstance(role, str) else "user"
     role = _ROLES.get(role.lower(), role)
     parts = Parts()

@@ -132,8 +132,8 @@ class RawSpan(Struct, frozen=True, kw_only=True):
 def common(span: RawSpan) -> Reading:
     """Read the parts that belong to no dialect: session, user and error."""
     attributes = span.attributes
-    given = attributes.get(names.METADATA) or literal_of(attributes.get(names.LITELLM_METADATA))
-    metadata = mapping_of(structure_of(given)) or {}
+    table = attributes.get(names.METADATA) or literal_of(attributes.get(names.LITELLM_METADATA))
+    metadata = mapping_of(structure_of(table)) or {}
     return Reading(
         session_id=first_text(attributes, names.SESSION_IDS) or first_text(metadata, names.METADATA_SESSION_IDS),
         user_id=first_text(attributes, names.USER_IDS) or first_text(metadata, names.METADATA_USER_IDS),

@@ -83,8 +83,8 @@ def decoded(value: object) -> object:
 
 def decoded_or_same(value: object) -> object:
     """Decode a JSON text; other values stay as they are, including a text that is no JSON."""
-    found = decoded(value)
-    return value if found is None else found
+    structure = decoded(value)
+    return value if structure is None else structure
 
 
 def structure_of(value: object) -> object:

@@ -199,7 +199,7 @@ class SpanBuffer:
             return False
         if len(trace.spans) >= self._limits.max_spans:
             # The last spans of a long trace are kept, because they include the answer.
-            oldest = next((one for one in trace.spans.values() if not one.is_local_root), span)
+            oldest = next((span for span in trace.spans.values() if not span.is_local_root), span)
             self.losses[Loss.SURPLUS] += 1
             if oldest is span:
                 return False
@@ -216,7 +216,7 @@ class SpanBuffer:
             return SpanGroup(None, ())
         members = [span for span in trace.spans.values() if trace.top_of(span.span_id) == root_id]
         group = self._taken(trace_id, trace, members)
-        for span_id in [one for one in trace.links if trace.top_of(one) == root_id]:
+        for span_id in [name for name in trace.links if trace.top_of(name) == root_id]:
             self._close((trace_id, span_id))
             del trace.links[span_id]
         if not trace.spans:

@@ -129,9 +129,9 @@ class Step:
         """The ids of the trace and of this step."""
         if self._ids is None:
             # Those of the current OpenTelemetry span, unless another trace was named.
-            given, span = trace_id_text(self.fields.get("trace_id")), current_span()
-            if given and (span is None or given != span.trace_id):
-                self._ids = SpanIds(given, fresh_id())
+            trace_id, span = trace_id_text(self.fields.get("trace_id")), current_span()
+            if trace_id and (span is None or trace_id != span.trace_id):
+                self._ids = SpanIds(trace_id, fresh_id())
             else:
                 self._ids = span or SpanIds(fresh_trace_id(), fresh_id())
         return self._ids
@@ -255,8 +255,8 @@ def meant_kind(kind: object) -> str | None:
 
 def kind_text(kind: Any) -> str | None:
     """Return the kind or name of a step as text, whatever the host passed, without code of it."""
-    given: Any = attributes_of(kind).get("_value_", kind) if is_a(kind, Enum) else kind
-    text = "" if given is None else plain_text(given) if is_a(given, str) else f"<{class_name(type(given))}>"
+    name: Any = attributes_of(kind).get("_value_", kind) if is_a(kind, Enum) else kind
+    text = "" if name is None else plain_text(name) if is_a(name, str) else f"<{class_name(type(name))}>"
     return text[:MAX_NAME_CHARS] or None
 
 
@@ -276,9 +276,9 @@ def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str,
     """Return the fields of the trace: those given to the outermost step, then those found."""
     fields = {name: value for name, value in outermost.fields.items() if value is not None}
     if outermost.recording is not None:
-        given = {field_of(name) for name in fields}
-        found = outermost.recording.model_calls.fields()
-        fields |= {name: value for name, value in found.items() if name not in given}
+        named = {field_of(name) for name in fields}
+        filled = outermost.recording.model_calls.fields()
+        fields |= {name: value for name, value in filled.items() if name not in named}
     if not any(field_of(name) == "output" for name in fields):
         fields["output"] = ""
     if (error := _error_of(outermost)) is not None:
@@ -325,21 +325,21 @@ def _span(step: Step) -> Span:
 
 
 def _error_of(step: Step) -> object:
-    given = step.fields.get("error")
-    return step.failure if given is None else without_traceback(given) if is_a(given, BaseException) else given
+    error = step.fields.get("error")
+    return step.failure if error is None else without_traceback(error) if is_a(error, BaseException) else error
 
 
 def retrieved_outputs(steps: list[Step]) -> list[object]:
     """Return the outputs of all retrievers in the order they began; of nested retrievers, that of the outer one."""
-    found: list[object] = []
+    outputs: list[object] = []
     for step in filter(_retrieves, steps):
         above = step.parent
         # The outermost step is the trace itself and no retriever.
         while above is not None and not (above.parent is not None and _retrieves(above)):
             above = above.parent
         if above is None:
-            found.append(step.fields.get("output"))
-    return [output for output in found if output is not None]
+            outputs.append(step.fields.get("output"))
+    return [output for output in outputs if output is not None]
 
 
 def _retrieves(step: Step) -> bool:

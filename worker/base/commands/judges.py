@@ -87,8 +87,8 @@ def _describe(judge: Judge, settings: Settings) -> None:
     if judge.forms:
         lines.append(f"asks models of the kinds {', '.join(judge.forms)}")
     if in_force := _settings_of(judge):
-        given = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in in_force.items())
-        lines.append(f"settings {', '.join(given)}")
+        in_words = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in in_force.items())
+        lines.append(f"settings {', '.join(in_words)}")
     if (place := _origin(judge.name, settings)) != _BUILT_IN:
         lines.append(f"defined in {place}")
     if (template := _template(judge.name, settings)) is not None:
@@ -176,9 +176,9 @@ def find_sample(judge: Judge, file: TextIO | None, settings: Settings) -> Sample
     """Find the first trace or conversation that a judge can judge, in a file or in the built-in samples."""
     lacking: dict[str, None] = {}
     samples = _built_in_samples(judge) if file is None else _read_samples(file)
-    for found in _joined(samples, settings) if judge.unit == "session" and file is not None else samples:
+    for candidate in _joined(samples, settings) if judge.unit == "session" and file is not None else samples:
         # As in an evaluation: what the judge adds or removes decides whether it can judge the trace.
-        sample = found._replace(trace=prepared(judge, found.trace))
+        sample = candidate._replace(trace=prepared(judge, candidate.trace))
         missing = judge.missing(sample.trace)
         if missing is None:
             return sample
@@ -205,8 +205,8 @@ def _joined(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
             places[sample.trace.trace_id] = sample
         else:
             single.append(sample)
-    for one in conversations.joined():
-        yield places[one.trace.trace_id]._replace(trace=one.trace)
+    for conversation in conversations.joined():
+        yield places[conversation.trace.trace_id]._replace(trace=conversation.trace)
     yield from single
 
 

@@ -45,11 +45,11 @@ OUT: Final = Console()
 NOTES: Final = Console(stderr=True)
 
 
-def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """Combine several options into one decorator."""
 
     def decorate(function: F) -> F:
-        for option in reversed(given):
+        for option in reversed(decorators):
             function = option(function)
         return function
 
@@ -175,17 +175,17 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
     # `--redis-url` may name any shard.
     stores[0].checks_place = len(stores) > 1
     if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
-        for one in stores:
-            context.call_on_close(one.close)
-    for one in stores:
+        for shard in stores:
+            context.call_on_close(shard.close)
+    for shard in stores:
         try:
-            one.call(lambda client: client.ping())
+            shard.call(lambda client: client.ping())
         except StoreError as error:
-            said = f"{error}: {one.address}"
-            if one is stores[0] or needs_all:
-                raise StoreError(f"{said}; {redis_fix(_config_file(), settings)}") from error
-            note(f"shard {one.shard}: {said}; what it holds is missing here")
-            one.is_away = True
+            text = f"{error}: {shard.address}"
+            if shard is stores[0] or needs_all:
+                raise StoreError(f"{text}; {redis_fix(_config_file(), settings)}") from error
+            note(f"shard {shard.shard}: {text}; what it holds is missing here")
+            shard.is_away = True
     return stores[0]
 
 
@@ -195,10 +195,10 @@ def _config_file() -> str | None:
     return config_path(os.environ, None if context is None else context.params.get("config"))
 
 
-def moments(store: Store, **given: str | None) -> dict[str, int | None]:
+def moments(store: Store, **times: str | None) -> dict[str, int | None]:
     """Parse times by the clock of Redis, which dates entries: option name to milliseconds since the epoch."""
     now_s, parsed = store.now_ms() / 1000, dict[str, int | None]()
-    for name, text in given.items():
+    for name, text in times.items():
         try:
             parsed[name] = None if text is None else int(parse_time(text, now_s) * 1000)
         except ValueError as error:
@@ -228,15 +228,15 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
 
 def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
     """Return judges as they are configured, each once."""
-    known = configured(settings.judges)
+    judges = configured(settings.judges)
     for name in names:
-        if name not in known:
-            raise click.UsageError(f"there is no judge {name!r}{nearest(name, known)}")
-    return tuple(known[name] for name in dict.fromkeys(names))
+        if name not in judges:
+            raise click.UsageError(f"there is no judge {name!r}{nearest(name, judges)}")
+    return tuple(judges[name] for name in dict.fromkeys(names))
 
 
 def offline_judges(
-    config: str | None, *given: str, models: Sequence[str] | None = None
+    config: str | None, *names: str, models: Sequence[str] | None = None
 ) -> tuple[Settings, tuple[Judge, ...]]:
     """Load the settings and the given judges, each a name or a file, which may replace a judge of the configuration.
 
@@ -246,19 +246,19 @@ def offline_judges(
     settings = load(os.environ, config, needs_rules=False)
     note_unknown_variables(settings)
 
-    def is_file(one: str) -> bool:
+    def is_file(name: str) -> bool:
         try:
-            return one.endswith(".toml") or (one not in configured(settings.judges) and Path(one).is_file())
+            return name.endswith(".toml") or (name not in configured(settings.judges) and Path(name).is_file())
         except (OSError, ValueError):
             # A name that no file can have, or a folder without permission.
             return False
 
-    files = {one: read_judge(Path(one)) for one in given if is_file(one)}
-    absent = {one for one in given if one not in files and one not in configured(settings.judges)}
-    if found := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
-        raise click.UsageError(f"there is no judge {found[0].stem!r}; give its file {found[0]}, or set judges_folder")
+    files = {name: read_judge(Path(name)) for name in names if is_file(name)}
+    absent = {name for name in names if name not in files and name not in configured(settings.judges)}
+    if paths := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
+        raise click.UsageError(f"there is no judge {paths[0].stem!r}; give its file {paths[0]}, or set judges_folder")
     with_files = msgspec.structs.replace(settings, judges={**settings.judges, **first_raised(checked(files.values()))})
-    judges = judges_named(with_files, *(files[one].name if one in files else one for one in given))
+    judges = judges_named(with_files, *(files[name].name if name in files else name for name in names))
     places = {table.name: table.place.at("model") for table in files.values()}
     for judge in judges if models == () else ():
         if judge.model is not None and judge.model not in settings.models:

@@ -55,14 +55,14 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                 unknown.update(entry.unknown)
                 shard = shard_of(entry.trace.trace_id, entry.trace.session_id, len(senders))
                 if senders[shard].add(line.payload):
-                    progress.update(task, completed=sum(one.published for one in senders))
+                    progress.update(task, completed=sum(sender.published for sender in senders))
             for sender in senders:
                 sender.send()
-            progress.update(task, completed=sum(one.published for one in senders))
+            progress.update(task, completed=sum(sender.published for sender in senders))
         except StoreError:
-            NOTES.print(f"{amount(sum(one.published for one in senders), 'trace')} published; not all arrived")
+            NOTES.print(f"{amount(sum(sender.published for sender in senders), 'trace')} published; not all arrived")
             raise
-    published = sum(one.published for one in senders)
+    published = sum(sender.published for sender in senders)
     note_unknown_fields(unknown)
     NOTES.print(f"{amount(published, 'trace')} published, {amount(wrong, 'line')} skipped")
     sys.exit(1 if wrong else 0)

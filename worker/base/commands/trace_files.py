@@ -60,13 +60,13 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
     Of a line longer than ``max_bytes`` only so much is kept that it is seen to be too long.
     """
-    loop, found = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
+    loop, items = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
     places, ended = threading.Semaphore(_AHEAD), threading.Event()
 
     def put(item: Line | Exception | None) -> bool:
         places.acquire()
         if not ended.is_set():
-            loop.call_soon_threadsafe(found.put_nowait, item)
+            loop.call_soon_threadsafe(items.put_nowait, item)
         return not ended.is_set()
 
     def read() -> None:
@@ -83,7 +83,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
     threading.Thread(target=read, name="tracejudge-lines", daemon=True).start()
     try:
-        while (item := await found.get()) is not None:
+        while (item := await items.get()) is not None:
             places.release()
             if isinstance(item, Exception):
                 raise item
@@ -110,7 +110,7 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     # The stream only counts invalid entries; here the user needs the reason.
     read = read_traces(io.StringIO(text), rows=False)
     unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
-    return next((one.error for one in read if one.error is not None), unknown)
+    return next((line.error for line in read if line.error is not None), unknown)
 
 
 def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:

@@ -72,10 +72,10 @@ class Check(NamedTuple):
 
 def examine(checks: Sequence[Check]) -> list[Finding]:
     """Run all checks at the same time; return their findings in the order of the checks."""
-    found: dict[int, Sequence[Finding]] = {}
+    by_place: dict[int, Sequence[Finding]] = {}
 
     def run(place: int, check: Check) -> None:
-        found[place] = check.findings()
+        by_place[place] = check.findings()
 
     # Daemon threads of our own: the process would wait at its end for those of a pool, however long they hang.
     threads = [threading.Thread(target=run, args=each, daemon=True) for each in enumerate(checks)]
@@ -88,7 +88,7 @@ def examine(checks: Sequence[Check]) -> list[Finding]:
     return [
         each
         for place, check in enumerate(checks)
-        for each in found.get(place, (broken(check.name, f"no answer within {check.bound_s:g} s", overran),))
+        for each in by_place.get(place, (broken(check.name, f"no answer within {check.bound_s:g} s", overran),))
     ]
 
 

@@ -94,9 +94,9 @@ def endpoint(
             fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
             return [broken(part, f"{address(url)} leads to a link-local or metadata address, which is refused", fix)]
         return [broken(part, *cause_of(error, address(url), "the endpoint"))]
-    found = _read(part, settings, reply, address(url))
-    said = shown(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
-    return [found if reply.status == httpx.codes.OK else structs.replace(found, what=with_said(found.what, said))]
+    finding = _read(part, settings, reply, address(url))
+    text = shown(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
+    return [finding if reply.status == httpx.codes.OK else structs.replace(finding, what=with_said(finding.what, text))]
 
 
 async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
@@ -198,8 +198,8 @@ def ask(
     if options < settings.option_limit:
         fix = f"set max_options = {options}" if options > 1 else "take a model that answers choices"
         return [warning(part, f"answers, but refuses questions with more than {options} options; {cost}", fix)]
-    said = f"answers, also questions with {options} options" if settings.provider == "decisions" else "answers"
-    return [ok(part, f"{said}; {cost}")]
+    text = f"answers, also questions with {options} options" if settings.provider == "decisions" else "answers"
+    return [ok(part, f"{text}; {cost}")]
 
 
 async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatResponse, int]:
@@ -217,14 +217,14 @@ async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatR
         options = tuple(Option(str(number), f"the number {number}") for number in range(1, tried + 1))
         question = Question("choice", "Which number is the text about?", options)
         try:
-            found = await model.complete(structs.replace(_DECISION, questions=(question,)))
+            reply = await model.complete(structs.replace(_DECISION, questions=(question,)))
         except BadModelRequestError as error:
             refused = tried
             named = [int(number) for number in re.findall(r"\b\d{1,3}\b", error.said) if int(number) < refused]
             first = [max(named), max(named) + 1] if named and not first else first
         else:
             accepted = tried
-            tokens = response.input_tokens + found.input_tokens, response.output_tokens + found.output_tokens
+            tokens = response.input_tokens + reply.input_tokens, response.output_tokens + reply.output_tokens
             response = structs.replace(response, input_tokens=tokens[0], output_tokens=tokens[1])
     return response, accepted
 

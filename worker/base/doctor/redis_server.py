@@ -101,11 +101,11 @@ def server(url: str) -> Sequence[Finding]:
 
 def version(info: Mapping[str, Any]) -> Finding:
     """Check the version: the scripts use commands of Redis 6.2."""
-    found = str(info.get("redis_version", "0"))
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
+    text = str(info.get("redis_version", "0"))
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
     if numbers < (6, 2):
-        return broken("redis version", f"it is {found}", "use Redis 6.2 or newer")
-    return ok("redis version", found)
+        return broken("redis version", f"it is {text}", "use Redis 6.2 or newer")
+    return ok("redis version", text)
 
 
 def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:
@@ -197,7 +197,9 @@ def permissions(name: str, url: str, commands: Sequence[Command]) -> Finding:
             connection.disconnect()
             client.connection_pool.release(connection)
     # Of these commands ACL rules name the subcommand as well.
-    names = (" ".join(one[:2]) if one[0] in {"SCRIPT", "MEMORY", "XINFO", "XGROUP"} else one[0] for one in refused)
+    names = (
+        " ".join(words[:2]) if words[0] in {"SCRIPT", "MEMORY", "XINFO", "XGROUP"} else words[0] for words in refused
+    )
     missing = list(dict.fromkeys(names))
     if not missing:
         return ok(name, f"{len(commands)} commands")
@@ -229,8 +231,8 @@ def _is_allowed(connection: Any, command: Command) -> bool:
         return False
     except ResponseError as error:
         # A renamed command, or EXEC, which answers with the refusals of the transaction. Other errors are expected.
-        said = str(error).lower()
-        return "unknown command" not in said and "noperm" not in said
+        text = str(error).lower()
+        return "unknown command" not in text and "noperm" not in text
     return True
 
 

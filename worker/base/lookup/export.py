@@ -51,10 +51,10 @@ def command(
     if as_json and path is None:
         raise click.UsageError("--json prints the counts: add --output for the traces")
     settings, store = connect(config, redis_url)
-    wanted = verdict_filter(settings, store, **selection)
+    selected = verdict_filter(settings, store, **selection)
     saved = 0
     with NOTES.status("searching verdicts and traces"):
-        dataset = Dataset(store, settings, wanted, limit=limit, labelled=labelled)
+        dataset = Dataset(store, settings, selected, limit=limit, labelled=labelled)
     with output_file(path) as file:
         for row in dataset.rows():
             file.write(msgspec.json.encode(row).decode() + "\n")

@@ -68,8 +68,8 @@ class BoardServer:
             for thread in self._threads:
                 thread.stop(_THREAD_STOP_S)
             self._pages.stop()
-            for one in self._store.shards:
-                one.close()
+            for shard in self._store.shards:
+                shard.close()
 
     def __enter__(self) -> Self:
         self._thread.start()

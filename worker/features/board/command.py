@@ -41,8 +41,8 @@ def command(
         raise SettingsError("the board needs further packages: pip install 'tracejudge-worker[board]'")
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
-    given = {name: value for name, value in options if value is not None}
-    settings = msgspec.structs.replace(settings, board=msgspec.structs.replace(settings.board, **given))
+    listen = {name: value for name, value in options if value is not None}
+    settings = msgspec.structs.replace(settings, board=msgspec.structs.replace(settings.board, **listen))
     OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)

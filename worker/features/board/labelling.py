@@ -98,8 +98,8 @@ class LabelQueue:
         for evaluation_id, name in self._candidates(queue, rate, answers):
             given = answers.get(name, ())
             is_second = queue.kind == "second"
-            by_others = [one for one in given if one.annotator != annotator]
-            if queue.kind == "random" and given and all(one.drawn == "queue" for one in given):
+            by_others = [answer for answer in given if answer.annotator != annotator]
+            if queue.kind == "random" and given and all(answer.drawn == "queue" for answer in given):
                 mark_drawn(self._store, given, rate)
             if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
                 continue
@@ -113,11 +113,11 @@ class LabelQueue:
     def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[tuple[str, str]]:
         """Return evaluations with the ids of their labels."""
         if queue.kind == "second":
-            firsts = ((name, given[0]) for name, given in answers.items())
+            firsts = ((name, of_label[0]) for name, of_label in answers.items())
             return (
-                (one.evaluation_id, name)
-                for name, one in firsts
-                if queue.service in {"", one.service} and queue.judge in {"", one.judge}
+                (answer.evaluation_id, name)
+                for name, answer in firsts
+                if queue.service in {"", answer.service} and queue.judge in {"", answer.judge}
             )
         where, values = condition(queue.wanted)
         extra, order = _CANDIDATES[queue.kind]

@@ -99,13 +99,13 @@ def load_samples() -> Mapping[str, Samples]:
         for line in file.read_text(encoding="utf-8").splitlines()
         if line.strip()
     )
-    found: dict[str, tuple[list[tracejudge.Trace], list[tracejudge.Trace]]] = {}
+    traces: dict[str, tuple[list[tracejudge.Trace], list[tracejudge.Trace]]] = {}
     for trace in map(decoder.decode, lines):
         labels = trace.tags or {}
         if labels.get("hard") != "yes":
             is_bad = any(labels.get(label) == "no" for label in _LABELS)
-            found.setdefault(trace.service, ([], []))[is_bad].append(trace)
-    return {service: Samples(tuple(good), tuple(bad)) for service, (good, bad) in found.items()}
+            traces.setdefault(trace.service, ([], []))[is_bad].append(trace)
+    return {service: Samples(tuple(good), tuple(bad)) for service, (good, bad) in traces.items()}
 
 
 def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...]:

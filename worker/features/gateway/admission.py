@@ -95,8 +95,8 @@ def form_of(request: Request, accepted: Sequence[Form]) -> Form:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     form = _FORMS.get(media)
     if form not in accepted or form is None:
-        wanted = " or ".join(one.value for one in accepted)
-        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", f"Content-Type must be {wanted}")
+        types = " or ".join(form.value for form in accepted)
+        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", f"Content-Type must be {types}")
     if request.headers.get("content-encoding", "identity").strip().lower() not in {"identity", "gzip", ""}:
         raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "encoding", "Content-Encoding must be gzip or identity")
     return form
@@ -152,28 +152,28 @@ class Bodies:
                 yield part
             return
         broken = RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid gzip")
-        one = zlib.decompressobj(_GZIP)
+        inflater = zlib.decompressobj(_GZIP)
         received_bytes = members = 0
         async for part in request.stream():
             # Blocks of a stream may be empty, without end.
             received_bytes += len(part)
             self.check(received_bytes)
             while part:
-                if one.eof:
+                if inflater.eof:
                     # A gzip file may consist of several members.
-                    one, members = zlib.decompressobj(_GZIP), members + 1
+                    inflater, members = zlib.decompressobj(_GZIP), members + 1
                     if members >= _MAX_MEMBERS:
                         raise too_many_values()
                 try:
                     # Most parts end with 64 KiB. A kilobyte may become a megabyte, and others must not wait for that.
-                    yield one.decompress(part, 1 << 16)
-                    async with self._inflating if one.unconsumed_tail else contextlib.nullcontext():
-                        while one.unconsumed_tail:
-                            yield await asyncio.to_thread(one.decompress, one.unconsumed_tail, 1 << 20)
+                    yield inflater.decompress(part, 1 << 16)
+                    async with self._inflating if inflater.unconsumed_tail else contextlib.nullcontext():
+                        while inflater.unconsumed_tail:
+                            yield await asyncio.to_thread(inflater.decompress, inflater.unconsumed_tail, 1 << 20)
                 except zlib.error:
                     raise broken from None
-                part = one.unused_data  # noqa: PLW2901 - the next member
-        if received_bytes and not one.eof:
+                part = inflater.unused_data  # noqa: PLW2901 - the next member
+        if received_bytes and not inflater.eof:
             raise broken
 
 
@@ -281,8 +281,8 @@ class Access:
             return self._anonymous
         shown = Credential(authorization)
         # No early end: the time must not tell which token is similar.
-        found = [client for token, client in self._clients if shown.shows(token)]
-        return found[0] if found and shown.scheme == "bearer" else None
+        clients = [client for token, client in self._clients if shown.shows(token)]
+        return clients[0] if clients and shown.scheme == "bearer" else None
 
 
 _NO_CALL: Final = "no_model_call"
@@ -331,16 +331,16 @@ class Losses:
 
     def drop(self, losses: Iterable[Loss], client: str | None = None) -> None:
         """Record dropped items; ``client`` is the name of their token."""
-        for one in losses:
-            if not one.count:
+        for loss in losses:
+            if not loss.count:
                 continue
-            self._metrics.dropped.labels(one.reason).inc(one.count)
-            is_logged = self._log(("items dropped", one.reason, ""), one.count)
+            self._metrics.dropped.labels(loss.reason).inc(loss.count)
+            is_logged = self._log(("items dropped", loss.reason, ""), loss.count)
             # Services send many spans that call no model: listed each time, they would displace all others.
-            if one.reason != _NO_CALL or is_logged:
-                detail = one.detail or EXPLAINED.get(one.reason, "")
-                told = (one.reason, f"{detail} ({one.count:,} items)" if one.count > 1 else detail)
-                names, trace_id = shown_names(one.names), shown_id(one.trace_id)
+            if loss.reason != _NO_CALL or is_logged:
+                detail = loss.detail or EXPLAINED.get(loss.reason, "")
+                told = (loss.reason, f"{detail} ({loss.count:,} items)" if loss.count > 1 else detail)
+                names, trace_id = shown_names(loss.names), shown_id(loss.trace_id)
                 self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
 
     def leave_out(self, field: str, service: str, trace_id: str) -> None:

@@ -100,9 +100,9 @@ class Gateway:
                 if client is None:
                     message = "send a token of this gateway, as Authorization: Bearer TOKEN"
                     raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)  # noqa: TRY301
-                given = form_of(request, accepted)
+                form = form_of(request, accepted)
                 self._streams.check()
-                reply = await handler(request, client, given)
+                reply = await handler(request, client, form)
             except RefusedError as error:
                 self._losses.refuse(error, path)
                 reply = status_reply(error.status, str(error), _reply_form(request, accepted[0]), error.retry_s)
@@ -119,17 +119,17 @@ class Gateway:
         try:
             size = body.size_bytes
             read = partial(read_request, body.take(), form, is_log=is_log, service=client.service)
-            found: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
-            self._admit_rate(client, found.count + found.ignored)
-            if found.traces:
-                adding = self._executor.submit(self._gatherer.add, found)
+            items: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
+            self._admit_rate(client, items.count + items.ignored)
+            if items.traces:
+                adding = self._executor.submit(self._gatherer.add, items)
                 await self._answered(adding, _ANSWER_S, _LATE)
         finally:
             body.release()
-        too_large = found.dropped.get("trace_too_large")
-        self._metrics.items.labels("log" if is_log else "span").inc(found.count - (too_large.count if too_large else 0))
-        self._losses.drop(found.dropped.values(), client.name)
-        return Response(reply_content(form, found, is_log=is_log), media_type=form.value)
+        too_large = items.dropped.get("trace_too_large")
+        self._metrics.items.labels("log" if is_log else "span").inc(items.count - (too_large.count if too_large else 0))
+        self._losses.drop(items.dropped.values(), client.name)
+        return Response(reply_content(form, items, is_log=is_log), media_type=form.value)
 
     async def _plain(self, request: Request, client: Client, form: Form) -> Response:
         key = request.headers.get("idempotency-key")

@@ -25,8 +25,8 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise SettingsError("the gateway needs further packages: pip install 'tracejudge-worker[gateway]'")
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, **given))
+    listen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, **listen))
     OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)

@@ -75,26 +75,26 @@ class Gatherer:
             StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
         """
         keys = self.store.keys
-        groups = [one for one in request.traces.items() if trace_ids is None or one[0] in trace_ids]
+        groups = [group for group in request.traces.items() if trace_ids is None or group[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
             some = groups[start : start + _MAX_TRACES]
             arguments: list[Any] = [*self._waits_ms, *self._bounds]
             for trace_id, group in some:
                 arguments += (trace_id, int(group.has_root), _part_encoder.encode(list(group.parts.values())))
             key_names = (keys.gather, keys.gather_due, *(keys.gathered(trace_id) for trace_id, _ in some))
-            found = self.store.run("gather_add", key_names, arguments)
-            if found is None:
+            reply = self.store.run("gather_add", key_names, arguments)
+            if reply is None:
                 raise full("too many spans wait for the rest of their traces; send these again later")
-            self.held_bytes, *too_large = found
+            self.held_bytes, *too_large = reply
             request.drop("trace_too_large", count=sum(some[place][1].count for place in too_large))
 
     def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
         keys = self.store.keys
         bounds = _LEASE_MS, min(most, 200), 4 * 1024 * 1024
-        found = self.store.run("gather_take", (keys.gather, keys.gather_due), bounds)
+        reply = self.store.run("gather_take", (keys.gather, keys.gather_due), bounds)
         taken = []
-        for trace_id, flat in found:
+        for trace_id, flat in reply:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             # Redis returns the fields in any order; the events of a conversation are read in that of their arrival.
             parts = tuple(fields[name] for name in sorted(filter(bytes.isdigit, fields), key=int))
@@ -104,7 +104,7 @@ class Gatherer:
     def finish(self, taken: Iterable[Taken]) -> None:
         """Remove what was published."""
         keys = self.store.keys
-        arguments = [value for one in taken for value in (one.trace_id, one.number)]
+        arguments = [value for lease in taken for value in (lease.trace_id, lease.number)]
         self.held_bytes = self.store.run("gather_done", (keys.gather, keys.gather_due), arguments)
 
 
@@ -118,7 +118,7 @@ class Gatherers:
     @property
     def held_bytes(self) -> int:
         """Bytes of all gathered spans when the servers were last asked."""
-        return sum(one.held_bytes for one in self.each)
+        return sum(gatherer.held_bytes for gatherer in self.each)
 
     def add(self, request: Request) -> None:
         """Store the spans of a request.
@@ -158,9 +158,9 @@ def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
     services: dict[str, dict[str, RawSpan]] = {}
     sources: dict[str, Source] = {}
     everywhere = {span.span_id for _, span in decoded.spans}
-    for source, given in decoded.spans:
-        further = events.get(given.span_id)
-        span = msgspec.structs.replace(given, events=(*given.events, *further)) if further else given
+    for source, raw in decoded.spans:
+        further = events.get(raw.span_id)
+        span = msgspec.structs.replace(raw, events=(*raw.events, *further)) if further else raw
         services.setdefault(source.service, {})[span.span_id] = span
         sources.setdefault(source.service, source)
     for service, spans in services.items():
@@ -240,12 +240,12 @@ class Joiner(ServiceThread):
             return
         # By where their entries go: a Redis that is away holds up its own traces only.
         by_shards: dict[frozenset[int], tuple[list[Taken], list[Entry]]] = {}
-        for one in taken:
+        for lease in taken:
             entries: list[Entry] = []
-            with self._guarded(one.trace_id, len(one.parts)):
-                entries += self._joined(one)
+            with self._guarded(lease.trace_id, len(lease.parts)):
+                entries += self._joined(lease)
             there, of_them = by_shards.setdefault(frozenset(map(self._streams.shard_of, entries)), ([], []))
-            there.append(one)
+            there.append(lease)
             of_them += entries
         own = self._gatherer.store
         failed: Exception | None = None

@@ -126,8 +126,8 @@ class Intake:
     @property
     def losses(self) -> Iterator[Loss]:
         """The rejected objects: the first ones with their names, of the others how many for each reason."""
-        yield from (one.loss for one in self.rejected[:_MAX_SHOWN])
-        for reason, count in Counter(one.reason for one in self.rejected[_MAX_SHOWN:]).items():
+        yield from (rejection.loss for rejection in self.rejected[:_MAX_SHOWN])
+        for reason, count in Counter(item.reason for item in self.rejected[_MAX_SHOWN:]).items():
             yield Loss(reason.reason, count, reason.words)
 
     def reply(self) -> dict[str, object]:
@@ -135,10 +135,12 @@ class Intake:
         shown: dict[str, object] = {"accepted": len(self.entries), "trace_ids": self.trace_ids}
         if self.rejected:
             shown["rejected"] = len(self.rejected)
-            shown["errors"] = [{"index": one.place, "reason": one.reason.words} for one in self.rejected[:_MAX_SHOWN]]
+            shown["errors"] = [
+                {"index": item.place, "reason": item.reason.words} for item in self.rejected[:_MAX_SHOWN]
+            ]
         if self.left_out:
             ordered = sorted(self.left_out.items())
-            shown["left_out"] = [{"field": one.field, "type": one.kind, "count": count} for one, count in ordered]
+            shown["left_out"] = [{"field": field.field, "type": field.kind, "count": count} for field, count in ordered]
         if self.unknown:
             shown["unknown"] = [
                 {"name": name, "did_you_mean": field} if field else {"name": name}
@@ -164,25 +166,25 @@ def read_intake(
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
         left_out: list[LeftOut] = []
-        given: Lenient | None = None
+        record: Lenient | None = None
         try:
-            given = Lenient(raw)
-            has_content = not _CONTENT.isdisjoint(given.meanings.values())
-            if not has_content and any(snake_case(name) == "score" for name in given.raw):
+            record = Lenient(raw)
+            has_content = not _CONTENT.isdisjoint(record.meanings.values())
+            if not has_content and any(snake_case(name) == "score" for name in record.raw):
                 feedback = read_feedback(raw)
                 trace_id = feedback.trace_id
                 outcome = encoder.encode(Kind.FEEDBACK, msgspec.structs.asdict(feedback), now_s)
             else:
-                fields, left_out = given.decoded(keeps_unknown=True)
-                trace_id = _complete(fields, given, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
+                fields, left_out = record.decoded(keeps_unknown=True)
+                trace_id = _complete(fields, record, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
                 # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
-                is_repeatable = given.trace_id is not None or bool(repeat_key)
+                is_repeatable = record.trace_id is not None or bool(repeat_key)
                 intake.is_repeatable &= is_repeatable
                 outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
                 intake.add_unknown(encoder.notes)
                 left_out += losses(encoder.notes)
-                if given.trace_id is None:
-                    unused = (value for value in given.values("trace_id") if value is not None and value != "")
+                if record.trace_id is None:
+                    unused = (value for value in record.values("trace_id") if value is not None and value != "")
                     left_out += losses(Note("unreadable", "trace_id", type(value).__name__) for value in unused)
         except NoTraceError as error:
             if raw is body and error.reason == "not_json" and form is Form.JSON:
@@ -194,10 +196,10 @@ def read_intake(
             intake.trace_ids.append(trace_id)
             intake.left_out.update(set(left_out))
         else:
-            path = next((path for name, path in _OTLP_PATHS.items() if given is not None and name in given.raw), None)
+            path = next((path for name, path in _OTLP_PATHS.items() if record is not None and name in record.raw), None)
             if path is not None:
                 outcome = Refused(f"OTLP: send it to {path}")
-            named = ((), None) if given is None else (tuple(islice(given.raw, _MAX_SHOWN)), given.trace_id)
+            named = ((), None) if record is None else (tuple(islice(record.raw, _MAX_SHOWN)), record.trace_id)
             intake.rejected.append(Rejected(index, outcome, *named))
     return intake
 
@@ -224,7 +226,7 @@ def _malformed() -> RefusedError:
     return RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid JSON")
 
 
-def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str | None, repeat_key: str | None) -> str:
+def _complete(fields: dict[str, Any], record: Lenient, raw: bytes, service: str | None, repeat_key: str | None) -> str:
     """Complete the service and the ids; return the trace id.
 
     The ids of a trace with a trace id derive from its text, so that a repeat counts once. Without any id two equal
@@ -233,14 +235,14 @@ def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str |
     Raises:
         NoTraceError: It has no service.
     """
-    named = map(service_name, given.values("service"))
+    named = map(service_name, record.values("service"))
     texts = (text_form(value) for value in named if not isinstance(value, dict | list | None))
     fields["service"] = service or next((text for text in texts if text), None)
     if not fields["service"]:
         raise NoTraceError("wrong_type", "no service")
     for name in [name for name in fields if name != "service" and meaning(name) == "service"]:
         del fields[name]
-    trace_id = given.trace_id
+    trace_id = record.trace_id
     if trace_id is None and repeat_key is None:
         fields["trace_id"] = fresh_trace_id()
         return str(fields["trace_id"])

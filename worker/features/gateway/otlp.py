@@ -78,8 +78,8 @@ class Request:
     def drop(self, reason: str, names: Iterable[str] = (), count: int = 1) -> None:
         """Count items that cannot be used; ``names`` are those of attributes of the first one."""
         if count:
-            known = self.dropped.get(reason)
-            self.dropped[reason] = Loss(reason, count, names=tuple(names)) if known is None else known.with_more(count)
+            loss = self.dropped.get(reason)
+            self.dropped[reason] = Loss(reason, count, names=tuple(names)) if loss is None else loss.with_more(count)
 
     def add(
         self,
@@ -107,10 +107,10 @@ class Request:
         if group is None:
             group = self.traces[trace_id] = Group()
         key = part[2], part[3]
-        found = group.parts.get(key)
-        if found is None:
-            found = group.parts[key] = Part(*part, items=[])
-        found.items.append(item)
+        own = group.parts.get(key)
+        if own is None:
+            own = group.parts[key] = Part(*part, items=[])
+        own.items.append(item)
         group.has_root |= is_root
         group.count += 1
         self.count += 1
@@ -152,7 +152,7 @@ def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
 
 def _source(attributes: Mapping[str, object], service: str | None) -> Source | None:
     def text(*names: str) -> str | None:
-        return next((one[:200] for name in names if isinstance(one := attributes.get(name), str) and one), None)
+        return next((value[:200] for name in names if isinstance(value := attributes.get(name), str) and value), None)
 
     named = service or text("service.name")
     return None if named is None else Source(named, text(*_ENVIRONMENTS), text("service.version"))
@@ -160,7 +160,7 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
 
 def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
     """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
-    found = Request()
+    request = Request()
     # At most so many resources with their attributes, scopes and items in one request.
     fields = _Splitter(100_000).fields
     for number, of_resource in fields(memoryview(body)):
@@ -175,7 +175,7 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
             parts = fields(of_scope)
             items = [content for number, content in parts if number == _ITEMS]
             if source is None:
-                found.drop("no_service", attributes, len(items))
+                request.drop("no_service", attributes, len(items))
                 continue
             scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
             part = ("p", is_log, source, scope.name)
@@ -187,9 +187,9 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
                 read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
                 event = (read.event_name or _event_name(read.attributes)) if is_log else ""
                 is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
-                names = (one.key for one in read.attributes)
-                found.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
-    return found
+                names = (attribute.key for attribute in read.attributes)
+                request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
+    return request
 
 
 class _Splitter:
@@ -205,7 +205,7 @@ class _Splitter:
             DecodeError: It is no message.
             RefusedError: The request has too many fields.
         """
-        found: list[tuple[int, memoryview]] = []
+        fields: list[tuple[int, memoryview]] = []
         at, end, skipped = 0, len(data), 0
         try:
             while at < end:
@@ -213,7 +213,7 @@ class _Splitter:
                 kind, number = tag & 7, tag >> 3
                 if kind == _LENGTH and number:
                     size, at = _varint(data, at)
-                    found.append((number, data[at : at + size]))
+                    fields.append((number, data[at : at + size]))
                     at += size
                 elif kind in _FIXED and number:
                     skipped, at = skipped + 1, at + _FIXED[kind]
@@ -221,14 +221,14 @@ class _Splitter:
                     skipped, at = skipped + 1, _varint(data, at)[1]
                 else:
                     raise DecodeError("unknown field")
-                if len(found) + skipped > self._left:
+                if len(fields) + skipped > self._left:
                     raise too_many_values()
         except IndexError:
             raise DecodeError("cut off") from None
         if at != end:
             raise DecodeError("cut off")
-        self._left -= len(found)
-        return found
+        self._left -= len(fields)
+        return fields
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -246,7 +246,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
     """Return the name of an event that has it among its attributes, as before OTLP 1.5."""
-    return next((one.value.string_value or "" for one in attributes if one.key == _EVENT_NAME and one.value), "")
+    return next((pair.value.string_value or "" for pair in attributes if pair.key == _EVENT_NAME and pair.value), "")
 
 
 class _Value(Struct, rename="camel"):
@@ -328,14 +328,14 @@ def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
 
 
 def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
-    found = Request()
+    request = Request()
     for resource in _resources(body, is_log=is_log):
         attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
         source = _source(attributes, service)
         for scope in resource.scope_logs if is_log else resource.scope_spans:
             raws = scope.log_records if is_log else scope.spans
             if source is None:
-                found.drop("no_service", attributes, len(raws))
+                request.drop("no_service", attributes, len(raws))
                 continue
             part = ("j", is_log, source, scope.scope.name if scope.scope else "")
             for raw in raws:
@@ -344,11 +344,11 @@ def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
                     both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
                     name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
                 except (msgspec.ValidationError, ValueError):
-                    found.drop("no_ids")
+                    request.drop("no_ids")
                     continue
                 is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
-                found.add(part, bytes(raw), both, name, is_root=is_root)
-    return found
+                request.add(part, bytes(raw), both, name, is_root=is_root)
+    return request
 
 
 # ---- after the request: items as the SDK's types ----
@@ -394,15 +394,15 @@ def _value(value: AnyValue, depth: int = 0) -> object:
     if kind is None or depth > _MAX_DEPTH:
         return None
     if kind == "array_value":
-        return [_value(one, depth + 1) for one in value.array_value.values]
+        return [_value(item, depth + 1) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return {one.key: _value(one.value, depth + 1) for one in value.kvlist_value.values}
+        return {attribute.key: _value(attribute.value, depth + 1) for attribute in value.kvlist_value.values}
     return None if kind == "bytes_value" else getattr(value, kind)
 
 
 def _attributes(attributes: Iterable[KeyValue]) -> dict[str, object]:
     # Most values are texts that are not empty, and asking for the kind costs more than reading one.
-    return {one.key: (value := one.value).string_value or _value(value) for one in attributes}
+    return {attribute.key: (value := attribute.value).string_value or _value(value) for attribute in attributes}
 
 
 def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
@@ -426,7 +426,7 @@ def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
         status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
         description=status.message or None,
         attributes=read(span.attributes),
-        events=tuple(RawEvent(one.name, read(one.attributes)) for one in span.events[:512]),
+        events=tuple(RawEvent(event.name, read(event.attributes)) for event in span.events[:512]),
         scope=scope or None,
     )
 
@@ -494,11 +494,11 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
         return float(value.double_value)
     if value.array_value is not None:
         inner = msgspec.convert(value.array_value.get("values") or [], list[_Value])
-        return [_json_value(one, depth + 1) for one in inner]
+        return [_json_value(item, depth + 1) for item in inner]
     if value.kvlist_value is not None:
         return _json_attributes(msgspec.convert(value.kvlist_value.get("values") or [], list[_Attribute]), depth + 1)
     return value.string_value if value.bool_value is None else value.bool_value
 
 
 def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:
-    return {one.key: _json_value(one.value, depth) for one in attributes}
+    return {attribute.key: _json_value(attribute.value, depth) for attribute in attributes}

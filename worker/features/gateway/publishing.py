@@ -56,9 +56,9 @@ class Capacity(ServiceThread):
         # The cap that a worker has set applies to all who write.
         cap = self._store.call(lambda client: client.hget(self._store.keys.caps, "max_stream"))
         entries = int(cap) if cap and cap.isdigit() else self._caps.max_entries
-        found = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
-        self._most = int(0.95 * found.capacity)
-        room = self._most - found.traces.lag
+        backlog = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
+        self._most = int(0.95 * backlog.capacity)
+        room = self._most - backlog.traces.lag
         if room <= 0 < self.room:
             log.warning("intake paused", why="the stream is at its cap and its entries are not read")
         self.room = room
@@ -203,7 +203,7 @@ class Streams:
     @property
     def room(self) -> int:
         """How many entries the emptiest stream has room for."""
-        return max(one.room for one in self._publishers)
+        return max(publisher.room for publisher in self._publishers)
 
     def shard_of(self, entry: Entry) -> int:
         """Return the number of the Redis that an entry goes to."""
@@ -260,11 +260,11 @@ def together(futures: "Sequence[Future[None]]") -> "Future[None]":
     whole: Future[None] = Future()
     lock, left = threading.Lock(), len(futures)
 
-    def ended(one: "Future[None]") -> None:
+    def ended(future: "Future[None]") -> None:
         nonlocal left
         with lock:
             left -= 1
-            error = one.exception()
+            error = future.exception()
             if not whole.done() and error is not None:
                 whole.set_exception(error)
             elif not whole.done() and not left:
@@ -272,8 +272,8 @@ def together(futures: "Sequence[Future[None]]") -> "Future[None]":
 
     if not futures:
         whole.set_result(None)
-    for one in futures:
-        one.add_done_callback(ended)
+    for future in futures:
+        future.add_done_callback(ended)
     return whole
 
 

@@ -168,8 +168,8 @@ class GatewayServer:
             # An encoder keeps the cause of its last refusal, so each thread has its own.
             if not hasattr(own, "encoder"):
                 own.encoder = Encoder(sdk)
-            found: Encoder = own.encoder
-            return found
+            of_thread: Encoder = own.encoder
+            return of_thread
 
         self._gateway = Gateway(
             access=access,
@@ -191,8 +191,8 @@ class GatewayServer:
         gateway = self._settings.gateway
         # The soft limit of open files has room for a hundred more than the connections, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = gateway.max_connections + 100
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        files = gateway.max_connections + 100
+        most = files if hard == resource.RLIM_INFINITY else min(files, hard)
         if soft != resource.RLIM_INFINITY and soft < most:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

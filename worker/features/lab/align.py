@@ -166,9 +166,9 @@ def align(
     calls: list[Call] = []
 
     async def ask(one: Judge, trace: Trace) -> Assessment:
-        found = (await grader.ask(one, trace)).assessment
-        calls.extend(found.calls)
-        return found
+        assessment = (await grader.ask(one, trace)).assessment
+        calls.extend(assessment.calls)
+        return assessment
 
     def make(rules: Rules) -> Judge:
         return define(out.stem, {**table, "guidance": list(rules)})
@@ -230,7 +230,7 @@ def _table(judge: Judge, settings: Settings) -> Mapping[str, Any]:
     return table
 
 
-def _check_out(out: Path, name: str, given: str, settings: Settings, *, force: bool) -> None:
+def _check_out(out: Path, name: str, source: str, settings: Settings, *, force: bool) -> None:
     """Check the place of the new file before any call is paid for."""
     if out.suffix != ".toml" or not is_name(out.stem):
         raise click.UsageError(f"--out: {out} is no name of a judge file; write it as judges.d/{name}.toml")
@@ -241,7 +241,7 @@ def _check_out(out: Path, name: str, given: str, settings: Settings, *, force: b
     if out.stem != name and out.stem in configured(settings.judges):
         raise click.UsageError(f"--out: {out.stem} is the name of another judge; choose one of its own")
     folder = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
-    own = [path for path in (Path(given), folder) if path is not None and path.exists()]
+    own = [path for path in (Path(source), folder) if path is not None and path.exists()]
     if out.exists() and not any(path.samefile(out) for path in own):
         raise click.UsageError(f"--out: {out} is there already, and does not define {name}; name another file")
     if out.exists() and not force and not out.read_text("utf-8", "replace").startswith(_HEADING):
@@ -258,15 +258,15 @@ def _only_tag(files: Sequence[TextIO], judge: Judge, metric: str | None, *, inve
             for tag, value in ((line.trace and line.trace.tags) or {}).items():
                 by_tag.setdefault(tag, []).append(Labelled(line.trace, value))  # type: ignore[arg-type]
         file.seek(0)
-    found = []
+    tags = []
     for tag, labelled in by_tag.items():
         try:
-            found += [tag] if compared(judge, metric, labelled, tag, invert=invert).is_rated else []
+            tags += [tag] if compared(judge, metric, labelled, tag, invert=invert).is_rated else []
         except click.UsageError:
             continue
-    if len(found) != 1:
-        raise click.UsageError(f"give --label TAG; tags that can be compared: {', '.join(sorted(found)) or 'none'}")
-    return found[0]
+    if len(tags) != 1:
+        raise click.UsageError(f"give --label TAG; tags that can be compared: {', '.join(sorted(tags)) or 'none'}")
+    return tags[0]
 
 
 def _divided(comparison: Comparison) -> Halves:
@@ -279,7 +279,7 @@ def _divided(comparison: Comparison) -> Halves:
     divided = halves(comparison.labelled)
     good, bad = comparison.names
     for half, purpose in zip(divided, ("to learn from", "to measure with"), strict=True):
-        labels = {says_yes(one.label) for one in half}
+        labels = {says_yes(item.label) for item in half}
         if len(labels) < 2:  # noqa: PLR2004 - yes and no
             lacking = bad if True in labels else good
             raise TracesError(f"the half {purpose} has no trace with the label {lacking!r}; label more of these")
@@ -350,13 +350,13 @@ class _Report(NamedTuple):
     @property
     def least_shown(self) -> float | None:
         """The smallest improvement that the held-out traces are likely to show."""
-        passing = sum(says_yes(one.label) for one in self.divided.held_out)
+        passing = sum(says_yes(trace.label) for trace in self.divided.held_out)
         before = balanced(self.aligned.before or self.aligned.first.judged).value
         return least_shown(passing, len(self.divided.held_out) - passing, before)
 
 
 def _figures(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, object]:
-    unscored = sum(one.passed is None for one in after)
+    unscored = sum(judged.passed is None for judged in after)
     return {
         "traces": len(before),
         "before": balanced(before)._asdict(),
@@ -393,8 +393,8 @@ def _value(value: object, *, lines: bool = False) -> str:
             return '"""\n' + "\n".join(_quoted(line)[1:-1] for line in value.split("\n")) + '"""'
         return _quoted(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
-        items = [_value(one) for one in value]
+        items = [_value(item) for item in value]
         return "[\n" + "".join(f"  {item},\n" for item in items) + "]" if lines else f"[{', '.join(items)}]"
     return json.dumps(value) if isinstance(value, bool | int | float) else str(value)

@@ -109,8 +109,8 @@ def mark_drawn(store: Store, answers: Iterable[Answer], probability: float) -> N
 
     Without it the drawn questions would lack those that people look for: failures, and uncertain verdicts.
     """
-    for one in answers:
-        _write(store, msgspec.structs.replace(one, drawn=probability))
+    for answer in answers:
+        _write(store, msgspec.structs.replace(answer, drawn=probability))
 
 
 def _write(store: Store, answer: Answer) -> Label | None:
@@ -140,14 +140,18 @@ def _write(store: Store, answer: Answer) -> Label | None:
 
 def majority(answers: Iterable[Answer]) -> Label | None:
     """Return the label that most answers on one question say; None for as many passes as failures."""
-    told = [one for one in answers if one.said != "cannot_tell"]
-    passes = sum(one.said == "pass" for one in told)
+    told = [answer for answer in answers if answer.said != "cannot_tell"]
+    passes = sum(answer.said == "pass" for answer in told)
     if 2 * passes == len(told):
         return None
     passed = 2 * passes > len(told)
-    last = max((one for one in told if (one.said == "pass") is passed), key=lambda one: one.answered_at)
+    last = max((answer for answer in told if (answer.said == "pass") is passed), key=lambda answer: answer.answered_at)
     # A verdict that was drawn at random stays so, whoever looks at it later for another reason.
-    at_random = (one.drawn for one in sorted(told, key=lambda one: one.answered_at) if isinstance(one.drawn, float))
+    at_random = (
+        answer.drawn
+        for answer in sorted(told, key=lambda answer: answer.answered_at)
+        if isinstance(answer.drawn, float)
+    )
     return Label(
         trace_id=last.trace_id,
         judge=last.judge,
@@ -163,10 +167,10 @@ def majority(answers: Iterable[Answer]) -> Label | None:
 
 def read_answers(store: Store) -> dict[str, list[Answer]]:
     """Read all answers by label id."""
-    found: dict[str, list[Answer]] = {}
+    answers: dict[str, list[Answer]] = {}
     for name, raw in scan(store, store.keys.answers):
-        found.setdefault(name.partition(":")[0], []).append(msgspec.json.decode(raw, type=Answer))
-    return found
+        answers.setdefault(name.partition(":")[0], []).append(msgspec.json.decode(raw, type=Answer))
+    return answers
 
 
 def of_label(store: Store, name: str) -> list[Answer]:
@@ -175,20 +179,20 @@ def of_label(store: Store, name: str) -> list[Answer]:
     if not annotators:
         return []
     fields = [f"{name}:{annotator.decode()}" for annotator in annotators]
-    found = store.call(lambda client: client.hmget(store.keys.answers, fields))
-    return [msgspec.json.decode(raw, type=Answer) for raw in found if raw is not None]
+    raws = store.call(lambda client: client.hmget(store.keys.answers, fields))
+    return [msgspec.json.decode(raw, type=Answer) for raw in raws if raw is not None]
 
 
 def tally(answers: Mapping[str, Iterable[Answer]]) -> Tally:
     """Compare the answers of all questions with their verdicts, and with each other."""
     labels = agreed = undecided = pairs = same = 0
-    for given in answers.values():
-        told = [one.said for one in given if one.said != "cannot_tell"]
-        label = majority(given)
+    for of_question in answers.values():
+        told = [answer.said for answer in of_question if answer.said != "cannot_tell"]
+        label = majority(of_question)
         undecided += label is None
         if label is not None:
             labels += 1
-            newest = max(given, key=lambda one: one.answered_at)
+            newest = max(of_question, key=lambda answer: answer.answered_at)
             agreed += label.passed is newest.judged
         for first, second in combinations(told, 2):
             pairs += 1

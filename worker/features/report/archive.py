@@ -61,10 +61,10 @@ class _RuleDetails(Struct, frozen=True):
 def _guidelines(verdict: Verdict) -> dict[str, bool]:
     """Return whether each rule is obeyed, by its number; `unknown` is broken where a failing verdict names none."""
     try:
-        found = msgspec.convert(verdict.details, _RuleDetails)
+        details = msgspec.convert(verdict.details, _RuleDetails)
     except msgspec.ValidationError:
         return {}
-    obeyed = {str(number): number not in found.broken_rules for number in range(1, found.rules + 1)}
+    obeyed = {str(number): number not in details.broken_rules for number in range(1, details.rules + 1)}
     is_unknown = all(obeyed.values()) and any(score.passed is False for score in verdict.scores)
     return {"unknown": False} if is_unknown else obeyed
 
@@ -204,9 +204,9 @@ class Tally:
             before = self._grown(group, verdict, at, passed=bool(passed))
             counts.sums.count(verdict.weight, passed=bool(passed), before=before)
         else:
-            one = Unjudged(1, verdict.weight, verdict.weight**2)
+            count = Unjudged(1, verdict.weight, verdict.weight**2)
             kind = "abstained" if verdict.outcome == "abstained" else "unscored"
-            setattr(counts, kind, added((getattr(counts, kind), one)))
+            setattr(counts, kind, added((getattr(counts, kind), count)))
 
     def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:
         """Add a judgement to its session; return the session's sums before it, zeros where there are none."""

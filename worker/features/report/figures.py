@@ -269,13 +269,13 @@ class Report(Struct, frozen=True, kw_only=True):
     limits: Sequence[Limit]
 
 
-def make_report(scope: Scope, found: Evidence) -> Report:
+def make_report(scope: Scope, evidence: Evidence) -> Report:
     """Compute the rows of all parts, sorted by their labels."""
     # Several series may be one row: of other judge versions, or for keys that were not asked for.
     grouped: dict[Labels, list[Part]] = defaultdict(list)
-    for part in found.parts:
+    for part in evidence.parts:
         grouped[part.labels].append(part)
-    made = {labels: make_row(scope, labels, parts, found) for labels, parts in sorted(grouped.items())}
+    made = {labels: make_row(scope, labels, parts, evidence) for labels, parts in sorted(grouped.items())}
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
     absent = [
         Limit("no_values", f"no {key} in these verdicts")
@@ -291,10 +291,10 @@ def make_report(scope: Scope, found: Evidence) -> Report:
         compared_since=None if scope.compared is None else time_of(scope.compared.since),
         compared_until=None if scope.compared is None else time_of(scope.compared.until),
         by=scope.by,
-        sources=found.sources,
-        coverage=found.coverage,
+        sources=evidence.sources,
+        coverage=evidence.coverage,
         rows=list(rows.values()),
-        limits=[*found.limits, *absent, *_limits(scope, rows, grouped, found.costs)],
+        limits=[*evidence.limits, *absent, *_limits(scope, rows, grouped, evidence.costs)],
     )
 
 
@@ -325,7 +325,7 @@ def oldest_bucket(now: float) -> float:
     return (now // DAY_S - COARSE_DAYS + 1) * DAY_S
 
 
-def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -> Row:
+def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evidence) -> Row:
     """Compute the figures of the parts with the same labels."""
     buckets = [bucket for part in parts for bucket in part.buckets]
     inside = [bucket for bucket in buckets if bucket.begins_at in scope.period]
@@ -337,7 +337,7 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidenc
     weights = [sum(kind[place].weight for kind in kinds) for place in (0, 1)]
     total = merged(bucket.sums for bucket in inside).total
     traffic = total.weight + sum(weights)
-    squares = total.squares + sum(one.squares for kind in kinds for one in kind)
+    squares = total.squares + sum(count.squares for kind in kinds for count in kind)
     others = [
         Estimate.of(wilson(weight / traffic, traffic**2 / squares / effect)) if traffic > 0 else None
         for weight in weights
@@ -357,16 +357,16 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidenc
         difference=None
         if share is None or before is None
         else Estimate.of(difference(share.interval, before.interval)),
-        corrected=list(found.corrected.get(labels, ())),
-        verdicts=total.judgements + sum(one.verdicts for kind in kinds for one in kind),
+        corrected=list(evidence.corrected.get(labels, ())),
+        verdicts=total.judgements + sum(count.verdicts for kind in kinds for count in kind),
         traffic=traffic,
         abstained=others[0],
         unscored=others[1],
-        usd_per_thousand=found.costs[labels].per_thousand if labels in found.costs else None,
+        usd_per_thousand=evidence.costs[labels].per_thousand if labels in evidence.costs else None,
         points=[
-            Point(time_of(begins_at), Estimate.of(one.interval), one.judgements)
-            for begins_at, one in shares
-            if one is not None
+            Point(time_of(begins_at), Estimate.of(share.interval), share.judgements)
+            for begins_at, share in shares
+            if share is not None
         ],
     )
 
@@ -409,9 +409,9 @@ def _limits(
         text = f"verdicts of several judge versions or models are added up ({judges}): {_listed(names)}"
         yield Limit("judge_changed", f"{text}; --by {separating} separates them")
     # Metrics, the last label, of one judge share its evaluations.
-    known = {labels[:-1]: costs[labels] for labels in rows if labels in costs}.values()
-    if unpriced := sum(cost.unpriced for cost in known):
-        total = unpriced + sum(cost.evaluations for cost in known)
+    priced = {labels[:-1]: costs[labels] for labels in rows if labels in costs}.values()
+    if unpriced := sum(cost.unpriced for cost in priced):
+        total = unpriced + sum(cost.evaluations for cost in priced)
         text = f"{unpriced:,} of {total:,} evaluations have no cost: their model has no price, or reports no tokens"
         yield Limit("cost_unknown", text)
 

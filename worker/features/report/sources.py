@@ -53,7 +53,7 @@ class _Outbox(NamedTuple):
 def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     """Read what Redis holds about a scope. Raises StoreError: Redis did not answer."""
     all_series = read_series(store)
-    series = [one for one in all_series.values() if scope.wants(one.service, one.judge)]
+    series = [series for series in all_series.values() if scope.wants(series.service, series.judge)]
     segment = "" if not scope.segments else scope.segments[0]
     # The monitor keeps a series for each value of one label, not for pairs of them.
     has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
@@ -130,12 +130,12 @@ def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: f
         entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
         for at, verdict in _decoded(entries):
             newest.setdefault((verdict.service, verdict.judge), at)
-    wanted = {name: one for name, one in series.items() if not one.segment and scope.wants(one.service, one.judge)}
+    asked = {name: one for name, one in series.items() if not one.segment and scope.wants(one.service, one.judge)}
     begin = now // DAY_S * DAY_S
     # Day by day: the sums of all days are millions of buckets, and the newest verdict is mostly of the last ones.
-    while wanted and begin >= oldest_bucket(now) and not any(newest.values()):
+    while asked and begin >= oldest_bucket(now) and not any(newest.values()):
         for one, buckets in zip(
-            wanted.values(), read_buckets(store, wanted, begin, begin + DAY_S, fine=False), strict=True
+            asked.values(), read_buckets(store, asked, begin, begin + DAY_S, fine=False), strict=True
         ):
             for bucket in buckets:
                 newest[one.service, one.judge] = max(newest[one.service, one.judge], bucket.begins_at)
@@ -153,10 +153,10 @@ def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> s
     for judge in scope.judges:
         if judge not in judges:
             return f"no verdict is of the judge {judge}{nearest(judge, sorted(judges))}"
-    wanted = [at for pair, at in newest.items() if scope.wants(*pair)]
-    if not wanted:
+    times = [at for pair, at in newest.items() if scope.wants(*pair)]
+    if not times:
         return "no such service has a verdict of such a judge"
-    return f"the newest verdict is of {written(time_of(max(wanted)))}" if max(wanted) else ""
+    return f"the newest verdict is of {written(time_of(max(times)))}" if max(times) else ""
 
 
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
@@ -175,7 +175,7 @@ def corrected_shares(
     store: Store, scope: Scope, series: Sequence[Series], parts: Sequence[Part]
 ) -> tuple[dict[Labels, list[CorrectedShare]], list[Limit]]:
     """Correct the shares of rows by labels, and say why others are not."""
-    found: dict[Labels, list[CorrectedShare]] = defaultdict(list)
+    corrected: dict[Labels, list[CorrectedShare]] = defaultdict(list)
     limits: dict[Limit, None] = {}
     busy = Counter(part.labels for part in parts if any(bucket.begins_at in scope.period for bucket in part.buckets))
     for one, results in corrections(store, series, *scope.period).items():
@@ -188,10 +188,10 @@ def corrected_shares(
                 limits[Limit("not_corrected", f"{text}; --by {','.join(SERIES_KEYS[:-1])} separates them")] = None
             elif result.corrected is not None:
                 share = Estimate.of(result.corrected.interval)
-                found[labels].append(CorrectedShare(share, result.corrected.method, result.labels))
+                corrected[labels].append(CorrectedShare(share, result.corrected.method, result.labels))
             elif busy[labels]:
                 limits[Limit("not_corrected", f"{name}: not corrected by labels: {result.refused}")] = None
-    return found, list(limits)
+    return corrected, list(limits)
 
 
 def _labels(scope: Scope, series: Series) -> Labels:
@@ -201,7 +201,7 @@ def _labels(scope: Scope, series: Series) -> Labels:
 def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     """Add up the verdicts of the outbox, read in chunks of bounded size."""
     tally = Tally(scope)
-    firsts = (one.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for one in store.answering)
+    firsts = (shard.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for shard in store.answering)
     # Of several outboxes, the time from which all hold their verdicts.
     oldest = max((entry_position(first[0][0])[0] / 1000 for first in firsts if first), default=None)
     # Costs need no history, which most of the outbox may be.
@@ -223,15 +223,15 @@ def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, Verdict]]:
 def read_coverage(store: Store, period: Period) -> Coverage | None:
     """Add up the account of the days of a period; None where no day has one."""
     days = utc_days(period.since, period.until - 1)
-    found = summed_counts(store, map(store.keys.account, days))
-    totals: Counter[str] = sum(found, Counter())
+    of_days = summed_counts(store, map(store.keys.account, days))
+    totals: Counter[str] = sum(of_days, Counter())
     if not totals:
         return None
     # The first day that a worker ran, or that is still kept, may lie within the period.
-    known = [day for day, counts in zip(days, found, strict=True) if counts]
+    counted = [day for day, counts in zip(days, of_days, strict=True) if counts]
     reasons = {name.removeprefix("unscored:"): n for name, n in sorted(totals.items()) if name.startswith("unscored:")}
     return Coverage(
-        first_day=known[0], last_day=known[-1], reasons=reasons, **{name: totals.get(name, 0) for name in _COUNTS}
+        first_day=counted[0], last_day=counted[-1], reasons=reasons, **{name: totals.get(name, 0) for name in _COUNTS}
     )
 
 
