@@ -28,7 +28,7 @@ from tracejudge.ids import (
 )
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
-from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings, unused_shards
+from tracejudge.settings import Drop, Redaction, Settings, load_settings, unused_shards
 
 _TRACE, _FEEDBACK = Kind.TRACE, Kind.FEEDBACK  # constants: looking up a member costs each `publish` 50 ns
 _modules = sys.modules
@@ -229,7 +229,8 @@ def init(
     with _Current.changing:
         # The new client first: another thread must not publish to a closed one in between.
         former, _Current.client = _Current.client, None if settings.disabled else Client(settings, _Current.client)
-        changed = [] if former is None else changed_settings(former.settings, settings)
+        every = Settings.__struct_fields__
+        changed = [name for name in every if former and getattr(former.settings, name) != getattr(settings, name)]
         _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)

@@ -47,11 +47,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     shards: tuple[RedisUrl, ...] = ()  # All Redis servers where there are several; the first one is `redis_url`.
 
 
-def changed_settings(former: Settings, latter: Settings) -> list[str]:
-    """List the names of the settings in which two differ."""
-    return [name for name in Settings.__struct_fields__ if getattr(former, name) != getattr(latter, name)]
-
-
 def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
     """Check the arguments of `init` and fill them up from the environment; None means not given.
 

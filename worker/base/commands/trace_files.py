@@ -26,8 +26,6 @@ from worker.core.queue.batch import Session
 from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, value_of
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 
-# Lines read ahead: each may have megabytes.
-_AHEAD: Final = 8
 # `tracejudge export` adds it to each trace.
 _VERDICTS: Final = "verdicts"
 _ROW: Final = msgspec.json.Decoder(dict[str, Any])
@@ -61,7 +59,8 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
     Of a line longer than ``max_bytes`` only so much is kept that it is seen to be too long.
     """
     loop, items = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
-    places, ended = threading.Semaphore(_AHEAD), threading.Event()
+    # Lines read ahead: each may have megabytes.
+    places, ended = threading.Semaphore(8), threading.Event()
 
     def put(item: Line | Exception | None) -> bool:
         places.acquire()

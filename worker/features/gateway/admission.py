@@ -306,10 +306,6 @@ class Loss(Struct, frozen=True):
     names: tuple[str, ...] = ()
     trace_id: str | None = None
 
-    def with_more(self, count: int) -> "Loss":
-        """Return the loss of further items for the same reason."""
-        return msgspec.structs.replace(self, count=self.count + count)
-
 
 class Losses:
     """Counts, lists and logs what one process refuses and drops. Safe to share between threads."""

@@ -98,11 +98,6 @@ class Rejected(NamedTuple):
     names: tuple[str, ...] = ()
     trace_id: str | None = None
 
-    @property
-    def loss(self) -> Loss:
-        """The object as a loss of the gateway."""
-        return Loss(self.reason.reason, 1, self.reason.words, self.names, self.trace_id)
-
 
 class Intake:
     """The entries of one request, the trace id of each, what was rejected, and the fields that were left out."""
@@ -126,7 +121,8 @@ class Intake:
     @property
     def losses(self) -> Iterator[Loss]:
         """The rejected objects: the first ones with their names, of the others how many for each reason."""
-        yield from (rejection.loss for rejection in self.rejected[:_MAX_SHOWN])
+        for _, reason, names, trace_id in self.rejected[:_MAX_SHOWN]:
+            yield Loss(reason.reason, 1, reason.words, names, trace_id)
         for reason, count in Counter(item.reason for item in self.rejected[_MAX_SHOWN:]).items():
             yield Loss(reason.reason, count, reason.words)
 

@@ -79,7 +79,8 @@ class Request:
         """Count items that cannot be used; ``names`` are those of attributes of the first one."""
         if count:
             loss = self.dropped.get(reason)
-            self.dropped[reason] = Loss(reason, count, names=tuple(names)) if loss is None else loss.with_more(count)
+            loss = loss or Loss(reason, 0, names=tuple(names))
+            self.dropped[reason] = msgspec.structs.replace(loss, count=loss.count + count)
 
     def add(
         self,

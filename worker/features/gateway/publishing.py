@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -73,15 +73,12 @@ class Capacity(ServiceThread):
             raise stream_full()
 
 
-class _Waiting:
+class _Waiting(NamedTuple):
     """Entries of one caller, and its future."""
 
-    __slots__ = ("entries", "future", "size_bytes")
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self.entries = entries
-        self.size_bytes = sum(len(entry.payload) for entry in entries)
-        self.future: Future[None] = Future()
+    entries: Sequence[Entry]
+    size_bytes: int
+    future: "Future[None]"
 
 
 class Publisher(ServiceThread):
@@ -113,7 +110,7 @@ class Publisher(ServiceThread):
         Raises:
             RefusedError: Too much waits for Redis, or the stream has no room.
         """
-        waiting = _Waiting(entries)
+        waiting = _Waiting(entries, sum(len(entry.payload) for entry in entries), Future())
         if not entries:
             waiting.future.set_result(None)
             return waiting.future

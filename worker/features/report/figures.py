@@ -136,11 +136,6 @@ class Estimate(Struct, frozen=True):
     low: float
     high: float
 
-    @classmethod
-    def of(cls, interval: Interval) -> "Estimate":
-        """Convert an interval."""
-        return cls(*interval)
-
 
 class CorrectedShare(Struct, frozen=True):
     """A share corrected for the judge's error, by a method and a number of labels."""
@@ -339,7 +334,7 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     traffic = total.weight + sum(weights)
     squares = total.squares + sum(count.squares for kind in kinds for count in kind)
     others = [
-        Estimate.of(wilson(weight / traffic, traffic**2 / squares / effect)) if traffic > 0 else None
+        Estimate(*wilson(weight / traffic, traffic**2 / squares / effect)) if traffic > 0 else None
         for weight in weights
     ]
     # One point has too few sessions for a design effect of its own.
@@ -349,14 +344,12 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     shares = ((begins_at, pass_share(merged(sums), history)) for begins_at, sums in sorted(grouped.items()))
     return Row(
         labels=dict(labels),
-        share=None if share is None else Estimate.of(share.interval),
+        share=None if share is None else Estimate(*share.interval),
         judgements=total.judgements,
         effective_n=None if share is None else share.effective,
-        compared=None if before is None else Estimate.of(before.interval),
+        compared=None if before is None else Estimate(*before.interval),
         compared_judgements=0 if before is None else before.judgements,
-        difference=None
-        if share is None or before is None
-        else Estimate.of(difference(share.interval, before.interval)),
+        difference=None if share is None or before is None else Estimate(*difference(share.interval, before.interval)),
         corrected=list(evidence.corrected.get(labels, ())),
         verdicts=total.judgements + sum(count.verdicts for kind in kinds for count in kind),
         traffic=traffic,
@@ -364,7 +357,7 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
         unscored=others[1],
         usd_per_thousand=evidence.costs[labels].per_thousand if labels in evidence.costs else None,
         points=[
-            Point(time_of(begins_at), Estimate.of(share.interval), share.judgements)
+            Point(time_of(begins_at), Estimate(*share.interval), share.judgements)
             for begins_at, share in shares
             if share is not None
         ],

@@ -187,7 +187,7 @@ def corrected_shares(
                 text = f"{name}: not corrected by labels, since the row adds up {busy[labels]} series"
                 limits[Limit("not_corrected", f"{text}; --by {','.join(SERIES_KEYS[:-1])} separates them")] = None
             elif result.corrected is not None:
-                share = Estimate.of(result.corrected.interval)
+                share = Estimate(*result.corrected.interval)
                 corrected[labels].append(CorrectedShare(share, result.corrected.method, result.labels))
             elif busy[labels]:
                 limits[Limit("not_corrected", f"{name}: not corrected by labels: {result.refused}")] = None
