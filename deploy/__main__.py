@@ -1,4 +1,4 @@
-"""Generate rules and dashboards: ``python -m deploy [--check] [--digests] [--scale N] [--into FOLDER]``."""
+"""Generate rules and dashboards: ``python -m deploy [--check] [--digests] [--into FOLDER]``."""
 
 import sys
 
@@ -6,14 +6,11 @@ from deploy import dashboards, generated, images, rules
 from deploy.rules.table import FOLDER, TableError, load
 
 
-def main(given: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Write or compare all files; return 1 when they differ or the table of objectives is invalid."""
     parser = generated.arguments("python -m deploy", __doc__, FOLDER)
-    parser.add_argument("--scale", type=float, default=1.0, help="divide all durations of the rules, for tests")
     parser.add_argument("--digests", action="store_true", help="add the digests of images to versions.env first")
-    asked = parser.parse_args(given)
-    if asked.scale <= 0:
-        parser.error("--scale must be above 0")
+    asked = parser.parse_args(arguments)
     try:
         table = load()
         if asked.digests:
@@ -25,7 +22,7 @@ def main(given: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     status = generated.run(asked.into, pinned, check=asked.check, alone=False)
-    made = {rules.FOLDER: rules.generate(table, asked.scale), dashboards.FOLDER: dashboards.generate(table)}
+    made = {rules.FOLDER: rules.generate(table), dashboards.FOLDER: dashboards.generate(table)}
     for folder, files in made.items():
         status = max(status, generated.run(asked.into / folder.relative_to(FOLDER), files, check=asked.check))
     return status

@@ -42,10 +42,10 @@ def run(folder: Path, files: Mapping[str, str], *, check: bool, alone: bool = Tr
     Unless they are ``alone`` in the folder, other files there are left as they are.
     """
     if check:
-        found = differences(folder, files, alone=alone)
-        if found:
-            sys.stdout.write(f"{found}\nrun `make generate` and commit the result\n")
-        return int(bool(found))
+        text = differences(folder, files, alone=alone)
+        if text:
+            sys.stdout.write(f"{text}\nrun `make generate` and commit the result\n")
+        return int(bool(text))
     for name in write(folder, files, alone=alone):
         sys.stdout.write(f"wrote {folder.name}/{name}\n")
     return 0

@@ -26,19 +26,15 @@ class ImageError(ValueError):
 
 
 def read(text: str | None = None) -> dict[str, "re.Match[str]"]:
-    """Read the images by name.
-
-    Raises:
-        ImageError: A line is neither a comment nor `NAME=repository:tag[@digest]`.
-    """
-    found = {}
+    """Read the images by name. Raises ImageError: A line is neither a comment nor `NAME=repository:tag[@digest]`."""
+    images = {}
     for line in (VERSIONS.read_text(encoding="utf-8") if text is None else text).splitlines():
         if line and not line.startswith("#"):
             match = _LINE.match(line)
             if match is None:
                 raise ImageError(f"{VERSIONS.name}: write NAME=repository:tag[@sha256:digest], not {line!r}")
-            found[match["name"]] = match
-    return found
+            images[match["name"]] = match
+    return images
 
 
 def rewritten(images: Mapping[str, "re.Match[str]"], folder: Path = FOLDER) -> dict[str, str]:
@@ -50,14 +46,14 @@ def rewritten(images: Mapping[str, "re.Match[str]"], folder: Path = FOLDER) -> d
             # Compose builds our own image, and a built image has no digest in a registry yet.
             shown = image["image"] if user == "compose.yaml" and name == _OWN else image[0].partition("=")[2]
             # The registry may be another one than before.
-            known = rf"(?:\S+/)?{re.escape(image['repository'].rpartition('/')[2])}[:@]\S+"
-            text = re.sub(rf"(?m)^(FROM |\s*image: ){known}", rf"\g<1>{shown}", text)
+            former = rf"(?:\S+/)?{re.escape(image['repository'].rpartition('/')[2])}[:@]\S+"
+            text = re.sub(rf"(?m)^(FROM |\s*image: ){former}", rf"\g<1>{shown}", text)
         version = images[_OWN]["image"].rpartition(":")[2]
         # Charts have semantic versions, whose pre-releases are written otherwise than those of Python.
         semantic = re.sub(r"\.?(dev|a|b|rc)(\d+)$", r"-\1.\2", version)
         texts[user] = re.sub(
             r"(?m)^(version|appVersion): .*$",
-            lambda found: f"{found[1]}: {semantic if found[1] == 'version' else version}",  # noqa: B023 - called now
+            lambda match: f"{match[1]}: {semantic if match[1] == 'version' else version}",  # noqa: B023 - called now
             text,
         )
     return texts
@@ -69,7 +65,7 @@ def with_digests(text: str) -> str:
     Raises:
         ImageError: The registry does not answer, or has no image for all of ``PLATFORMS``.
     """
-    for image in (one for one in read(text).values() if not one["digest"]):
+    for image in (image_line for image_line in read(text).values() if not image_line["digest"]):
         if image["name"] == _OWN and "/" not in image["repository"]:
             raise ImageError(f"{VERSIONS.name}: push our image and name its registry: {_OWN}=REGISTRY/{image['image']}")
         try:
@@ -78,8 +74,8 @@ def with_digests(text: str) -> str:
         except (OSError, subprocess.CalledProcessError, msgspec.DecodeError) as error:
             detail = getattr(error, "stderr", "") or error
             raise ImageError(f"{image['image']}: docker buildx finds no digest: {detail}".strip()) from error
-        found = {"{os}/{architecture}".format(**one["platform"]) for one in index.get("manifests", ())}
-        if missing := PLATFORMS - found:
+        platforms = {"{os}/{architecture}".format(**manifest["platform"]) for manifest in index.get("manifests", ())}
+        if missing := PLATFORMS - platforms:
             raise ImageError(f"{image['image']}: no image for {', '.join(sorted(missing))}; build it for all platforms")
         text = text.replace(image[0], f"{image[0]}@{index['digest']}")
     return text

@@ -10,14 +10,13 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-_DEFAULT_PORT: Final = 8080
 # Far above Alertmanager's largest message; the port is open to the network of the compose setup.
 _MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 def main(arguments: list[str]) -> None:
     """Serve until the process is ended."""
-    port = int(arguments[0]) if arguments else _DEFAULT_PORT
+    port = int(arguments[0]) if arguments else 8080
     with ThreadingHTTPServer(("", port), _Inbox) as server:
         _say(f"inbox on port {server.server_port}")
         server.serve_forever()
@@ -28,8 +27,8 @@ def in_words(receiver: str, message: Any) -> str:
     if "attachments" not in message:
         alerts = ", ".join(f"{alert['labels'].get('alertname')} {alert['status']}" for alert in message["alerts"])
         return f"-- {receiver}: {alerts}"
-    said = (f"{part['title']}\n{part['text']}\n{part.get('title_link', '')}" for part in message["attachments"])
-    return f"== {receiver} ==\n" + "\n".join(said) + "\n"
+    parts = (f"{part['title']}\n{part['text']}\n{part.get('title_link', '')}" for part in message["attachments"])
+    return f"== {receiver} ==\n" + "\n".join(parts) + "\n"
 
 
 def _say(line: str) -> None:
@@ -51,11 +50,11 @@ class _Inbox(BaseHTTPRequestHandler):
             self._answer(413, b"too large")
             return
         try:
-            said = in_words(self.path.strip("/"), json.loads(self.rfile.read(length)))
+            text = in_words(self.path.strip("/"), json.loads(self.rfile.read(length)))
         except (ValueError, KeyError, TypeError, AttributeError):
             self._answer(400, b"neither a message of Slack's form nor of Alertmanager's")
             return
-        _say(said)
+        _say(text)
         self._answer(200, b"ok")
 
     def log_message(self, *_: object) -> None:

@@ -50,7 +50,7 @@ def set_release(root: Path, version: str, addresses: Mapping[str, str]) -> list[
             text = "" if (root / name).is_symlink() else (root / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue  # a picture
-        if (new := old.sub(lambda found: replaced[found[0]], text)) != text:
+        if (new := old.sub(lambda match: replaced[match[0]], text)) != text:
             changed[name] = new
     for name, new in changed.items():
         (root / name).write_text(new, encoding="utf-8")
@@ -98,8 +98,8 @@ def sbom(wheels: Path, into: Path) -> list[Path]:
             for component in document["components"]:
                 if "purl" not in component:  # our own SDK, which the bill calls a file of this machine
                     component["purl"] = f"pkg:pypi/{component['name']}@{component['version']}"
-                    found = component["externalReferences"]
-                    component["externalReferences"] = [one for one in found if not one["url"].startswith("file:")]
+                    links = component["externalReferences"]
+                    component["externalReferences"] = [link for link in links if not link["url"].startswith("file:")]
             document["components"] += bundled(wheel)
             path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             written.append(path)
@@ -131,9 +131,9 @@ def audit(bills: Path, *, asks: bool = True) -> None:
     named = set()
     for bill in bills.glob("*.cdx.json"):
         components = json.loads(bill.read_text(encoding="utf-8"))["components"]
-        named |= {f"{one['name']}=={one['version']}" for one in components if one["purl"].startswith("pkg:pypi/")}
+        named |= {f"{part['name']}=={part['version']}" for part in components if part["purl"].startswith("pkg:pypi/")}
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
-        requirements.write("\n".join(sorted(one for one in named if not one.startswith("tracejudge"))))
+        requirements.write("\n".join(sorted(name for name in named if not name.startswith("tracejudge"))))
         requirements.flush()
         # The versions are complete and exact, so pip, which would ask an index for more, is not needed.
         options = ("--disable-pip", "--no-deps", "--strict", *(() if asks else ("--dry-run",)))
@@ -169,16 +169,16 @@ def main() -> None:
         steps.add_parser(name, help=does).add_argument("--into", type=Path, default=Path("dist"), metavar="FOLDER")
     auditing = steps.add_parser("audit", help="look for known vulnerabilities; asks a service on the network")
     auditing.add_argument("--into", type=Path, default=Path("dist"), metavar="FOLDER")
-    given = parser.parse_args()
-    if given.step == "audit":
-        audit(given.into)
+    options = parser.parse_args()
+    if options.step == "audit":
+        audit(options.into)
         return
-    if given.step == "set":
-        addresses = {"source": given.source, "docs": given.documentation, "issues": given.issues}
-        written = set_release(_ROOT, given.version, addresses)
+    if options.step == "set":
+        addresses = {"source": options.source, "docs": options.documentation, "issues": options.issues}
+        written = set_release(_ROOT, options.version, addresses)
     else:
-        given.into.mkdir(parents=True, exist_ok=True)
-        written = list(map(str, build(given.into) if given.step == "build" else sbom(given.into, given.into)))
+        options.into.mkdir(parents=True, exist_ok=True)
+        written = list(map(str, build(options.into) if options.step == "build" else sbom(options.into, options.into)))
     print("\n".join(written))
 
 

@@ -30,8 +30,6 @@ from worker.features.demo.sample_traffic import TRACES_PER_S, Shot, load_samples
 
 _OURS: Final = ("trace_id", "span_id", "id", "environment")
 _TO_NS: Final = 1_000_000_000
-_TIMEOUT_S: Final = 10.0
-_SHUTDOWN_S: Final = 5.0
 
 
 class Call:
@@ -67,22 +65,13 @@ class Call:
         return ResourceSpans(resource=resource, scope_spans=[ScopeSpans(spans=[span])])
 
 
-class Spans:
-    """Sends spans to a collector; spans that it refuses are dropped."""
-
-    def __init__(self, endpoint: str | None) -> None:
-        self._url = f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None
-        self._client = httpx.Client(timeout=_TIMEOUT_S, headers={"Content-Type": "application/x-protobuf"})
-
-    def send(self, calls: Sequence[Call]) -> None:
-        """Send the spans of calls."""
-        if self._url is None or not calls:
-            return
-        request = ExportTraceServiceRequest(resource_spans=[call.span() for call in calls])
-        try:
-            self._client.post(self._url, content=request.SerializeToString()).raise_for_status()
-        except httpx.HTTPError as error:
-            click.echo(f"no spans sent: {type(error).__name__}")
+def send_spans(collector: httpx.Client, calls: Sequence[Call]) -> None:
+    """Send the spans of calls; those that the collector refuses are dropped."""
+    request = ExportTraceServiceRequest(resource_spans=[call.span() for call in calls])
+    try:
+        collector.post("/v1/traces", content=request.SerializeToString()).raise_for_status()
+    except httpx.HTTPError as error:
+        click.echo(f"no spans sent: {type(error).__name__}")
 
 
 @click.command()
@@ -94,7 +83,8 @@ def main(round_s: float, per_s: float) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     tracejudge.init(service="tracejudge-traffic")
-    spans = Spans(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    collector = httpx.Client(base_url=endpoint, timeout=10.0, headers={"Content-Type": "application/x-protobuf"})
     click.echo(f"rounds of {round_s:g} s, {per_s:g} traces a second of each service")
     stretch = TRACES_PER_S / per_s
     alive = Path(tempfile.gettempdir()) / "traffic-alive"
@@ -108,10 +98,11 @@ def main(round_s: float, per_s: float) -> None:
             calls = [Call(shot) for shot in shots]
             for call in calls:
                 call.publish()
-            spans.send(calls)
+            if endpoint:
+                send_spans(collector, calls)
             alive.touch()
         ending.wait(max(0.0, began_s + round_s - time.monotonic()))
-    tracejudge.shutdown(_SHUTDOWN_S)
+    tracejudge.shutdown(5.0)
 
 
 def _attributes(values: Mapping[str, str]) -> list[KeyValue]:

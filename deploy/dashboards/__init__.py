@@ -14,4 +14,4 @@ def generate(table: Table | None = None) -> dict[str, str]:
     """Make all dashboards as JSON, by file name; from the committed table unless one is given."""
     table = table or load()
     made = (grafana.build(tables.read(name, table), table) for name in ("quality", "pipeline", "cost"))
-    return {f"{one['uid']}.json": json.dumps(one, indent=2, sort_keys=True) + "\n" for one in made}
+    return {f"{document['uid']}.json": json.dumps(document, indent=2, sort_keys=True) + "\n" for document in made}

@@ -17,7 +17,6 @@ Json = dict[str, Any]
 _NAMES: Final = ("Quality", "Pipeline", "Cost")
 _PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH: Final = 24
-_IDS_PER_ROW: Final = 100
 _OUTERMOST: Final = re.compile(r"\w+ by \(([^)]*)\) ")
 # Points that look back over such windows of raw samples read thousands of them each: they are 5 minutes apart at least.
 _FROM_RAW: Final = re.compile(r"\[(\$window|1d)\]")
@@ -41,7 +40,7 @@ def build(dashboard: Dashboard, table: Table) -> Json:
     top = 0
     for place, row in enumerate(dashboard.rows, start=1):
         # The id of a panel depends on its row alone, so that links to it stay valid when other rows grow.
-        first = place * _IDS_PER_ROW
+        first = place * 100
         below = [_panel(panel, table, id_) for id_, panel in enumerate(row.panels, start=first + 1)]
         bottom = _place(below, top + 1)
         heading = {
@@ -216,6 +215,8 @@ def _defaults(panel: Panel) -> Json:
     least = 0 if panel.least is None and panel.kind == "graph" and not panel.stacked else panel.least
     steps: list[Json] = [{"color": panel.base, "value": None}]
     steps += [{"color": color, "value": bound_value(bound)} for bound, color in panel.bounds]
+    colored = enumerate(panel.names.items())
+    names = {value: {"text": text, "color": color, "index": place} for place, (value, (text, color)) in colored}
     defaults = {
         "unit": unit,
         "decimals": decimals,
@@ -223,17 +224,9 @@ def _defaults(panel: Panel) -> Json:
         "min": None if least == "none" else least,
         "max": most,
         "thresholds": {"mode": "absolute", "steps": steps},
-        "mappings": [_names(panel.names)] if panel.names else None,
+        "mappings": [{"options": names, "type": "value"}] if names else None,
     }
     return {key: value for key, value in defaults.items() if value is not None}
-
-
-def _names(names: Mapping[str, tuple[str, str]]) -> Json:
-    options = {
-        value: {"text": text, "color": color, "index": place}
-        for place, (value, (text, color)) in enumerate(names.items())
-    }
-    return {"options": options, "type": "value"}
 
 
 def _properties(properties: Mapping[str, Any]) -> Iterator[Json]:

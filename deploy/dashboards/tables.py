@@ -24,46 +24,35 @@ _TERM: Final = re.compile(r"(?:(?P<whole>[\d.]+) - )?(?P<value>[\d.]+)(?: / (?P<
 
 
 class Panel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A panel. Without the other keys it is a graph of counts from 0, green, with "Nothing measured" without data.
-
-    Attributes:
-        queries: PromQL, and its legend unless that is the labels of the outermost aggregation, which ``…`` stands for.
-        exemplars: Whether Grafana asks for the traces behind the buckets as well.
-        unit: A unit of Grafana, or `share`, one of at most 1, and the decimals that are shown.
-        least: Where the axis begins; "none" leaves it to the data. Graphs that are not stacked begin at 0.
-        bounds: Values from which on the colour changes: numbers, or terms such as ``<<bound>> / 2``.
-        alerts: The alerts that it explains, without `TraceJudge`.
-        size: Width, of 24, and height; 4 and 4 for numbers, else 8 and 8.
-        repeat: The variable for each value of which it is repeated.
-        stacked: Stacks areas, or with "percent" their shares of the whole.
-        names: Names and colours of values.
-        columns: Labels, and after `=` the titles of the values of the queries, in the order shown.
-        sort: The column to sort by.
-        overrides: Properties of one series or column, as Grafana names them, and three of ours: a fixed ``color``, a
-            ``link`` to a dashboard with the labels of the row, and text that is red below a value, ``red_below``.
-    """
+    """A panel. Without the other keys it is a graph of counts from 0, green, with "Nothing measured" without data."""
 
     title: str
     description: str
     kind: Literal["graph", "number", "states", "bars", "heat_map", "rows"] = "graph"
+    # PromQL, and its legend unless that is the labels of the outermost aggregation, which ``…`` stands for.
     queries: tuple[str | tuple[str, str], ...]
-    exemplars: bool = False
+    exemplars: bool = False  # Whether Grafana asks for the traces behind the buckets as well.
+    # A unit of Grafana, or `share`, one of at most 1, and the decimals that are shown.
     unit: str | tuple[str, int] = ("short", 0)
+    # Where the axis begins; "none" leaves it to the data. Graphs that are not stacked begin at 0.
     least: int | float | Literal["none"] | None = None
     most: int | float | None = None
     base: str = "green"
+    # Values from which on the colour changes: numbers, or terms such as ``<<bound>> / 2``.
     bounds: tuple[tuple[int | float | str, str], ...] = ()
     no_data: str = "Nothing measured"
-    alerts: tuple[str, ...] = ()
-    size: tuple[int, int] | None = None
-    repeat: str | None = None
+    alerts: tuple[str, ...] = ()  # The alerts that it explains, without `TraceJudge`.
+    size: tuple[int, int] | None = None  # Width, of 24, and height; 4 and 4 for numbers, else 8 and 8.
+    repeat: str | None = None  # The variable for each value of which it is repeated.
     interval: str | None = None
-    stacked: bool | Literal["percent"] = False
+    stacked: bool | Literal["percent"] = False  # Stacks areas, or with "percent" their shares of the whole.
     as_bars: bool = False
-    names: dict[str, tuple[str, str]] = {}
-    columns: tuple[str, ...] = ()
-    sort: str = ""
+    names: dict[str, tuple[str, str]] = {}  # Names and colours of values.
+    columns: tuple[str, ...] = ()  # Labels, and after `=` the titles of the values of the queries, in the order shown.
+    sort: str = ""  # The column to sort by.
     descending: bool = False
+    # Properties of one series or column, as Grafana names them, and three of ours: a fixed ``color``, a ``link`` to a
+    # dashboard with the labels of the row, and text that is red below a value, ``red_below``.
     overrides: dict[str, dict[str, Any]] = {}
 
 
@@ -97,20 +86,15 @@ class Mark(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Dashboard(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A dashboard.
-
-    Attributes:
-        since: The begin of the time range that it opens with.
-        labels: Variables: a metric and its labels, each of which offers the values that the choices before it leave.
-        hidden: Variables that repeat a panel, with their query and regular expression.
-    """
+    """A dashboard."""
 
     name: str
     description: str
-    since: str
+    since: str  # The begin of the time range that it opens with.
+    # Variables: a metric and its labels, each of which offers the values that the choices before it leave.
     labels: tuple[tuple[str, tuple[str, ...]], ...]
     choices: tuple[Choice, ...] = ()
-    hidden: dict[str, tuple[str, str]] = {}
+    hidden: dict[str, tuple[str, str]] = {}  # Variables that repeat a panel, with their query and regular expression.
     marks: tuple[Mark, ...] = ()
     rows: tuple[Row, ...]
 

@@ -16,7 +16,6 @@ from deploy.rules.promql import RATED, SERIES, Rule, TimeScale, by, full_increas
 from deploy.rules.table import Table, seconds
 
 _STEP: Final = "5m"
-_SCORED: Final = 'outcome=~"pass|fail|unrated"'
 _RATE: Final = "tracejudge:effective_judgements_per_second"
 _PASSES: Final = "tracejudge:effective_passes_per_second"
 
@@ -33,13 +32,10 @@ def shares(table: Table, time: TimeScale) -> dict[str, list[Rule]]:
         by(RATED, f'tracejudge_quality_{name}{{segment=""}}', "max")
         for name in ("effective_n", "window_seconds", "share")
     )
-    found = [
-        recording(_RATE, lines(number, "/", window_s)),
-        recording(_PASSES, lines(_RATE, "*", share)),
-    ]
+    rules = [recording(_RATE, lines(number, "/", window_s)), recording(_PASSES, lines(_RATE, "*", share))]
     for window in sorted({burn.window for burn in table.burn.values() if burn.window}, key=seconds):
-        found += _share(window, time)
-    return {"objectives": factors, "shares": found}
+        rules += _share(window, time)
+    return {"objectives": factors, "shares": rules}
 
 
 def _share(window: str, time: TimeScale) -> list[Rule]:
@@ -64,7 +60,7 @@ def _share(window: str, time: TimeScale) -> list[Rule]:
 def pipeline(table: Table, time: TimeScale) -> list[Rule]:
     """Make the rules of the way to a score; Prometheus evaluates them in order, so inputs come first."""
     windows = sorted({"1h", table.watcher.judge_changed.window}, key=seconds)
-    found = [rule for window in windows for rule in _coverage(window, time)]
+    coverage = [rule for window in windows for rule in _coverage(window, time)]
 
     def arrived(window: str, matchers: str = "") -> str:
         return by(["service"], full_increase(f"tracejudge_traces_total{matchers}", window, time))
@@ -79,7 +75,7 @@ def pipeline(table: Table, time: TimeScale) -> list[Rule]:
     labels, cost = ("judge", "judge_model"), "tracejudge:cost_usd:1h"
     judged = f"({by(labels, 'tracejudge:evaluations:1h')} > 0)"
     return [
-        *found,
+        *coverage,
         recording(f"tracejudge:traces:{window}", arrived(window)),
         recording("tracejudge:sampled_share:1h", sampled_share),
         *_ages(table, time),
@@ -107,7 +103,7 @@ def _coverage(window: str, time: TimeScale) -> list[Rule]:
         recording(answered, ended('outcome!="unscored"')),
         recording(unscored, lines(without_score, "or", f"{answered} * 0")),
         recording(evaluations, lines(f"({answered} + {unscored})", "or", unscored)),
-        recording(scored, lines(ended(_SCORED), "or", f"{evaluations} * 0")),
+        recording(scored, lines(ended('outcome=~"pass|fail|unrated"'), "or", f"{evaluations} * 0")),
         recording(f"tracejudge:coverage:{window}", f"{scored} / ({evaluations} > 0)"),
         recording(refused, lines(declined, "or", f"{evaluations} * 0")),
         recording(f"tracejudge:refused_share:{window}", f"{refused} / ({evaluations} > 0)"),
@@ -118,7 +114,7 @@ def _ages(table: Table, time: TimeScale) -> list[Rule]:
     """Record percentiles of the age of scores and of the duration of judge requests."""
     late, slow = table.watcher.scores_late.window, table.watcher.judge_slow.window
     requests = 'tracejudge_judge_request_duration_seconds_bucket{status!="cancelled"}'
-    found = (
+    histograms = (
         ("score_age_seconds", "service", "tracejudge_score_age_seconds_bucket", late),
         ("judge_request_seconds", "judge_model", requests, slow),
     )
@@ -127,6 +123,6 @@ def _ages(table: Table, time: TimeScale) -> list[Rule]:
             f"tracejudge:{name}_p{percent}:{window}",
             f"histogram_quantile(0.{percent}, {by([label, 'le'], f'increase({buckets}[{time(window)}])')})",
         )
-        for name, label, buckets, window in found
+        for name, label, buckets, window in histograms
         for percent in (50, 95)
     ]

@@ -18,8 +18,6 @@ Count = Annotated[int, Meta(ge=1)]
 Duration = Annotated[str, Meta(pattern=r"^[0-9]+(ms|s|m|h|d|w)$")]
 
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-# Length of the pieces that long windows are summed from.
-_STEP_S: Final = 300
 
 
 class TableError(ValueError):
@@ -112,7 +110,8 @@ def load(path: Path = PATH) -> Table:
     if set(table.burn) != {"fast", "medium", "slow"}:
         raise TableError("burn: needs the tables fast, medium and slow")
     for burn in table.burn.values():
-        if burn.window and seconds(burn.window) % _STEP_S:
+        # Long windows are summed from pieces of this length.
+        if burn.window and seconds(burn.window) % 300:
             raise TableError(f"window {burn.window}: must be a multiple of 5m, of which long windows are made")
     _check_rows(table)
     return table

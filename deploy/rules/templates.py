@@ -16,7 +16,6 @@ _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "rate": (0.1, 'printf "%.1f"'),
 }
 _GAUGES: Final = ("share", "upper", "judgements")
-_DURATIONS: Final = ("window", "baseline", "for", "keep_firing_for")
 _INNERMOST: Final = re.compile(r"<<((?:(?!<<|>>).)*)>>", re.DOTALL)
 _PLACEHOLDER: Final = re.compile(r"([\w.]+)(?:\(([^)]*)\))?(?: (.*))?", re.DOTALL)
 
@@ -41,7 +40,7 @@ class Template:
             "judged": ", ".join(SERIES),
         }
         for key, value in msgspec.to_builtins(settings).items():
-            if key in _DURATIONS:
+            if key in ("window", "baseline", "for", "keep_firing_for"):
                 self.values |= {key: time(value), f"{key}_name": value} if value else {}
             else:
                 self.values[key] = f"{value:g}" if isinstance(value, float) else str(value)

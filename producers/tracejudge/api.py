@@ -28,7 +28,7 @@ from tracejudge.ids import (
 )
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
-from tracejudge.settings import Drop, Redaction, Settings, changed_settings, load_settings, unused_shards
+from tracejudge.settings import Drop, Redaction, Settings, load_settings, unused_shards
 
 _TRACE, _FEEDBACK = Kind.TRACE, Kind.FEEDBACK  # constants: looking up a member costs each `publish` 50 ns
 _modules = sys.modules
@@ -127,25 +127,25 @@ def given_trace_id(fields: dict[str, Any]) -> str | None:
     return trace_id_text(fields.get("trace_id")) or trace_id_text(fields.get("traceId"))
 
 
-def _by_position(given: tuple[Any, ...], fields: dict[str, Any]) -> dict[str, Any]:
+def _by_position(values: tuple[Any, ...], fields: dict[str, Any]) -> dict[str, Any]:
     """Return fields given by position: a trace, a dict of fields, or input, output and context."""
-    first = given[0]
+    first = values[0]
     if issubclass(type(first), Trace):
-        by_position, given = asdict(first), given[1:]
+        by_position, values = asdict(first), values[1:]
     elif type(first) is dict and _is_record(
-        record := bounded_names(first), has_output="output" in fields or len(given) > 1
+        record := bounded_names(first), has_output="output" in fields or len(values) > 1
     ):
-        by_position, given = record, given[1:]
+        by_position, values = record, values[1:]
     else:
-        by_position = dict(zip(_POSITIONS, given, strict=False))
-        given = given[len(_POSITIONS) :]
-    unplaced = {f"argument {place}": value for place, value in enumerate(given[:MAX_NAMES], len(_POSITIONS) + 1)}
+        by_position = dict(zip(_POSITIONS, values, strict=False))
+        values = values[len(_POSITIONS) :]
+    unplaced = {f"argument {place}": value for place, value in enumerate(values[:MAX_NAMES], len(_POSITIONS) + 1)}
     return {**by_position, **unplaced, **fields}
 
 
-def _is_record(given: dict[Any, Any], *, has_output: bool) -> bool:
+def _is_record(record: dict[Any, Any], *, has_output: bool) -> bool:
     """Return whether a dict holds the fields of a trace, not the input of one."""
-    names = [name for name in given if type(name) is str]
+    names = [name for name in record if type(name) is str]
     # Another spelling takes a microsecond to read, so it is looked for in the first names only.
     named = {*map(field_of, names[:100]), *set(names).intersection(Trace.__struct_fields__)} - {None}
     return "output" in named or (bool(named) and not has_output)
@@ -156,8 +156,7 @@ class _Current:
 
     client: Client | None = None
     changing: Any = native_lock()
-    warned = False
-    """Whether the warning that `init` is missing was logged, or is not needed."""
+    warned = False  # Whether the warning that `init` is missing was logged, or is not needed.
 
     @classmethod
     def reset_after_fork(cls) -> None:
@@ -230,7 +229,8 @@ def init(
     with _Current.changing:
         # The new client first: another thread must not publish to a closed one in between.
         former, _Current.client = _Current.client, None if settings.disabled else Client(settings, _Current.client)
-        changed = [] if former is None else changed_settings(former.settings, settings)
+        every = Settings.__struct_fields__
+        changed = [name for name in every if former and getattr(former.settings, name) != getattr(settings, name)]
         _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)

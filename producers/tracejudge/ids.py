@@ -60,23 +60,23 @@ LANGSMITH = "langsmith.run_helpers"
 """Modules that know the current trace of Opik and the current run of LangSmith. Never imported here."""
 
 
-def library_tags(given: object) -> dict[str, object]:
+def library_tags(tags: object) -> dict[str, object]:
     """Return the field `tags` with the ids by which Opik and LangSmith know what is published; empty without any.
 
     Tags of the caller stay.
     """
-    found: dict[str, object] = {}
+    ids: dict[str, object] = {}
     try:
         if (opik := sys.modules.get(OPIK)) is not None and (data := opik.get_current_trace_data()) is not None:
-            found["opik_trace_id"] = str(data.id)
+            ids["opik_trace_id"] = str(data.id)
         if (langsmith := sys.modules.get(LANGSMITH)) is not None:
             run = langsmith.get_current_run_tree()
             if run is not None:
-                found["langsmith_run_id"] = str(run.id)
+                ids["langsmith_run_id"] = str(run.id)
     except BaseException as error:  # noqa: BLE001 - another library's code, perhaps while it is being imported
         report_or_raise(error)
-    known: Any = {} if given is None else given
-    return {"tags": found | known} if found and type(known) is dict else {}
+    own: Any = {} if tags is None else tags
+    return {"tags": ids | own} if ids and type(own) is dict else {}
 
 
 MAX_ID_CHARS = 128
@@ -87,23 +87,23 @@ _MAX_ID_BITS = 4_096
 _W3C_BITS = 64
 
 
-def trace_id_text(given: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
+def trace_id_text(value: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
     """Return a caller's id as text of bounded length; None if it is no text, number or UUID.
 
     A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
     """
-    kind = type(given)
+    kind = type(value)
     try:
         if issubclass(kind, str):
-            text = plain_text(given)
-        elif issubclass(kind, int) and kind is not bool and int.bit_length(given) <= _MAX_ID_BITS:
-            number = int.__int__(given)
+            text = plain_text(value)
+        elif issubclass(kind, int) and kind is not bool and int.bit_length(value) <= _MAX_ID_BITS:
+            number = int.__int__(value)
             is_otel = _W3C_BITS < number.bit_length() <= 2 * _W3C_BITS
             text = f"{number:032x}" if is_otel else str(number)
         elif kind is bytes:
-            text = given[:MAX_HASHED_CHARS].decode("utf-8", "replace")
+            text = value[:MAX_HASHED_CHARS].decode("utf-8", "replace")
         elif kind is getattr(sys.modules.get("uuid"), "UUID", None):
-            text = str(given)
+            text = str(value)
         else:
             return None
         return bounded(text, max_chars) or None
@@ -112,13 +112,13 @@ def trace_id_text(given: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
         return None
 
 
-def plain_text(given: str) -> str:
+def plain_text(text: str) -> str:
     """Return a text as a plain string without code of a subclass, of an enormous one its beginning and end."""
     # No longer than the limit: what was cut once is not cut again, which would give it another hash.
-    count, half = str.__len__(given), MAX_HASHED_CHARS // 2 - 10
+    count, half = str.__len__(text), MAX_HASHED_CHARS // 2 - 10
     if count <= MAX_HASHED_CHARS:
-        return str.__str__(given)
-    return f"{str.__getitem__(given, slice(half))}{count}{str.__getitem__(given, slice(-half, None))}"
+        return str.__str__(text)
+    return f"{str.__getitem__(text, slice(half))}{count}{str.__getitem__(text, slice(-half, None))}"
 
 
 def bounded(text: str, max_chars: int) -> str:

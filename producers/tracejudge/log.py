@@ -14,10 +14,8 @@ from typing import Any, Final
 
 logger = logging.getLogger("tracejudge")
 
-observer: Callable[[BaseException], None] | None = None
-"""Receives every internal error; set by tests only."""
+observer: Callable[[BaseException], None] | None = None  # Receives every internal error; set by tests only.
 
-_GREENLET_LIBRARIES = frozenset({"greenlet", "gevent", "eventlet"})
 _LOG_INTERVAL_S = 60.0
 
 
@@ -57,17 +55,17 @@ def attributes_of(value: object) -> dict[str, Any]:
     """Return the attributes of an object of the host as they are stored, without code of the host."""
     stored = member_of(type(value), "__dict__")
     try:
-        found: object = stored.__get__(value) if id(type(stored)) in _STORED else None
+        attributes: object = stored.__get__(value) if id(type(stored)) in _STORED else None
     except TypeError:  # the descriptor of another class
         return {}
-    return found if type(found) is dict else {}
+    return attributes if type(attributes) is dict else {}
 
 
 def _is_for_host(error: BaseException) -> bool:
     if issubclass(type(error), KeyboardInterrupt):
         return True
     module: object = member_of(type(error), "__module__")
-    if type(module) is str and module.partition(".")[0] in _GREENLET_LIBRARIES:
+    if type(module) is str and module.partition(".")[0] in {"greenlet", "gevent", "eventlet"}:
         return True
     handlers, step = _signal_handler_code(), error.__traceback__
     while handlers and step is not None:
@@ -82,14 +80,22 @@ def _signal_handler_code() -> set[CodeType]:
     signals = sys.modules.get("signal")
     if signals is None:
         return set()
-    found: set[CodeType] = set()
+    codes: set[CodeType] = set()
     for handler in filter(callable, map(signals.getsignal, signals.valid_signals())):
         # A handler is a function, a partial, or an object with `__call__`.
         function = handler if hasattr(handler, "__code__") else getattr(handler, "func", None) or type(handler).__call__
         code = getattr(function, "__code__", None)
         if code is not None:
-            found.add(code)
-    return found
+            codes.add(code)
+    return codes
+
+
+def log_guarded(level: int, message: str, *values: object) -> None:
+    """Write to the log; a filter or handler of the host that raises does not stop the delivery."""
+    try:
+        logger.log(level, message, *values)
+    except BaseException as error:  # noqa: BLE001 - as the docstring says
+        report_internal_error(error)
 
 
 class ThrottledLog:
@@ -108,17 +114,11 @@ class ThrottledLog:
         now_s = self._clock()
         if self._last_s is None or now_s - self._last_s >= _LOG_INTERVAL_S:
             self._last_s = now_s
-            self._log(logging.WARNING, message, values)
+            log_guarded(logging.WARNING, message, *values)
 
     def info(self, message: str, *values: object) -> None:
         """Log that a reported failure is over."""
-        self._log(logging.INFO, message, values)
-
-    def _log(self, level: int, message: str, values: tuple[object, ...]) -> None:
-        try:
-            logger.log(level, message, *values)
-        except BaseException as error:  # noqa: BLE001 - a filter or handler of the host must not stop the delivery
-            report_internal_error(error)
+        log_guarded(logging.INFO, message, *values)
 
 
 class TraceJudgeError(Exception):

@@ -23,8 +23,7 @@ class TextEnum(str, Enum):
     __str__ = str.__str__
 
 
-JSONValue = object
-"""Any JSON value, stored as given and never interpreted."""
+JSONValue = object  # Any JSON value, stored as given and never interpreted.
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -152,7 +151,6 @@ def snake_case_keys(record: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 _MAX_NANOSECONDS = 1e19
-_UNITS = (1e3, 1e6, 1e9)
 
 
 def seconds_of(value: float) -> float | None:
@@ -163,7 +161,7 @@ def seconds_of(value: float) -> float | None:
     if _EARLIEST_S <= value < _LATEST_S:
         return value
     # The comparison comes first, as no float holds any integer.
-    seconds = [value / unit for unit in _UNITS] if 0 < value < _MAX_NANOSECONDS else []
+    seconds = [value / unit for unit in (1e3, 1e6, 1e9)] if 0 < value < _MAX_NANOSECONDS else []
     return next((second for second in seconds if _EARLIEST_S <= second < _LATEST_S), None)
 
 
@@ -180,11 +178,11 @@ def is_wire_span(span: Span, max_id_chars: int) -> bool:
     attributes = {"": ""} if span.attributes is None else span.attributes
     # Types first: values of the host may run code when they are compared.
     return (
-        all(one is None or type(one) is str for one in (*ids, span.name, span.kind, span.status))
-        and all(one is None or type(one) is str for one in (span.inputs, span.outputs))
+        all(text is None or type(text) is str for text in (*ids, span.name, span.kind, span.status))
+        and all(value is None or type(value) is str for value in (span.inputs, span.outputs))
         and bool(span.name and span.span_id)
-        and all(one is None or 0 < len(one) <= max_id_chars for one in ids)
-        and all(one is None or (type(one) is float and seconds_of(one) == one) for one in times)
+        and all(name is None or 0 < len(name) <= max_id_chars for name in ids)
+        and all(value is None or (type(value) is float and seconds_of(value) == value) for value in times)
         and type(attributes) is dict
         and bool(attributes)
         and _TEXT_ONLY.issuperset(map(id, map(type, attributes)))

@@ -8,13 +8,11 @@ from msgspec import Struct
 
 from tracejudge.log import ConfigurationError
 
-_SERVERS = ("redis", "rediss")
 _SENTINELS = ("redis+sentinel", "rediss+sentinel")
 _FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
 _SENTINEL_FORM = "redis+sentinel://user:password@host1:26379,host2:26379/master-name/0"
 _QUOTING = "percent-encode special characters in the password"
 _UNREADABLE = "(an address that cannot be read)"
-_SENTINEL_PORT = 26379
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
 _ANY = ".+"
 _SWITCH = "(?i:true|false|yes|no|1|0)"
@@ -50,14 +48,10 @@ _REASONS = {
 class SentinelUrl(NamedTuple):
     """The parts of a `redis+sentinel://` URL, passwords included: for the driver only."""
 
-    nodes: tuple[tuple[str, int], ...]
-    """Host and port of each sentinel."""
-    service: str
-    """Name of the master."""
-    server: str
-    """A `redis://` or `rediss://` URL of the master without a host."""
-    credentials: tuple[tuple[str, str], ...]
-    """`username` and `password` of the sentinels."""
+    nodes: tuple[tuple[str, int], ...]  # Host and port of each sentinel.
+    service: str  # Name of the master.
+    server: str  # A `redis://` or `rediss://` URL of the master without a host.
+    credentials: tuple[tuple[str, str], ...]  # `username` and `password` of the sentinels.
 
     def __repr__(self) -> str:
         return f"SentinelUrl(service={self.service!r})"
@@ -66,8 +60,7 @@ class SentinelUrl(NamedTuple):
 class RedisUrl(Struct, frozen=True):
     """A checked URL; its string form has no user, password or options."""
 
-    secret: str
-    """The URL as the driver reads it, with a scheme in lower case and the password: for the driver only."""
+    secret: str  # The URL as the driver reads it, with a scheme in lower case and the password: for the driver only.
 
     def __repr__(self) -> str:
         return repr(str(self))
@@ -110,7 +103,7 @@ def parse_redis_url(text: str) -> RedisUrl:
     elif parts.scheme == "unix":
         if not parts.path.strip("/"):
             raise ConfigurationError("redis_url names no socket: unix:///path/to/socket")
-    elif parts.scheme in _SERVERS:
+    elif parts.scheme in ("redis", "rediss"):
         # `urlsplit` drops line breaks and tabs.
         if not parts.hostname or port == 0 or not text.isprintable() or parts.fragment or _is_cut(parts):
             raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}")
@@ -167,7 +160,7 @@ def _node(text: str) -> tuple[str, int]:
         raise _no_sentinel("has a sentinel without a valid port") from None
     if port == 0:
         raise _no_sentinel("has a sentinel without a valid port")
-    return unquote(parts.hostname or ""), port or _SENTINEL_PORT
+    return unquote(parts.hostname or ""), port or 26379
 
 
 def _check_options(parts: SplitResult) -> None:
@@ -188,8 +181,8 @@ def _check_options(parts: SplitResult) -> None:
             fix = "TLS needs rediss://"
         elif form is not None or name in _REASONS:
             fix = f"{_REASONS.get(name, 'its value is wrong')}; correct or remove it"
-        known = name if form is not None or name in _REASONS or name in _TLS_OPTIONS else "behind the ?"
-        raise ConfigurationError(f"redis_url has an option that cannot be used, {known}: {fix}")
+        shown = name if form is not None or name in _REASONS or name in _TLS_OPTIONS else "behind the ?"
+        raise ConfigurationError(f"redis_url has an option that cannot be used, {shown}: {fix}")
 
 
 def _no_sentinel(what: str) -> ConfigurationError:

@@ -11,7 +11,6 @@ from tracejudge.redis_url import RedisUrl, parse_redis_url
 from tracejudge.sharding import parse_shards, split_urls
 
 _ON = frozenset({"1", "true", "yes", "on"})
-_OFF = frozenset({"0", "false", "no", "off"})
 Drop = Literal["newest", "oldest"]
 Redaction = Callable[[str], str]
 VARIABLES: Final = frozenset(
@@ -45,53 +44,47 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_field_bytes: int = 64 * 1024
     max_trace_bytes: int = 256 * 1024
     context_tools: tuple[str, ...] = ()
-    shards: tuple[RedisUrl, ...] = ()
-    """All Redis servers where there are several; the first one is `redis_url`."""
+    shards: tuple[RedisUrl, ...] = ()  # All Redis servers where there are several; the first one is `redis_url`.
 
 
-def changed_settings(former: Settings, latter: Settings) -> list[str]:
-    """List the names of the settings in which two differ."""
-    return [name for name in Settings.__struct_fields__ if getattr(former, name) != getattr(latter, name)]
-
-
-def load_settings(*, environ: Mapping[str, str], **given: Any) -> Settings:
+def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
     """Check the arguments of `init` and fill them up from the environment; None means not given.
 
     Raises:
         ConfigurationError: A value is missing or wrong; the message names it and how to fix it.
     """
-    disabled = _switch("disabled", given, environ, default=False)
-    service = _text("service", given, environ)
+    disabled = _switch("disabled", arguments, environ, default=False)
+    service = _text("service", arguments, environ)
     if service is None and not disabled:
         raise ConfigurationError('service is missing: init(service="my-service") or TRACEJUDGE_SERVICE')
-    prefix = _text("prefix", given, environ) or "tracejudge"
+    prefix = _text("prefix", arguments, environ) or "tracejudge"
     if prefix.endswith(":") or not prefix.isprintable() or " " in prefix:
         raise ConfigurationError('prefix must be a word without a colon at its end: prefix="tracejudge"')
-    drop = _text("drop", given, environ) or "newest"
+    drop = _text("drop", arguments, environ) or "newest"
     if drop not in ("newest", "oldest"):
         raise ConfigurationError('drop must be "newest" or "oldest": give it to init or in TRACEJUDGE_DROP')
-    exit_timeout_s = given["exit_timeout_s"]
+    exit_timeout_s = arguments["exit_timeout_s"]
     is_number = isinstance(exit_timeout_s, int | float) and not isinstance(exit_timeout_s, bool)
     if not is_number or not (math.isfinite(exit_timeout_s) and exit_timeout_s >= 0):
         raise ConfigurationError("exit_timeout_s must be a finite number of seconds, 0 or more")
-    shards = _shards(given, environ)
+    shards = _shards(arguments, environ)
     return Settings(
         service=service or "",
         redis_url=shards[0],
-        environment=_text("environment", given, environ),
-        release=_text("release", given, environ),
+        environment=_text("environment", arguments, environ),
+        release=_text("release", arguments, environ),
         prefix=prefix,
         disabled=disabled,
-        max_items=_bound("max_items", given["max_items"]),
-        max_bytes=_bound("max_bytes", given["max_bytes"]),
-        max_stream=_bound("max_stream", given["max_stream"]),
+        max_items=_bound("max_items", arguments["max_items"]),
+        max_bytes=_bound("max_bytes", arguments["max_bytes"]),
+        max_stream=_bound("max_stream", arguments["max_stream"]),
         exit_timeout_s=float(exit_timeout_s),
         drop="oldest" if drop == "oldest" else "newest",
-        redact=_redactions(given, environ),
-        content=_switch("content", given, environ, default=True),
-        max_field_bytes=_bound("max_field_bytes", given.get("max_field_bytes", 64 * 1024)),
-        max_trace_bytes=_bound("max_trace_bytes", given.get("max_trace_bytes", 256 * 1024)),
-        context_tools=_names("context_tools", given, environ),
+        redact=_redactions(arguments, environ),
+        content=_switch("content", arguments, environ, default=True),
+        max_field_bytes=_bound("max_field_bytes", arguments.get("max_field_bytes", 64 * 1024)),
+        max_trace_bytes=_bound("max_trace_bytes", arguments.get("max_trace_bytes", 256 * 1024)),
+        context_tools=_names("context_tools", arguments, environ),
         shards=shards if len(shards) > 1 else (),
     )
 
@@ -102,18 +95,18 @@ def unused_shards(settings: Settings, environ: Mapping[str, str]) -> int:
     return 0 if settings.disabled or settings.shards or named < 2 else named  # noqa: PLR2004 - several
 
 
-def _shards(given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[RedisUrl, ...]:
+def _shards(arguments: Mapping[str, object], environ: Mapping[str, str]) -> tuple[RedisUrl, ...]:
     """Return the URLs of all shards; an argument of `init` goes before the variables."""
-    urls = given.get("shards")
-    if urls is None and given.get("redis_url") is None:
+    urls = arguments.get("shards")
+    if urls is None and arguments.get("redis_url") is None:
         urls = split_urls(environ.get("TRACEJUDGE_SHARDS", "")) or None
         if urls and environ.get("TRACEJUDGE_REDIS_URL") not in {None, "", urls[0]}:
             raise ConfigurationError(
                 "TRACEJUDGE_REDIS_URL and TRACEJUDGE_SHARDS name different servers; unset one of them"
             )
     if urls is None:
-        return (parse_redis_url(_text("redis_url", given, environ) or "redis://localhost:6379/0"),)
-    if given.get("redis_url") is not None:
+        return (parse_redis_url(_text("redis_url", arguments, environ) or "redis://localhost:6379/0"),)
+    if arguments.get("redis_url") is not None:
         raise ConfigurationError("redis_url and shards exclude each other: give init one of them")
     if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
         raise ConfigurationError(
@@ -122,9 +115,9 @@ def _shards(given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Re
     return parse_shards(urls)
 
 
-def _text(name: str, given: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
+def _text(name: str, arguments: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
     variable = f"TRACEJUDGE_{name.upper()}"
-    value = given.get(name)
+    value = arguments.get(name)
     if value is None:
         # An empty variable counts as unset, as in compose files.
         value = environ.get(variable) or None
@@ -140,18 +133,18 @@ def _text(name: str, given: Mapping[str, object], environ: Mapping[str, str]) ->
     return value
 
 
-def _switch(name: str, given: Mapping[str, object], environ: Mapping[str, str], *, default: bool) -> bool:
-    argument = given.get(name)
+def _switch(name: str, arguments: Mapping[str, object], environ: Mapping[str, str], *, default: bool) -> bool:
+    argument = arguments.get(name)
     if isinstance(argument, bool):
         return argument
     word = environ.get(f"TRACEJUDGE_{name.upper()}", "").strip().lower()
-    if argument is not None or word not in _ON | _OFF | {""}:
+    if argument is not None or word not in _ON | {"0", "false", "no", "off", ""}:
         raise ConfigurationError(f"{name} must be True or False, or TRACEJUDGE_{name.upper()} 1 or 0")
     return word in _ON if word else default
 
 
-def _redactions(given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Redaction | Literal["builtin"], ...]:
-    argument = given.get("redact")
+def _redactions(values: Mapping[str, object], environ: Mapping[str, str]) -> tuple[Redaction | Literal["builtin"], ...]:
+    argument = values.get("redact")
     table = environ.get("TRACEJUDGE_REDACT", "").strip()
     if argument is None and table.startswith("{"):
         # The worker's form of the setting, where both share an environment.
@@ -159,16 +152,16 @@ def _redactions(given: Mapping[str, object], environ: Mapping[str, str]) -> tupl
     if argument is None or isinstance(argument, bool):
         return (BUILT_IN,) if _switch("redact", {"redact": argument}, environ, default=False) else ()
     several: list[Any] = list(argument) if isinstance(argument, list | tuple) else [argument]
-    if not several or not all(one is True or callable(one) for one in several):
+    if not several or not all(function is True or callable(function) for function in several):
         raise ConfigurationError("redact must be True, False, a function of a text, or a list of these")
-    return tuple(BUILT_IN if one is True else one for one in several)
+    return tuple(BUILT_IN if function is True else function for function in several)
 
 
-def _names(name: str, given: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
-    value = given.get(name)
+def _names(name: str, arguments: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
+    value = arguments.get(name)
     if value is None:
-        value = [one.strip() for one in environ.get(f"TRACEJUDGE_{name.upper()}", "").split(",") if one.strip()]
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one.strip() for one in value):
+        value = [text.strip() for text in environ.get(f"TRACEJUDGE_{name.upper()}", "").split(",") if text.strip()]
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text.strip() for text in value):
         raise ConfigurationError(f'{name} must be a list of names, as ["kb_search"]')
     return tuple(value)
 

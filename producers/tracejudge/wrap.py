@@ -34,7 +34,6 @@ _MARK: Final = "_tracejudge_wrapped"
 _FOLDED_BYTES: Final = 4 * 1024
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _PRELUDE_BYTES: Final = 12
-_CHECKSUM_BYTES: Final = 4
 # Of a call within a trace; the messages before are in the trace.
 _SPAN_FIELDS: Final = ("input", "output", "model", "usage", "response_id")
 
@@ -248,7 +247,7 @@ class ResponseBody:
             closed()
 
         response.iter_bytes = lambda *args, **kwargs: _Pieces(read(*args, **kwargs), self)
-        response.aiter_bytes = lambda *args, **kwargs: _AsyncPieces(aread(*args, **kwargs), self)
+        response.aiter_bytes = lambda *args, **kwargs: _Pieces(aread(*args, **kwargs), self)
         response.close = close_and_end
         response.aclose = aclose_and_end
         weakref.finalize(response, call.end)
@@ -311,13 +310,16 @@ def _framed_events(received: bytearray) -> Iterator[bytes]:
         length, headers = int.from_bytes(received[:4], "big"), int.from_bytes(received[4:8], "big")
         if not _PRELUDE_BYTES < length <= len(received):
             return
-        data = bytes(received[_PRELUDE_BYTES + headers : length - _CHECKSUM_BYTES])
+        data = bytes(received[_PRELUDE_BYTES + headers : length - 4])  # without the checksum
         del received[:length]
         yield data
 
 
 class _Pieces:
-    """An iterator over the bytes of a response."""
+    """An iterator over the bytes of a response, also of a client of asyncio.
+
+    No generator: the event loop closes all asynchronous generators at its end at once.
+    """
 
     def __init__(self, inner: Any, body: ResponseBody) -> None:
         self._inner = inner
@@ -334,14 +336,6 @@ class _Pieces:
 
     def close(self) -> None:
         self._inner.close()
-
-
-class _AsyncPieces:
-    """The same for a client of asyncio. No generator: the event loop closes all generators at its end at once."""
-
-    def __init__(self, inner: Any, body: ResponseBody) -> None:
-        self._inner = inner
-        self._body = body
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

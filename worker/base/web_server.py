@@ -11,13 +11,9 @@ from worker.core.telemetry.health import Readiness
 
 
 class WebServer(uvicorn.Server):
-    """Ends with exit code 0 on a signal, and reports itself as not ready from then on; a second one ends open requests.
+    """Ends with exit code 0 on a signal, and is not ready from then on; a second signal ends open requests."""
 
-    Attributes:
-        started_hook: Called once requests are answered and signals end the server.
-    """
-
-    started_hook: Callable[[], object] = bool
+    started_hook: Callable[[], object] = bool  # Called once requests are answered and signals end the server.
 
     def __init__(self, app: Any, readiness: Readiness, cert: str | None, key: str | None, **options: Any) -> None:
         """Prepare; ``options`` are those of ``uvicorn.Config`` that servers differ in."""

@@ -49,7 +49,6 @@ from tracejudge.model import (
 _PAIR: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = ("", b"", [], (), {})
 _COUNTS: Final = frozenset({"input_tokens", "output_tokens"})
-_OF_RESULTS: Final = frozenset({"output", "context", "messages"})
 
 
 class Note(NamedTuple):
@@ -57,10 +56,8 @@ class Note(NamedTuple):
 
     reason: str
     field: str
-    kind: str = ""
-    """The name of the value's type."""
-    hint: str = ""
-    """The field that a second name means."""
+    kind: str = ""  # The name of the value's type.
+    hint: str = ""  # The field that a second name means.
     times: int = 1
 
 
@@ -88,17 +85,13 @@ class UnreadableError(ValueError):
     """A value has no form that its field can hold."""
 
 
-def convert_trace(given: Mapping[str, Any], notes: Notes, *, sends_content: bool = True) -> dict[str, Any]:
+def convert_trace(fields: Mapping[str, Any], notes: Notes, *, sends_content: bool = True) -> dict[str, Any]:
     """Return the fields of a trace that can be sent; empty if there is no content at all.
 
-    The trace id is the caller's task, as it must be known before.
-
-    Args:
-        given: Fields by any known name, with values of any type.
-        notes: Receives what could not be taken as given.
-        sends_content: Whether values of unknown names may be sent, as tags.
+    The trace id is the caller's task, as it must be known before. ``notes`` receive what could not be taken as given;
+    with ``sends_content`` values of unknown names are sent as tags.
     """
-    named = _Named(_without_wrapper(given), notes)
+    named = _Named(_without_wrapper(fields), notes)
     messages = named.fields.pop("messages", None)
     read = _read_fields(named.fields, notes)
     if named.counts and "usage" not in read and (usage := _guarded(_usage, "usage", named.counts, notes)):
@@ -127,18 +120,18 @@ def convert_field(name: str, value: Any) -> Any:
     return _guarded(_READERS[name], name, value, Notes())
 
 
-def convert_feedback(given: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
+def convert_feedback(fields: Mapping[str, Any], notes: Notes) -> LateFeedback | None:
     """Return late feedback; None without a trace id or a score."""
-    trace_id = trace_id_text(given.get("trace_id"))
+    trace_id = trace_id_text(fields.get("trace_id"))
     unread = Notes()
-    score = _guarded(_feedback, "score", given.get("score"), unread)
+    score = _guarded(_feedback, "score", fields.get("score"), unread)
     if trace_id is None or score is None:
         name, rule = ("score", "a number from -1 to 1") if trace_id else ("trace_id", "a non-empty string")
-        is_outside = trace_id is not None and number_of(given.get("score")) is not None
-        found = "another number" if is_outside else class_name(type(given.get(name)))
-        notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {found}")
+        is_outside = trace_id is not None and number_of(fields.get("score")) is not None
+        kind = "another number" if is_outside else class_name(type(fields.get(name)))
+        notes.add_cause("invalid", f"feedback.{name}", f"{name} must be {rule}, not {kind}")
         return None
-    comment = _guarded(_text, "feedback.comment", given.get("comment"), notes)
+    comment = _guarded(_text, "feedback.comment", fields.get("comment"), notes)
     return LateFeedback(trace_id, score.score, score.comment if comment is None else comment)
 
 
@@ -156,17 +149,16 @@ def _read_fields(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
 class _Named:
     """Values sorted by the field that their name means; None is left out."""
 
-    def __init__(self, given: Mapping[str, Any], notes: Notes) -> None:
+    def __init__(self, fields: Mapping[str, Any], notes: Notes) -> None:
         self._notes = notes
         self.fields: dict[str, Any] = {}
         self.tags: dict[str, Any] = {}
-        self.counts: dict[str, Any] = {}
-        """Counts of tokens that were given beside the fields."""
+        self.counts: dict[str, Any] = {}  # Counts of tokens that were given beside the fields.
         self.system: Any = None
         others = []
-        given, further = bound_names(given)
+        fields, further = bound_names(fields)
         notes.add_further(further)
-        for name, value in given.items():
+        for name, value in fields.items():
             if value is not None:
                 if name in _READERS or name == "messages":
                     self.fields[name] = value
@@ -198,33 +190,33 @@ class _Named:
             self.tags[name] = value
 
 
-def _without_wrapper(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_wrapper(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of a trace that came as one record, as a model of the service, in place of the input."""
-    first, answer = given.get("input"), given.get("output")
+    first, answer = fields.get("input"), fields.get("output")
     if answer is not None and not is_a(answer, str):
-        return _without_result(given, answer)
+        return _without_result(fields, answer)
     if answer is not None or first is None or is_a(first, str):
-        return given
+        return fields
     record = record_of(first)
     if record is None or not {field_of(name) for name in record} >= {"input", "output"}:
-        return given
-    return {**record, **{name: value for name, value in given.items() if name != "input" and value is not None}}
+        return fields
+    return {**record, **{name: value for name, value in fields.items() if name != "input" and value is not None}}
 
 
-def _without_result(given: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
+def _without_result(fields: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
     """Return the fields of a trace whose output is the result of a chain: an answer with its documents."""
     record = result if is_a(result, dict) else attributes_of(result)
     names = [name for name in record if type(name) is str]
     by_field = {field: name for name in sorted(names, key=rank, reverse=True) if (field := field_of(name)) is not None}
     if not {"output", "context"} <= by_field.keys() or not is_a(record[by_field["output"]], str):
-        return given
+        return fields
     documents = listed(record[by_field["context"]])
     # Texts alone may be the names of sources.
     if documents is None or all(is_a(document, str) for document in documents):
-        return given
-    taken = {field: record[name] for field, name in by_field.items() if field in _OF_RESULTS}
+        return fields
+    taken = {field: record[name] for field, name in by_field.items() if field in {"output", "context", "messages"}}
     tags = {name: record[name] for name in names if field_of(name) is None}
-    rest = {name: value for name, value in given.items() if name != "output" and value is not None}
+    rest = {name: value for name, value in fields.items() if name != "output" and value is not None}
     return {**(tags if is_a(result, dict) else {}), **taken, **rest}
 
 
@@ -278,15 +270,15 @@ def _name_reader(name: str, max_chars: int) -> Callable[[Any, Notes], str | None
 def _identity(value: Any, field: str) -> Any:
     """Return the id or name of an object: its other parts may be texts, and ids are neither redacted nor left out."""
     written = copied(value)
-    if isinstance(written, list) and not any(isinstance(one, list | dict) for one in written):
+    if isinstance(written, list) and not any(isinstance(part, list | dict) for part in written):
         return value
     if not isinstance(written, list | dict) and type(written) is not TypeMark:
         return value
     record = record_of(value) or {}
-    found = next((record[key] for key in (field, *_IDENTITIES) if type(record.get(key)) in (str, int)), None)
-    if found is None:
+    name = next((record[key] for key in (field, *_IDENTITIES) if type(record.get(key)) in (str, int)), None)
+    if name is None:
         raise UnreadableError
-    return found
+    return name
 
 
 _IDENTITIES: Final = ("id", "_id", "uuid", "name")
@@ -338,10 +330,10 @@ def _time(value: Any, _: Notes) -> float | int | None:
 
 def _iso_time(text: str) -> float | None:
     """Read a time in ISO 8601, in more forms than `fromisoformat` of Python 3.10 knows."""
-    found = _ISO.fullmatch(text)
-    if found is None:
+    match = _ISO.fullmatch(text)
+    if match is None:
         return None
-    day, clock, fraction, zone = found.groups()
+    day, clock, fraction, zone = match.groups()
     zone = "+00:00" if zone in ("Z", "z") else zone or ""
     if zone and ":" not in zone:
         zone = f"{zone[:3]}:{zone[3:] or '00'}"
@@ -372,11 +364,11 @@ def _usage(value: Any, notes: Notes) -> Usage | None:
     counts: list[int | None] = []
     unread = []
     for field, names in (("input_tokens", INPUT_TOKENS), ("output_tokens", OUTPUT_TOKENS)):
-        given = next((record[name] for name in names if record.get(name) is not None), None)
-        number = number_of(given)
+        count = next((record[name] for name in names if record.get(name) is not None), None)
+        number = number_of(count)
         counts.append(None if number is None or number < 0 else int(number))
-        if given is not None and counts[-1] is None:
-            unread.append((f"usage.{field}", type(given)))
+        if count is not None and counts[-1] is None:
+            unread.append((f"usage.{field}", type(count)))
     if counts == [None, None]:
         if unread:
             raise UnreadableError
@@ -394,8 +386,8 @@ def _feedback(value: Any, notes: Notes) -> Feedback:
     elif (number_of(value)) is None and (record := record_of(value)) is not None:
         record = {snake_case(name): item for name, item in record.items()}
         value = next((record[name] for name in ("score", "value", "rating") if record.get(name) is not None), None)
-        given = next((record[name] for name in ("comment", "text", "reason") if record.get(name) is not None), None)
-        comment = None if given is None else _text(given, notes)
+        words = next((record[name] for name in ("comment", "text", "reason") if record.get(name) is not None), None)
+        comment = None if words is None else _text(words, notes)
         if type(value) is bool:
             value = 1 if value else -1
     score = number_of(value)
@@ -421,14 +413,14 @@ def _texts(value: Any, notes: Notes) -> list[str] | None:
     if type(value) is list and all(type(item) is str for item in value):
         return value or None
     items = _items(value)
-    found = []
+    texts = []
     for item in [value] if items is None else items:
         text = item.get("text") if is_a(item, dict) else None
         if item is not None and (text := text if is_a(text, str) else text_form(item)) is not None:
-            found.append(text)
+            texts.append(text)
         elif item is not None:
             notes.add("unreadable", "list", type(item))
-    return found or None
+    return texts or None
 
 
 def _items(value: Any) -> Iterable[Any] | None:
@@ -440,10 +432,10 @@ def _items(value: Any) -> Iterable[Any] | None:
 
 def _tool_calls(value: Any, notes: Notes) -> list[ToolCall] | None:
     items = _items(structure_of(value))
-    found = [call for item in ([value] if items is None else items) if (call := _tool_call(item, notes)) is not None]
-    if not found and not (items is not None and value in _EMPTY):
+    calls = [call for item in ([value] if items is None else items) if (call := _tool_call(item, notes)) is not None]
+    if not calls and not (items is not None and value in _EMPTY):
         raise UnreadableError
-    return found or None
+    return calls or None
 
 
 _CALL_NAMES: Final = ("name", "tool_name", "tool", "function", "function_name")
@@ -469,7 +461,7 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
         return None
     record = {**snake_case_keys(record)}
     nested = (record.get(key) for key in ("tool_call", "function_call"))
-    outer: dict[str, Any] = next((one for one in nested if isinstance(one, dict)), record)
+    outer: dict[str, Any] = next((call for call in nested if isinstance(call, dict)), record)
     inner: Any = outer.get("function")
     call: dict[str, Any] = inner if isinstance(inner, dict) else outer
     name = next((text for key in _CALL_NAMES if isinstance(text := call.get(key), str) and text), None)
@@ -498,29 +490,28 @@ _SPAN_NAMES: Final = {
     "metadata": "attributes",
     "status_code": "status",
 }
-_SPAN_TEXTS: Final = ("name", "kind", "status")
 
 
 def _spans(value: Any, notes: Notes) -> list[Span] | None:
     items = _items(value)
-    found = [span for item in ([value] if items is None else items) if (span := _span(item, notes)) is not None]
-    if not found and not (items is not None and value in _EMPTY):
+    spans = [span for item in ([value] if items is None else items) if (span := _span(item, notes)) is not None]
+    if not spans and not (items is not None and value in _EMPTY):
         raise UnreadableError
-    return found or None
+    return spans or None
 
 
 def _span(item: Any, notes: Notes) -> Span | None:
     if type(item) is Span and is_wire_span(item, MAX_ID_CHARS):
         return item
-    given = dict(item) if is_a(item, dict) else None
+    record = dict(item) if is_a(item, dict) else None
     if is_a(item, Span):
-        given = {name: getattr(item, name) for name in Span.__struct_fields__}
-    elif given is None and (given := record_of(item)) is None:
+        record = {name: getattr(item, name) for name in Span.__struct_fields__}
+    elif record is None and (record := record_of(item)) is None:
         notes.add("unreadable", "spans", type(item))
         return None
     fields: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
-    for key, inner in given.items():
+    for key, inner in record.items():
         name = snake_case(key_text(key))
         name = _SPAN_NAMES.get(name, name)
         holder = fields if name in Span.__struct_fields__ and name not in fields else unknown
@@ -528,7 +519,7 @@ def _span(item: Any, notes: Notes) -> Span | None:
             holder[name] = inner
     for name in TIMES:
         fields[name] = _guarded(_time, f"spans.{name}", fields.get(name), notes)
-    for name in _SPAN_TEXTS:
+    for name in ("name", "kind", "status"):
         fields[name] = _guarded(_text, f"spans.{name}", fields.get(name), notes)
     for name in ("span_id", "parent_id"):
         fields[name] = _guarded(_span_id, f"spans.{name}", fields.get(name), notes)
@@ -546,16 +537,16 @@ def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
         if items is None:
             raise UnreadableError
         record = dict(_tag(item) for item in items)
-    found = {}
+    tags = {}
     notes.add_further(len(record) - MAX_TAGS)
     for key, item in islice(record.items(), MAX_TAGS):
         if type(item) is CutMark:
             notes.add_further(item.names)
         elif (text := None if item is None else text_form(item)) is not None:
-            found[bounded(key_text(key), MAX_NAME_CHARS)] = text
+            tags[bounded(key_text(key), MAX_NAME_CHARS)] = text
         elif item is not None:
             notes.add("unreadable", "tags", type(item))
-    return found or None
+    return tags or None
 
 
 def _tag(item: Any) -> tuple[Any, Any]:
@@ -593,10 +584,10 @@ def _parts_text(value: Any) -> str | None:
 
 
 def _messages(value: Any, notes: Notes) -> list[Chat]:
-    found, unread = read_chats(value)
+    chats, unread = read_chats(value)
     for kind in unread:
         notes.add("unreadable", "messages", kind)
-    return found
+    return chats
 
 
 def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> None:
@@ -614,9 +605,9 @@ def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> Non
     if type(messages) is list and read.get("input") and read.get("output") and all(map(is_wire_message, messages)):
         if messages := before_query(messages, read["input"], read["output"]):
             read["messages"] = messages
-    elif messages is not None and (found := _guarded(_messages, "messages", messages, notes)):
+    elif messages is not None and (conversation := _guarded(_messages, "messages", messages, notes)):
         query = read.get("input")
-        add_chats(read, found, keeps_history=True)
+        add_chats(read, conversation, keeps_history=True)
         history = read.pop("messages", [])
         if query is not None:
             history = before_query(history, query, read.get("output", ""))
@@ -628,12 +619,11 @@ CONTENT_FIELDS: Final = frozenset(
     {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
     | {"spans", "error", "feedback", "tags"}
 )
-_TEXT_FIELDS: Final = ("input", "output", "expected_response", "error")
 _NAME_FIELDS: Final = (
     *("service", "environment", "release", "name", "session_id", "user_id", "response_id", "provider", "model"),
 )
 _ALWAYS_KEPT_CHARS: Final = {
-    **dict.fromkeys(_TEXT_FIELDS, TRACE_CHARACTERS),
+    **dict.fromkeys(("input", "output", "expected_response", "error"), TRACE_CHARACTERS),
     **dict.fromkeys(_NAME_FIELDS, MAX_NAME_CHARS),
     **dict.fromkeys(("id", "span_id"), MAX_ID_CHARS),
 }

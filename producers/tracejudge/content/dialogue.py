@@ -23,7 +23,7 @@ def chats_in(value: Any) -> list[Chat] | None:
         return None
     if _are_parts(value):
         return conversation({"role": "user", "content": value})
-    chats = conversation([_with_usual_keys(one) for one in value] if isinstance(value, list) else value)
+    chats = conversation([_with_usual_keys(item) for item in value] if isinstance(value, list) else value)
     return None if isinstance(value, list) and chats is not None and len(chats) != len(value) else chats
 
 
@@ -83,7 +83,7 @@ def read_chats(value: Any) -> tuple[list[Chat], list[type]]:
 
 
 def _chat(item: Any) -> Chat | None:
-    if isinstance(item, list) and len(item) == _PAIR and all(isinstance(one, str) for one in item):
+    if isinstance(item, list) and len(item) == _PAIR and all(isinstance(part, str) for part in item):
         item = {"role": item[0], "content": item[1]}
     if isinstance(item, str):
         return Chat("user", item)
@@ -114,8 +114,10 @@ def _with_usual_keys(item: Any) -> Any:
 
 def before_query(messages: list[Any], query: str, answer: str) -> list[Any]:
     """Leave out the query, or query and answer, at the end of a conversation that was given with both."""
-    found = [one if isinstance(one, dict) else {"role": one.role, "content": one.content} for one in messages[-2:]]
-    last = [(one.get("role"), one.get("content")) for one in found]
+    last_two = [
+        chat if isinstance(chat, dict) else {"role": chat.role, "content": chat.content} for chat in messages[-2:]
+    ]
+    last = [(record.get("role"), record.get("content")) for record in last_two]
     if last[-1:] == [("user", query)]:
         return messages[:-1]
     return messages[:-2] if answer and last == [("user", query), ("assistant", answer)] else messages

@@ -47,8 +47,6 @@ _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
 _MAX_ARRAY_BYTES = 1024 * 1024
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
-_OBJECT_LEVELS = 4
-"""An object without a JSON form counts as so many levels: its attributes may lead to a whole program."""
 _TEXT_PROPERTIES = ("text", "page_content", "content")
 _SECRET_ATTRIBUTES: Final = re.compile(
     r"api_?key|passw|secret|credential|authorization|cookie|private_?key|^headers$|^environ$|token$", re.IGNORECASE
@@ -238,7 +236,8 @@ def _object(value: Any, kind: type[Any], budget: Budget, depth: int) -> object:
     if has_text and depth == 1:
         return limit_text(str.__str__(str(value)), budget)
     if attributes := _public_attributes(value, kind):
-        below = depth - 1 + _OBJECT_LEVELS
+        # An object without a JSON form counts as four levels: its attributes may lead to a whole program.
+        below = depth + 3
         written = _mapping(attributes.items(), len(attributes), budget, below)
         # A client, a logger or a session has parts without content: its names and addresses are no data of a call.
         is_cut = budget.full or below >= _MAX_DEPTH
@@ -251,18 +250,18 @@ def _object(value: Any, kind: type[Any], budget: Budget, depth: int) -> object:
 def _public_attributes(value: Any, kind: type[Any]) -> dict[str, Any]:
     if issubclass(kind, type | ModuleType | logging.Filterer) or is_lazy(kind):
         return {}
-    found = dict(attributes_of(value))
+    attributes = dict(attributes_of(value))
     for base in bases_of(kind):
         for name, member in members_of(base).items():
             is_text = name in _TEXT_PROPERTIES and isinstance(member, property)
-            if name not in found and (is_text or type(member) is MemberDescriptorType):
+            if name not in attributes and (is_text or type(member) is MemberDescriptorType):
                 try:
-                    found[name] = member.__get__(value, kind)
+                    attributes[name] = member.__get__(value, kind)
                 except AttributeError:  # a slot without a value
                     continue
     return {
         name: item
-        for name, item in found.items()
+        for name, item in attributes.items()
         if type(name) is str and not name.startswith("_") and not _SECRET_ATTRIBUTES.search(name)
     }
 
@@ -343,7 +342,6 @@ _Redact = Callable[[dict[str, Any], Sequence[Callable[[str], str]]], None]
 _encode: Final = msgspec.json.Encoder().encode
 _ERROR_CLASS: Final = re.compile(r"\s*([A-Za-z_][\w.]{0,99})\s*(?:[:(]|\Z)")
 _STATUS: Final = re.compile(r"[A-Za-z0-9_]{1,32}")
-_CONTENT_ONLY: Final = ("input", "messages", "expected_response", "expected_facts", "guidelines", "comment")
 
 
 class ContentPolicy:
@@ -360,7 +358,7 @@ class ContentPolicy:
             from tracejudge.content.redact import redact_record, redact_secrets  # noqa: PLC0415
 
             self._redact = redact_record
-            self._functions = [redact_secrets if one == BUILT_IN else one for one in settings.redact]
+            self._functions = [redact_secrets if function == BUILT_IN else function for function in settings.redact]
 
     def prepare(self, record: Trace | LateFeedback) -> Raw:
         """Return what may be sent of a record, as JSON.
@@ -392,7 +390,7 @@ class ContentPolicy:
 
 def remove_content(record: dict[str, Any]) -> None:
     """Remove the texts of a record, in place; ids, names, times, counts and error classes stay."""
-    for field in _CONTENT_ONLY:
+    for field in ("input", "messages", "expected_response", "expected_facts", "guidelines", "comment"):
         record.pop(field, None)
     for field, metadata in METADATA.items():
         if field in record:
@@ -419,5 +417,5 @@ def _metadata_only(field: str, value: object, metadata: frozenset[str]) -> objec
 
 
 def _error_class(error: object) -> str:
-    found = _ERROR_CLASS.match(error) if isinstance(error, str) else None
-    return found[1] if found else "error"
+    match = _ERROR_CLASS.match(error) if isinstance(error, str) else None
+    return match[1] if match else "error"

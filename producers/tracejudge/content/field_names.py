@@ -24,80 +24,42 @@ __all__ = [
 ]
 
 OTHER_NAMES: Final = {
-    "trace_id": ("trace",),
-    "service": ("service_name", "app", "application"),
-    "environment": ("env", "deployment_environment"),
-    "release": ("version", "app_version", "service_version"),
-    "name": ("operation", "operation_name"),
-    "session_id": ("session", "conversation_id", "thread_id", "chat_id"),
-    "user_id": ("user", "end_user_id", "end_user", "enduser_id"),
-    "response_id": ("completion_id",),
-    "started_at": ("start", "started", "start_time", "start_timestamp", "start_time_unix"),
-    "ended_at": ("end", "ended", "end_time", "end_timestamp", "finished_at", "completed_at"),
-    "provider": ("provider_name", "vendor", "llm_provider"),
-    "model": ("model_name", "model_id", "response_model", "llm_model"),
-    "input": (
-        "question",
-        "query",
-        "user_query",
-        "user_message",
-        "user_input",
-        "user_prompt",
-        "input_text",
-        "prompt",
-        "inputs",
-    ),
-    "output": (
-        "answer",
-        "response",
-        "completion",
-        "content",
-        "reply",
-        "result",
-        "generation",
-        "generated_text",
-        "outputs",
-        "output_text",
-        "model_output",
-        "actual_output",
-        "response_text",
-        "final_answer",
-    ),
-    "messages": ("history", "chat_history", "conversation", "conversation_history", "message_history"),
-    "context": (
-        "contexts",
-        "document",
-        "documents",
-        "docs",
-        "chunks",
-        "passages",
-        "source_documents",
-        "source_nodes",
-        "search_results",
-        "retrieval_context",
-        "retrieved_context",
-        "retrieved_contexts",
-        "retrieved_docs",
-        "retrieved_documents",
-        "sources",
-    ),
-    "expected_response": (
-        "expected",
-        "expected_answer",
-        "expected_output",
-        "ground_truth",
-        "reference",
-        "reference_answer",
-        "reference_output",
-        "gold_answer",
-    ),
-    "expected_facts": ("facts",),
-    "guidelines": ("guideline",),
-    "tool_calls": ("tool_call", "tools_called", "function_calls", "tool_uses"),
-    "usage": ("token_usage", "usage_metadata"),
-    "error": ("exception", "error_message"),
-    "feedback": ("user_feedback",),
-    "tags": ("tag", "metadata", "labels", "attributes", "extra"),
+    field: tuple(others.split())
+    for field, others in {
+        "trace_id": "trace",
+        "service": "service_name app application",
+        "environment": "env deployment_environment",
+        "release": "version app_version service_version",
+        "name": "operation operation_name",
+        "session_id": "session conversation_id thread_id chat_id",
+        "user_id": "user end_user_id end_user enduser_id",
+        "response_id": "completion_id",
+        "started_at": "start started start_time start_timestamp start_time_unix",
+        "ended_at": "end ended end_time end_timestamp finished_at completed_at",
+        "provider": "provider_name vendor llm_provider",
+        "model": "model_name model_id response_model llm_model",
+        "input": "question query user_query user_message user_input user_prompt input_text prompt inputs",
+        "output": (
+            "answer response completion content reply result generation generated_text outputs output_text "
+            "model_output actual_output response_text final_answer"
+        ),
+        "messages": "history chat_history conversation conversation_history message_history",
+        "context": (
+            "contexts document documents docs chunks passages source_documents source_nodes search_results "
+            "retrieval_context retrieved_context retrieved_contexts retrieved_docs retrieved_documents sources"
+        ),
+        "expected_response": (
+            "expected expected_answer expected_output ground_truth reference reference_answer reference_output "
+            "gold_answer"
+        ),
+        "expected_facts": "facts",
+        "guidelines": "guideline",
+        "tool_calls": "tool_call tools_called function_calls tool_uses",
+        "usage": "token_usage usage_metadata",
+        "error": "exception error_message",
+        "feedback": "user_feedback",
+        "tags": "tag metadata labels attributes extra",
+    }.items()
 }
 """Other names of each field. `content` is a reply where a whole message was sent as a trace."""
 SYSTEM_PROMPTS: Final = frozenset({"system", "system_prompt", "system_message", "system_instruction"})
@@ -117,8 +79,6 @@ _BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKEN
 MAX_TAGS: Final = 1_000
 """Unknown names of one object that are kept, and tags of one trace: each costs more than its few bytes."""
 _MAX_NAME_CHARS: Final = 64
-_CLOSE: Final = 0.8
-"""Below it, names that were meant as tags resemble fields: `tenant` resembles `content`."""
 
 
 def field_of(name: str) -> str | None:
@@ -143,17 +103,17 @@ def rank(name: str) -> int:
     return _RANK.get(name) or _RANK.get(snake_case(name), 0)
 
 
-def bound_names(given: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], int]:
+def bound_names(fields: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], int]:
     """Return an object without its unknown names after the first thousand, and the number of those left out."""
-    if len(given) <= MAX_TAGS:
-        return given, 0
+    if len(fields) <= MAX_TAGS:
+        return fields, 0
     kept, room = {}, MAX_TAGS
-    for name, value in given.items():
+    for name, value in fields.items():
         is_unknown = type(name) is not str or meaning(name) is None
         room -= is_unknown
         if room >= 0 or not is_unknown:
             kept[name] = value
-    return kept, len(given) - len(kept)
+    return kept, len(fields) - len(kept)
 
 
 @lru_cache(maxsize=256)
@@ -162,5 +122,6 @@ def closest_field(name: str) -> str | None:
     # Here, because `import tracejudge` need not pay for it: unknown names are rare.
     import difflib  # noqa: PLC0415
 
-    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1, cutoff=_CLOSE)
+    # Below this cutoff, names that were meant as tags resemble fields: `tenant` resembles `content`.
+    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1, cutoff=0.8)
     return _FIELD_OF[close[0]] if close else None

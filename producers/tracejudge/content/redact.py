@@ -90,9 +90,7 @@ _SURROUNDED: Final = (
         rf"\1{_TOKEN}",
     ),
     _named(
-        "secret",
-        r"(?:secret[_\- ]?(?:access[_\- ]?)?key|aws[_\- ]?secret)",
-        r"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])",
+        "secret", r"(?:secret[_\- ]?(?:access[_\- ]?)?key|aws[_\- ]?secret)", r"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
     ),
     _Form(
         ('":',),
@@ -157,8 +155,6 @@ def is_secret_name(key: str) -> bool:
     return len(key) <= _MAX_NAME_CHARS and _SECRET_NAME.fullmatch(_CAMEL.sub("_", key)) is not None
 
 
-_CARD_SIGN: Final = "[redacted card number]"
-_IBAN_SIGN: Final = "[redacted IBAN]"
 # Not a part of a longer number, a decimal, a word or an id in groups. The lookbehind comes after the first digits,
 # because the search can jump to those.
 _CARD: Final = _compiled(
@@ -223,19 +219,19 @@ def _redact_cards(text: str) -> str:
     """Replace numbers of 13 to 19 digits in a range of an issuer with a valid check digit."""
     parts: list[str] = []
     done = 0
-    found = _CARD.search(text)
-    while found:
+    match = _CARD.search(text)
+    while match:
         end = 0
-        if _is_card(found[0]):
-            end = found.end()
+        if _is_card(match[0]):
+            end = match.end()
         # A security code may follow the number.
-        elif found[1] and found[0][-4] == found[1] and _is_card(found[0][:-4]):
-            end = found.end() - 4
+        elif match[1] and match[0][-4] == match[1] and _is_card(match[0][:-4]):
+            end = match.end() - 4
         if end:
-            parts += (text[done : found.start()], _CARD_SIGN)
+            parts += (text[done : match.start()], "[redacted card number]")
             done = end
         # A group of digits may precede a card number: continue after that group, not after the whole match.
-        found = _CARD.search(text, end or (found.start() + 4 if found[1] or found[2] else found.end()))
+        match = _CARD.search(text, end or (match.start() + 4 if match[1] or match[2] else match.end()))
     return "".join((*parts, text[done:])) if parts else text
 
 
@@ -251,24 +247,22 @@ def _redact_ibans(text: str) -> str:
     """Replace account numbers in the length of their country with valid check digits."""
     parts: list[str] = []
     done = 0
-    found = _IBAN_DIGITS.search(text)
-    while found:
-        start = found.start() - 2
+    match = _IBAN_DIGITS.search(text)
+    while match:
+        start = match.start() - 2
         form = _IBAN_FORMS.get(text[start : start + 2].upper())
         iban = form.match(text, start) if form and start >= done else None
         code = iban[0].translate(_SEPARATORS) if iban else ""
         # ISO 7064: letters count from 10 on, the first four characters come last, and the rest by 97 is 1.
         if iban and code.isascii() and int("".join(str(int(sign, 36)) for sign in code[4:] + code[:4])) % 97 == 1:
-            parts += (text[done:start], _IBAN_SIGN)
+            parts += (text[done:start], "[redacted IBAN]")
             done = iban.end()
-        found = _IBAN_DIGITS.search(text, max(done, found.end()))
+        match = _IBAN_DIGITS.search(text, max(done, match.end()))
     return "".join((*parts, text[done:])) if parts else text
 
 
-_EMAIL_SIGN: Final = "[redacted e-mail]"
 _SECRET_SIGN: Final = "[redacted secret]"  # noqa: S105 - a mark, no secret
 _MIN_CHARS: Final = 6  # a@b.io
-_MAX_LOCAL_CHARS: Final = 64
 _LOCAL: Final = _compiled(r"[\w.+%'-]++\Z")
 _LOCAL_EDGE: Final = ".'%-"
 _DOMAIN: Final = _compiled(
@@ -322,12 +316,12 @@ def _redact_emails(text: str) -> str:
     at = text.find("@")
     while at >= 0:
         domain = _DOMAIN.match(text, at + 1)
-        local = _LOCAL.search(text, max(done, at - _MAX_LOCAL_CHARS), at) if domain else None
+        local = _LOCAL.search(text, max(done, at - 64), at) if domain else None
         if domain and local and local[0].strip(_LOCAL_EDGE):
             start = at - len(local[0].lstrip(_LOCAL_EDGE))
             # The letter of an escape, as in JSON inside a text, is no part of the address.
             start += text[max(0, start - 1) : start] == "\\" and text[start] in "nrtbf" and start + 1 < at
-            parts += (text[done:start], _EMAIL_SIGN)
+            parts += (text[done:start], "[redacted e-mail]")
             done = domain.end()
         at = text.find("@", max(at + 1, done))
     parts.append(text[done:])

@@ -25,19 +25,8 @@ from tracejudge.dialects.values import truncation_mark
 TextChange = Callable[[str], str]
 PairChange = Callable[[str, str], str]
 CONTENT_FIELDS: Final = (
-    "input",
-    "output",
-    "messages",
-    "context",
-    "expected_response",
-    "expected_facts",
-    "guidelines",
-    "tool_calls",
-    "spans",
-    "error",
-    "feedback",
-    "tags",
-    "comment",
+    *("input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"),
+    *("spans", "error", "feedback", "tags", "comment"),
 )
 """Fields of traces and late feedback that may hold content; all others are metadata."""
 METADATA: Final = {
@@ -49,17 +38,13 @@ METADATA: Final = {
 }
 """Metadata keys of the objects in a field; their other keys are content."""
 _MAX_DEPTH: Final = 64
-_TOO_DEEP: Final = "[... nested too deep, cut]"
 
 
 def map_texts(record: dict[str, Any], change: TextChange, change_pair: PairChange | None = None) -> None:
-    """Replace every text that may be content by the result of a function, in place.
+    """Replace every text that may be content by the result of ``change``, in place.
 
-    Keys of free JSON (arguments, results, inputs, outputs, attributes) are texts as well.
-
-    Args:
-        change: Returns the replacement of a text.
-        change_pair: The same for a text under a key, if the key matters; `change` by default.
+    Keys of free JSON (arguments, results, inputs, outputs, attributes) are texts as well. ``change_pair`` changes a
+    text under a key, if the key matters.
     """
     walk = _TextWalk(change, change_pair or (lambda _, text: change(text)))
     for field in CONTENT_FIELDS:
@@ -89,7 +74,7 @@ class _TextWalk:
         if not isinstance(value, list | dict):
             return value
         if depth == _MAX_DEPTH:
-            return _TOO_DEEP  # a deeper text must not pass unchanged
+            return "[... nested too deep, cut]"  # a deeper text must not pass unchanged
         if isinstance(value, list):
             return [self.json(item, depth + 1) for item in value]
         changed: dict[str, Any] = {}
@@ -112,9 +97,6 @@ class _TextWalk:
 
 
 _MAX_VALUES: Final = 10_000
-_MIN_TEXT_BYTES: Final = 200  # a shorter rest of a text would be of no use
-_KEPT_ITEMS: Final = (1_000, 250, 60, 15, 4, 1)
-_TAIL_SHARE: Final = 4
 # Items that carry the mark where a list holds objects; elsewhere the mark itself is the item.
 _MARK_ITEMS: Final[dict[str, Callable[[str], object]]] = {
     "messages": lambda mark: {"role": "system", "content": mark},
@@ -135,10 +117,11 @@ def truncate_record(record: dict[str, Any], *, max_field_bytes: int, max_trace_b
     map_texts(record, measure)
     rest = len(_encode(record)) - sum(sizes)  # everything around the texts, and what escapes add to them
     room = common_length([min(size, max_field_bytes) for size in sizes], max_trace_bytes - rest)
-    room = min(max(room, _MIN_TEXT_BYTES), max_field_bytes)
+    # A shorter rest of a text would be of no use.
+    room = min(max(room, 200), max_field_bytes)
     map_texts(record, lambda text: truncate_text(text, room))
     payload = _encode(record)
-    for kept in _KEPT_ITEMS:
+    for kept in (1_000, 250, 60, 15, 4, 1):
         if len(payload) <= max_trace_bytes:
             break
         payload = _encode({field: _shorten_field(field, value, kept) for field, value in record.items()})
@@ -153,7 +136,7 @@ def truncate_text(text: str, max_bytes: int) -> str:
     if len(encoded) <= max_bytes:
         return text
     room = max(max_bytes - len(truncation_mark(len(text), "characters")), 0)
-    tail_bytes = room // _TAIL_SHARE
+    tail_bytes = room // 4
     head = encoded[: room - tail_bytes].decode(errors="ignore")
     tail = encoded[len(encoded) - tail_bytes :].decode(errors="ignore")
     mark = truncation_mark(len(text) - len(head) - len(tail), "characters")
@@ -230,10 +213,8 @@ def _shorten_json(value: Any, kept: int) -> Any:
     return {**shorter, truncation_mark(left_out, "items"): ""} if left_out else shorter
 
 
-VALUE_CHARACTERS = 96 * 1024
-"""Most characters kept of one value: an input, an output, all pieces of a stream."""
-SPANS_CHARACTERS = 1024 * 1024
-"""Most characters kept of all spans of one trace together."""
+VALUE_CHARACTERS = 96 * 1024  # Most characters kept of one value: an input, an output, all pieces of a stream.
+SPANS_CHARACTERS = 1024 * 1024  # Most characters kept of all spans of one trace together.
 TRACE_CHARACTERS = 4 * 1024 * 1024
 """Most characters read of one value before its trace is truncated; as many bytes as an entry of the stream may hold."""
 
@@ -253,9 +234,9 @@ class Budget:
         """Whether nothing is left."""
         return self.left <= 0 or (self._whole is not None and self._whole.full)
 
-    def take(self, wanted: int) -> int:
-        """Use up to `wanted` characters and return how many were left."""
-        taken = max(0, min(wanted, self.left))
+    def take(self, count: int) -> int:
+        """Use up to `count` characters and return how many were left."""
+        taken = max(0, min(count, self.left))
         if self._whole is not None:
             taken = self._whole.take(taken)
         self.left -= taken
@@ -269,7 +250,6 @@ _RUN_BYTES: Final = bytes(ord("a") if chr(byte) in f"{_BASE64}%\\\r\n" else ord(
 _SAMPLED_RUN: Final = b"a" * (_MIN_RUN_CHARS // _STRIDE - 1)
 # What stands between lines interrupts that run. Four capitals in a row are rare in other samples.
 _CAPITALS: Final = bytes(ord("A") if chr(byte) in _BASE64[:26] else ord(" ") for byte in range(256))
-_LONG_LINE: Final = b"a" * 60
 # Lines of base64 are long, where those of a list of words are short. They may be indented, quoted, or joined by blanks;
 # a short rest behind a gap may be a word unless it is padded. Some languages write a slash as `\/`, URLs as `%2F`.
 _CHAR: Final = r"[A-Za-z0-9+/_\\-]"
@@ -302,7 +282,7 @@ def may_hold_media(encoded: bytes) -> bool:
 def _has_long_line(encoded: bytes) -> bool:
     """Return whether a text has what may be a line of base64: no long name, rule of dashes or list of escapes."""
     runs, end = encoded.translate(_RUN_BYTES) + b" ", 0
-    while (start := runs.find(_LONG_LINE, end)) >= 0:
+    while (start := runs.find(b"a" * 60, end)) >= 0:
         end = runs.find(b" ", start)
         if (line := encoded[start:end]) != line.lower() and len(set(line[:1_024])) > _LEAST_DISTINCT // 2:
             return True
@@ -316,11 +296,7 @@ def without_media(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def mark_media(text: str, key: str = "") -> str:
-    """Replace every long run of base64 by a mark of its kind and size, as `[image 165 kB]`.
-
-    Args:
-        key: The key of the text, which may name the kind of media.
-    """
+    """Replace every long run of base64 by a mark of its kind, which the key may name, and size: `[image 165 kB]`."""
     may_hold_run = len(text) >= _MIN_RUN_CHARS and _has_long_line(text.encode(errors="replace"))
     return _RUN.sub(lambda run: _run_mark(run, key), text) if may_hold_run else text
 

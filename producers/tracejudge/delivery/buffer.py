@@ -20,9 +20,6 @@ from tracejudge.ids import MAX_HASHED_CHARS, plain_text
 from tracejudge.log import attributes_of, member_of
 from tracejudge.model import Document, Message, TextEnum, Trace
 
-_NEVER = -1
-_LARGE_SHARE = 8  # an item of less than an eighth of the buffer is not worth adding up the queue
-
 
 class Kind(TextEnum):
     """Kinds of entries in the stream; the value is the field that holds the JSON."""
@@ -38,18 +35,13 @@ class Item(Struct, frozen=True, gc=False):
     """A publication in the buffer: neither completed nor checked yet."""
 
     kind: Kind
-    fields: dict[str, Any]
-    """As given, with lists and dicts copied; owned by the sender."""
+    fields: dict[str, Any]  # As given, with lists and dicts copied; owned by the sender.
     size_bytes: int
     """Estimated. An odd number says that there are values besides texts, numbers and lists or dicts of these."""
-    published_at_s: float = 0.0
-    """Seconds since the epoch; with 0 a trace without a time gets none."""
-    trace_id: str = ""
-    """The id that `publish` returned."""
-    span_id: str | None = None
-    """Id of the current OpenTelemetry span, if it belongs to this trace."""
-    site: str | None = None
-    """File and line of the call, if it was recorded."""
+    published_at_s: float = 0.0  # Seconds since the epoch; with 0 a trace without a time gets none.
+    trace_id: str = ""  # The id that `publish` returned.
+    span_id: str | None = None  # Id of the current OpenTelemetry span, if it belongs to this trace.
+    site: str | None = None  # File and line of the call, if it was recorded.
 
 
 class Entry(NamedTuple):
@@ -64,14 +56,11 @@ class Batch(Struct, frozen=True):
 
     number: int
     entries: tuple[Entry, ...]
-    items: int
-    """Items taken from the buffer for this batch, including those that could not be encoded."""
-    size_bytes: int
-    """Their size, which the buffer holds until the batch is confirmed."""
+    items: int  # Items taken from the buffer for this batch, including those that could not be encoded.
+    size_bytes: int  # Their size, which the buffer holds until the batch is confirmed.
     settles_through: int
     """Position in the order of acceptance up to which no item is pending once this batch is confirmed."""
-    flush_ticket: int
-    """Last flush that this batch completes."""
+    flush_ticket: int  # Last flush that this batch completes.
 
     def count(self, kind: Kind) -> int:
         """Count the entries of a kind."""
@@ -239,7 +228,7 @@ class Buffer:
         """Request a wake-up once `count` items are queued; False if they already are."""
         with self._lock:
             missing = count - len(self._items)
-            self._wake_at = self.accepted + missing if missing > 0 else _NEVER
+            self._wake_at = self.accepted + missing if missing > 0 else -1  # never
             return missing > 0
 
     def wake_on_next_item(self) -> None:
@@ -263,8 +252,7 @@ class Buffer:
     def abandon_all(self) -> int:
         """Drop everything not confirmed and freeze the counts; a later confirmation changes nothing.
 
-        Returns:
-            The number of entries abandoned since the start.
+        Return the number of entries abandoned since the start.
         """
         with self._lock:
             self._final = True
@@ -319,10 +307,11 @@ class Buffer:
                 reason = Reason.BUFFER_BYTES
             else:
                 return True
-            could_fit = item.size_bytes * _LARGE_SHARE <= self._max_bytes
+            # An item of less than an eighth of the buffer is not worth adding up the queue.
+            could_fit = item.size_bytes * 8 <= self._max_bytes
             if self._drops_oldest and not could_fit:
                 # Else queued items would be dropped for nothing: batches that are being sent keep their room.
-                queued_bytes = sum(one.size_bytes for one in list(self._items))
+                queued_bytes = sum(item.size_bytes for item in list(self._items))
                 could_fit = self._held_bytes - queued_bytes + item.size_bytes <= self._max_bytes
             if reason is Reason.SHUTDOWN or not (self._drops_oldest and could_fit and self._drop_oldest(reason)):
                 self._counters(item.kind).refuse(reason)
@@ -394,7 +383,6 @@ class Flushes:
 
 
 _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
-_VALUE_BYTES = 32  # a number in a list
 _MAX_STEPS = 100  # at most 0.2 ms; the rest is estimated from what was measured
 _METADATA = frozenset(Trace.__struct_fields__).difference(CONTENT_FIELDS)
 _text_bytes = str.__sizeof__
@@ -477,13 +465,14 @@ def estimate_bytes(values: Iterable[object]) -> int:
     numbers = [value for value in stack if id(type(value)) in SCALARS]
     # The containers left are taken for as large as those measured.
     average, plain = (total - long) // max(containers, 1), len(texts) + len(numbers)
-    left = sum(map(_text_bytes, texts)) + len(numbers) * _VALUE_BYTES
+    # A number in a list takes about 32 bytes.
+    left = sum(map(_text_bytes, texts)) + len(numbers) * 32
     return total + left + (len(stack) - plain) * average + unseen * (left // plain if plain else average)
 
 
 def _size(value: object) -> int:
-    if (known := _SIZES.get(id(type(value)))) is not None:
-        return known(value)
+    if (measure := _SIZES.get(id(type(value)))) is not None:
+        return measure(value)
     # Only a method of a type in C: one in Python is the host's, and may record that it was called.
     method = member_of(type(value), "__sizeof__")
     is_size = type(method) is MethodDescriptorType and method.__name__ == "__sizeof__"

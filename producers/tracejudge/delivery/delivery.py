@@ -23,7 +23,7 @@ from tracejudge.delivery.fork import (
     run_at_child_exit,
     unpatched,
 )
-from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender, Stream
+from tracejudge.delivery.sender import Backoff, BatchBuilder, Reporter, Sender
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, fresh_id, reseed, trace_id_text
 from tracejudge.log import logger, report_internal_error
 from tracejudge.settings import Settings
@@ -31,6 +31,7 @@ from tracejudge.sharding import shard_of
 
 if TYPE_CHECKING:
     from tracejudge.delivery.encoding import ItemEncoder
+    from tracejudge.delivery.transport import RedisStream
 
 _DELIVERY_SHARE = 0.8  # of the time of `shutdown`; the rest is for the last report
 
@@ -181,11 +182,7 @@ class Delivery:
 
 
 class Deliveries:
-    """The deliveries of one client: one for each Redis server.
-
-    Attributes:
-        first: The only one, or that of the first shard.
-    """
+    """The deliveries of one client: one for each Redis server, ``first`` for the only one or the first shard."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -196,11 +193,11 @@ class Deliveries:
                 name: max(1, getattr(settings, name) // len(settings.shards)) for name in ("max_items", "max_bytes")
             }
             each = [replace(settings, redis_url=url, **shares) for url in settings.shards]
-        self._each = tuple(Delivery(one, shutdown_all=self.shutdown, clock=clock) for one in each)
+        self._each = tuple(Delivery(alternative, shutdown_all=self.shutdown, clock=clock) for alternative in each)
         self.first = self._each[0]
         self.is_single = len(self._each) == 1
-        for one in self._each[1:]:
-            one.continue_reports(self.first)
+        for delivery in self._each[1:]:
+            delivery.continue_reports(self.first)
 
     def of(self, trace_id: str, fields: Mapping[str, Any]) -> Delivery:
         """Return the delivery to the shard of a trace, or of feedback."""
@@ -208,8 +205,8 @@ class Deliveries:
 
     def continue_reports(self, former: "Deliveries") -> None:
         """Go on with the reports of another client of this process."""
-        for one in self._each:
-            one.continue_reports(former.first)
+        for delivery in self._each:
+            delivery.continue_reports(former.first)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything accepted so far is confirmed and the totals are reported; False on timeout."""
@@ -218,45 +215,47 @@ class Deliveries:
     def shutdown(self, timeout_s: float) -> None:
         """Stop in order, within about the timeout in seconds; a second call does nothing."""
         deadline_s = self._clock() + timeout_s
-        open_now = [one for one in self._each if one.close()]
+        open_now = [delivery for delivery in self._each if delivery.close()]
         # Deliver; entries that cannot make it are dropped while there is time to report them.
         flushed = self._flushed(open_now, timeout_s * _DELIVERY_SHARE)
-        late = [one for one, is_flushed in zip(open_now, flushed, strict=True) if not is_flushed]
-        for one in late:
-            one.buffer.abandon_queued()
+        late = [delivery for delivery, is_flushed in zip(open_now, flushed, strict=True) if not is_flushed]
+        for delivery in late:
+            delivery.buffer.abandon_queued()
         self._flushed(late, deadline_s - self._clock())
-        for one in open_now:
-            one.end()
-        for one in open_now:
-            one.join(deadline_s)
+        for delivery in open_now:
+            delivery.end()
+        for delivery in open_now:
+            delivery.join(deadline_s)
 
     def totals(self, kind: Kind) -> Totals:
         """Return the counts of a kind of entry, for all shards together."""
-        every = [one.buffer.totals(kind) for one in self._each]
+        every = [delivery.buffer.totals(kind) for delivery in self._each]
         dropped: dict[str, int] = {}
         for totals in every:
             for reason, count in totals.dropped.items():
                 dropped[reason] = dropped.get(reason, 0) + count
-        return Totals(sum(one.published for one in every), sum(one.accepted for one in every), dropped)
+        return Totals(sum(total.published for total in every), sum(total.accepted for total in every), dropped)
 
     def _flushed(self, deliveries: Sequence[Delivery], timeout_s: float) -> list[bool]:
         """Flush deliveries at the same time; return for each whether it was confirmed."""
         deadline_s = self._clock() + timeout_s
-        requests = [one.request_flush() for one in deliveries]
+        requests = [delivery.request_flush() for delivery in deliveries]
         return [
-            one.wait_flushed(request, deadline_s - self._clock())
-            for one, request in zip(deliveries, requests, strict=True)
+            delivery.wait_flushed(request, deadline_s - self._clock())
+            for delivery, request in zip(deliveries, requests, strict=True)
         ]
 
 
 def session_of(fields: Mapping[str, Any]) -> str | None:
     """Return the session id of a publication as it will be sent; None without one."""
-    given = fields.get("session_id")
-    if given is None:
-        given = next((fields[name] for name in fields if type(name) is str and field_of(name) == "session_id"), None)
-    if given is None or (type(given) is str and len(given) <= MAX_ID_CHARS):
-        return given
-    return trace_id_text(given, MAX_NAME_CHARS)
+    session_id = fields.get("session_id")
+    if session_id is None:
+        session_id = next(
+            (fields[name] for name in fields if type(name) is str and field_of(name) == "session_id"), None
+        )
+    if session_id is None or (type(session_id) is str and len(session_id) <= MAX_ID_CHARS):
+        return session_id
+    return trace_id_text(session_id, MAX_NAME_CHARS)
 
 
 def _load_encoder(settings: Settings) -> "ItemEncoder":
@@ -267,7 +266,7 @@ def _load_encoder(settings: Settings) -> "ItemEncoder":
         return ItemEncoder(settings)
 
 
-def _open_stream(settings: Settings, producer: str) -> Stream:
+def _open_stream(settings: Settings, producer: str) -> "RedisStream":
     # In the sender thread, because redis takes over 100 ms to import, some of it at the first use.
     with block_forks_during_import():
         from tracejudge.delivery.transport import RedisStream  # noqa: PLC0415

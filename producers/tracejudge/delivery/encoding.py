@@ -21,16 +21,13 @@ from tracejudge.log import RedactionError, class_name, report_internal_error
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
 from tracejudge.settings import Settings
 
-MAX_ENTRY_BYTES = 4 * 1024 * 1024
-"""The contract's `max_trace_bytes`: the worker accepts nothing larger."""
+MAX_ENTRY_BYTES = 4 * 1024 * 1024  # The contract's `max_trace_bytes`: the worker accepts nothing larger.
 
 _encoder = Encoder()
 _SCALARS: Final = SCALARS | {id(str), id(bytes)}
 _STRUCTS: Final = frozenset(map(id, (Message, Document, ToolCall, Span, Usage, Feedback)))
 _ITERATORS: Final = frozenset(map(id, (GeneratorType, map, filter, zip)))
-_STREAMS: Final = frozenset({"input", "output"})
 _MAX_READ: Final = 1_000
-_LONGEST_S: Final = 0.5
 _SHORTEST_S: Final = 0.05
 _SLOW_S: Final = 2.0
 _MAX_STUCK: Final = 4
@@ -57,7 +54,7 @@ def _with_items(item: Item) -> Item:
     # Nobody else can read an iterator later. As an input or output it may be the stream that the host reads.
     fields = dict(item.fields)
     for name, value in item.fields.items():
-        if id(type(value)) in _ITERATORS and (type(name) is not str or field_of(name) not in _STREAMS):
+        if id(type(value)) in _ITERATORS and (type(name) is not str or field_of(name) not in {"input", "output"}):
             try:
                 fields[name] = list(islice(value, _MAX_READ))
             except BaseException as error:  # noqa: BLE001 - the host's code; the field alone is lost, with a note
@@ -107,7 +104,7 @@ class ItemEncoder:
             except RuntimeError:  # the system has no more threads, or the interpreter ends
                 return task()
             # After some slow values each has little time, as the traces behind it wait.
-            if not done.wait(_LONGEST_S if self._slow_s < _SLOW_S else _SHORTEST_S):
+            if not done.wait(0.5 if self._slow_s < _SLOW_S else _SHORTEST_S):
                 self._stuck.append(thread)
         spent_s = time.monotonic() - began_s
         self._slow_s = self._slow_s * 0.98 + (spent_s if spent_s > _SHORTEST_S / 2 else 0.0)
@@ -144,12 +141,12 @@ class ItemEncoder:
             return self._content.prepare(type(record)(**copied(asdict(record))))
 
     def _trace(self, item: Item, notes: Notes) -> Trace | None:
-        given = item.fields.get("trace_id")
-        if given is not None and given != "":
-            if trace_id_text(given) is None:
-                notes.add("unreadable", "trace_id", type(given))
-            elif issubclass(type(given), str) and len(given) > MAX_ID_CHARS:
-                notes.add("too_long", "trace_id", type(given))
+        trace_id = item.fields.get("trace_id")
+        if trace_id is not None and trace_id != "":
+            if trace_id_text(trace_id) is None:
+                notes.add("unreadable", "trace_id", type(trace_id))
+            elif issubclass(type(trace_id), str) and len(trace_id) > MAX_ID_CHARS:
+                notes.add("too_long", "trace_id", type(trace_id))
         fields = convert_trace(item.fields, notes, sends_content=self._sends_content)
         if not fields:
             return None

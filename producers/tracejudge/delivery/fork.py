@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 from queue import Empty
 from threading import get_ident
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 from tracejudge.ids import reseed
@@ -50,9 +50,6 @@ def _run_exit_callback(**_: object) -> None:
         _ExitCallback.callback()
 
 
-_POLL_S = 0.005
-
-
 def unpatched(module: str, name: str) -> Any:
     """Return an object of the standard library as it was before gevent patched it."""
     monkey = sys.modules.get("gevent.monkey")
@@ -83,7 +80,7 @@ def poll(condition: Callable[[], bool], timeout_s: float) -> bool:
     while not condition():
         if time.monotonic() >= deadline_s:
             return False
-        time.sleep(_POLL_S)
+        time.sleep(0.005)
     return True
 
 
@@ -126,22 +123,13 @@ class NativeThread:
             self._ended = True
 
 
-# An import ends, if slowly on a busy machine; a child forked during one could send nothing.
-_IMPORT_TIMEOUT_S = 10.0
 # A healthy network connects faster; a hanging one must not hold up the forks of the host.
 _CONNECT_TIMEOUT_S = 0.2
 
 
-class ForkAware(Protocol):
-    """An object with locks, threads or a buffer that a child must not share with its parent."""
-
-    def reset_after_fork(self) -> None:
-        """Set up new locks, threads and an empty buffer in a forked child."""
-
-
 class _Forks:
     # Weak: what is gone in the parent needs no reset in the child.
-    registered: ClassVar[WeakSet[ForkAware]] = WeakSet()
+    registered: ClassVar[WeakSet[Any]] = WeakSet()
     importing: Any = native_lock()
     connecting: Any = native_lock()
     # The thread that forks, and the locks it holds until the fork is over.
@@ -149,9 +137,9 @@ class _Forks:
     held: ClassVar[list[Any]] = []
 
 
-def reset_in_children(one: ForkAware) -> None:
-    """Register an object whose `reset_after_fork` runs in every child, before any code of the host."""
-    _Forks.registered.add(one)
+def reset_in_children(holder: Any) -> None:
+    """Register an object whose `reset_after_fork()` runs in every child, before any code of the host."""
+    _Forks.registered.add(holder)
 
 
 def block_forks_during_import() -> Any:
@@ -169,7 +157,8 @@ def block_forks_during_connect() -> Any:
 
 def _before() -> None:
     importing, connecting = _Forks.importing, _Forks.connecting
-    if importing.acquire(timeout=_IMPORT_TIMEOUT_S):
+    # An import ends, if slowly on a busy machine; a child forked during one could send nothing.
+    if importing.acquire(timeout=10.0):
         _Forks.holder, _Forks.held = get_ident(), [importing]
         if connecting.acquire(timeout=_CONNECT_TIMEOUT_S):
             _Forks.held.append(connecting)
@@ -186,9 +175,9 @@ def _after_in_child() -> None:
     _Forks.holder, _Forks.held = None, []
     _Forks.importing, _Forks.connecting = native_lock(), native_lock()
     reseed()  # first, as objects draw ids when they are reset
-    for one in list(_Forks.registered):
+    for holder in list(_Forks.registered):
         try:
-            one.reset_after_fork()
+            holder.reset_after_fork()
         except Exception as error:  # noqa: BLE001 - the child belongs to the host
             report_internal_error(error)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracejudge.content.field_names import closest_field
 from tracejudge.dialects.documents import TEXTS
-from tracejudge.log import logger, report_internal_error
+from tracejudge.log import log_guarded
 
 if TYPE_CHECKING:
     from tracejudge.content.convert import Note
@@ -54,7 +54,6 @@ _FIXES: Final = {
     "feedback.trace_id": "pass what publish returned",
 }
 _OF_TEXT: Final = "a text, a dict, a list, a model, or an object with public attributes"
-_DROPS: Final = frozenset({"empty", "invalid", "too_large", "redaction"})
 
 
 class Reports:
@@ -96,14 +95,14 @@ class Reports:
         most = sorted(self._counts.copy().items(), key=lambda item: -item[1])
         counts = ", ".join(f"{reason} {field} {count}" for (reason, field), count in most[:_MAX_SUMMARY])
         counts += f" and {len(most) - _MAX_SUMMARY} more" if len(most) > _MAX_SUMMARY else ""
-        _log("Faults of published traces since the start, by reason and field: %s", counts)
+        log_guarded(logging.WARNING, "Faults of published traces since the start, by reason and field: %s", counts)
 
     def _warn(self, pair: tuple[str, str], note: "Note", trace_id: str, site: str | None) -> None:
         self._warnings += 1
         if self._warnings > MAX_WARNINGS:
             return
         kind = _printable(note.kind)
-        if note.reason in _DROPS:
+        if note.reason in {"empty", "invalid", "too_large", "redaction"}:
             reason = "invalid" if note.reason == "empty" else note.reason
             message = f"{note.field.partition('.')[0].capitalize()} dropped: {reason} ({kind or 'it has no content'})"
             message += f"; {_FIXES[note.field]}" if note.field in _FIXES else ""
@@ -116,7 +115,7 @@ class Reports:
         message += f"; trace id {_printable(trace_id)}" if trace_id else ""
         message += f"; published at {site}" if site else ""
         message += "; further faults are only counted" if self._warnings == MAX_WARNINGS else ""
-        _log("%s", message)
+        log_guarded(logging.WARNING, "%s", message)
 
 
 def call_site() -> str | None:
@@ -132,10 +131,3 @@ def call_site() -> str | None:
 def _printable(text: str) -> str:
     shown = text if len(text) <= _MAX_NAME_CHARS else f"{text[:_MAX_NAME_CHARS]}..."
     return shown if shown.isprintable() else ascii(shown)[1:-1]
-
-
-def _log(message: str, *values: object) -> None:
-    try:
-        logger.log(logging.WARNING, message, *values)
-    except BaseException as error:  # noqa: BLE001 - a filter or handler of the host must not stop the delivery
-        report_internal_error(error)

@@ -7,7 +7,7 @@ rest.
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.json import encode
 
@@ -19,12 +19,11 @@ from tracejudge.model import ProducerReport
 
 if TYPE_CHECKING:
     from tracejudge.delivery.encoding import ItemEncoder
+    from tracejudge.delivery.transport import RedisStream
 
 MAX_BATCH_ITEMS = 500
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 _AHEAD_ITEMS = 100  # fewer wait until the batch before is confirmed, and others may join them
-_PIECE_ITEMS = 16  # about 0.1 ms of traces of 4 kB
-_PAUSE_S = 0.000_05
 
 
 class BatchBuilder:
@@ -54,7 +53,7 @@ class BatchBuilder:
     def fill(self) -> None:
         """Move queued items into the batch and encode them, until it is full."""
         while self._items < MAX_BATCH_ITEMS and self._size_bytes < MAX_BATCH_BYTES:
-            piece = min(_PIECE_ITEMS, MAX_BATCH_ITEMS - self._items)
+            piece = min(16, MAX_BATCH_ITEMS - self._items)  # 16 traces of 4 kB take about 0.1 ms
             items = self._buffer.take(max_items=piece, max_bytes=MAX_BATCH_BYTES - self._size_bytes)
             for item in items:
                 self._items += 1
@@ -66,7 +65,7 @@ class BatchBuilder:
             # than half full: then fast delivery helps the host more.
             accepted = self._buffer.accepted
             if accepted != self._seen and self._buffer.is_half_empty:
-                self._sleep(_PAUSE_S)
+                self._sleep(0.000_05)
             self._seen = accepted
 
     def fill_ahead(self) -> None:
@@ -107,11 +106,6 @@ class BatchBuilder:
             self._buffer.drop(item.kind, outcome)
 
 
-_FIRST_DELAY_S = 0.05
-_MAX_DELAY_S = 5.0
-_MAX_DOUBLINGS = 10  # enough to reach the cap; keeps the power small after a week without Redis
-
-
 class Backoff:
     """Exponential backoff with full jitter, so that producers do not reconnect at the same moment."""
 
@@ -121,8 +115,9 @@ class Backoff:
 
     def next_delay_s(self) -> float:
         """Draw the next delay, between 0 and a bound that doubles each time up to 5 s."""
-        bound_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
-        self._failures = min(self._failures + 1, _MAX_DOUBLINGS)
+        bound_s = min(5.0, 0.05 * 2**self._failures)
+        # Enough to reach the cap; keeps the power small after a week without Redis.
+        self._failures = min(self._failures + 1, 10)
         return self._draw(0.0, bound_s)
 
     def reset(self) -> None:
@@ -131,8 +126,7 @@ class Backoff:
 
 
 REPORT_INTERVAL_S = 10.0
-HEARTBEAT_S = 3600.0
-"""Interval of reports without a change: workers forget a producer after two silent days."""
+HEARTBEAT_S = 3600.0  # Interval of reports without a change: workers forget a producer after two silent days.
 
 
 class Reporter:
@@ -179,20 +173,6 @@ def encode_report(report: ProducerReport) -> Entry:
     return Entry(Kind.REPORT, encode(report))
 
 
-LINGER_S = 0.02
-"""Wait after a batch that was not full: entries published meanwhile join the next batch without a wake-up."""
-
-
-class Stream(Protocol):
-    """Destination of the batches; `RedisStream` in production."""
-
-    def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
-        """Append a batch once, or raise DeliveryError; run `meanwhile` while the reply is awaited."""
-
-    def disconnect(self) -> None:
-        """Close the connection; a later append opens another."""
-
-
 class Sender:
     """Sends the items of the buffer, one batch at a time and in order. One thread runs it."""
 
@@ -203,7 +183,7 @@ class Sender:
         flushes: Flushes,
         reporter: Reporter,
         builder: BatchBuilder,
-        open_stream: Callable[[], Stream],
+        open_stream: "Callable[[], RedisStream]",
         address: str,
         clock: Callable[[], float],
         wakeup: Wakeup,
@@ -220,7 +200,7 @@ class Sender:
         self._backoff = backoff
         self._failure_log = ThrottledLog(clock)
         self._drop_log = ThrottledLog(clock)
-        self._stream: Stream | None = None
+        self._stream: RedisStream | None = None
         self._unconfirmed: Batch | None = None
         self._number = 0
         self._failing = False
@@ -259,7 +239,8 @@ class Sender:
             return
         self._confirm(batch)
         if not self._flushes.pending and self._builder.empty and self._buffer.wake_after(MAX_BATCH_ITEMS):
-            self._wakeup.wait(LINGER_S)
+            # After a batch that was not full: entries published meanwhile join the next one without a wake-up.
+            self._wakeup.wait(0.02)
 
     def _next_batch(self) -> Batch | None:
         flush = self._flushes.latest  # read before taking: its items are then queued or taken already

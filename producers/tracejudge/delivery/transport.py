@@ -59,20 +59,20 @@ def make_pool(url: str, *, reply_timeout_s: float, connect_timeout_s: float, **o
     }
     url = parse_redis_url(url).secret  # what the check has read is what is opened
     sentinels = sentinel_url(url)
-    given = _options(url if sentinels is None else sentinels.server)
-    kind = given.get("connection_class", object)
+    own = _options(url if sentinels is None else sentinels.server)
+    kind = own.get("connection_class", object)
     if issubclass(kind, SSLConnection):
         # Before redis-py 6 a certificate of any host would do; the URL may still say otherwise.
-        common["ssl_check_hostname"] = given.get("ssl_check_hostname", given.get("ssl_cert_reqs") != "none")
+        common["ssl_check_hostname"] = own.get("ssl_check_hostname", own.get("ssl_cert_reqs") != "none")
     if sentinels is None:
         if issubclass(kind, UnixDomainSocketConnection):
             # Older drivers refuse network options for sockets.
             common = {name: value for name, value in common.items() if name not in _NETWORK_OPTIONS}
         return ConnectionPool.from_url(url, **common)
-    if given.pop("connection_class", None) is not None:
-        given |= {"ssl": True, "ssl_check_hostname": common["ssl_check_hostname"]}
+    if own.pop("connection_class", None) is not None:
+        own |= {"ssl": True, "ssl_check_hostname": common["ssl_check_hostname"]}
     # The sentinels get the same TLS options as the master.
-    tls = {name: value for name, value in given.items() if name.partition("_")[0] == "ssl"}
+    tls = {name: value for name, value in own.items() if name.partition("_")[0] == "ssl"}
     clients = _make_sentinels(
         sentinels.nodes,
         sentinel_kwargs={
@@ -84,7 +84,7 @@ def make_pool(url: str, *, reply_timeout_s: float, connect_timeout_s: float, **o
             **dict(sentinels.credentials),
         },
     )
-    return cast("ConnectionPool", _make_pool(sentinels.service, clients, **{**common, **given}))
+    return cast("ConnectionPool", _make_pool(sentinels.service, clients, **{**common, **own}))
 
 
 def pack(*arguments: Argument) -> bytes:
@@ -98,12 +98,9 @@ def pack(*arguments: Argument) -> bytes:
 
 
 _CONNECT_TIMEOUT_S = 2.0
-_REPLY_TIMEOUT_S = 5.0
 # A load balancer may have cut a connection that was idle for longer: the reply then never comes, whereas a new
 # connection takes a moment.
 _IDLE_S = 30.0
-# Applies only where no worker runs: workers remove a producer's hash two days after its last batch.
-_PRODUCER_TTL_S = 30 * 24 * 3600
 
 
 class RedisStream:
@@ -113,9 +110,7 @@ class RedisStream:
         self._connected = False
         self._used_s = 0.0
         # Kept: with sentinels the connection asks its pool for the address.
-        self._pool = make_pool(
-            settings.redis_url.secret, reply_timeout_s=_REPLY_TIMEOUT_S, connect_timeout_s=_CONNECT_TIMEOUT_S
-        )
+        self._pool = make_pool(settings.redis_url.secret, reply_timeout_s=5.0, connect_timeout_s=_CONNECT_TIMEOUT_S)
         self._connection: Any = self._pool.make_connection()  # the driver's types omit its methods
         self._script = get_data("tracejudge", "scripts/append.lua") or b""
         self._digest = sha1(self._script, usedforsecurity=False).hexdigest()
@@ -123,7 +118,8 @@ class RedisStream:
         prefix = settings.prefix
         keys = (f"{prefix}:traces", f"{prefix}:producer:{producer}", f"{prefix}:caps", f"{prefix}:producers")
         self._keys: tuple[Argument, ...] = (len(keys), *keys)
-        self._constants: tuple[Argument, ...] = (producer, settings.max_stream, _PRODUCER_TTL_S, settings.service)
+        # Applies only where no worker runs: workers remove a producer's hash two days after its last batch.
+        self._constants: tuple[Argument, ...] = (producer, settings.max_stream, 30 * 24 * 3600, settings.service)
 
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         """Append a batch unless it is in the stream already, and run `meanwhile` while Redis works.

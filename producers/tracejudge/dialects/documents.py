@@ -36,7 +36,6 @@ _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
 _PAIR: Final = 2
 _MAX_ID_BITS: Final = 256
-_COLUMNS: Final = ("ids", "metadatas", "distances")
 
 
 class DocumentReader:
@@ -64,7 +63,7 @@ class DocumentReader:
             # A named tuple, or a tuple with columns of different types, is a row of a table.
             columns = value if depth > 0 and isinstance(value, tuple) and len(value) > _PAIR else ()
             is_row = hasattr(type(value), "_fields") or any(
-                not isinstance(one, str) and number_of(one) is not None for one in columns
+                not isinstance(column, str) and number_of(column) is not None for column in columns
             )
             items = None if is_row or _is_pair(value, strict=depth == 0) else listed(value)
             if items is not None:
@@ -86,9 +85,9 @@ class DocumentReader:
         texts = value.get("documents")
         if not is_list(texts) or not is_list(value.get("ids")):
             return False
-        columns = [texts, *(value.get(name) or [] for name in _COLUMNS)]
+        columns = [texts, *(value.get(name) or [] for name in ("ids", "metadatas", "distances"))]
         if any(is_list(text) for text in texts):
-            columns = [[item for one in column for item in (one if is_list(one) else [one])] for column in columns]
+            columns = [[item for cell in column for item in (cell if is_list(cell) else [cell])] for column in columns]
         for place in range(len(columns[0])):
             text, given_id, metadata, distance = (column[place] if place < len(column) else None for column in columns)
             record = {"text": text, "id": given_id, "metadata": metadata, "distance": distance}
@@ -102,15 +101,15 @@ class DocumentReader:
 
 def documents_of(value: object) -> tuple[Document, ...]:
     """Read a list of documents or the result of a search, given as a structure or as JSON; else none."""
-    found = decoded(value)
-    mapping = mapping_of(found)
+    structure = decoded(value)
+    mapping = mapping_of(structure)
     if mapping is not None:
-        found = None if _results_in(mapping) is None else mapping
-    if not (is_list(found) or found is mapping) or found is None:
+        structure = None if _results_in(mapping) is None else mapping
+    if not (is_list(structure) or structure is mapping) or structure is None:
         return ()
     reader = DocumentReader(reads_rows=False)
-    reader.read(found)
-    return tuple(Document(one) if isinstance(one, str) else one for one in reader.found)
+    reader.read(structure)
+    return tuple(Document(document) if isinstance(document, str) else document for document in reader.found)
 
 
 def document_of(value: Any) -> Document | str | None:
@@ -138,9 +137,9 @@ def document_of(value: Any) -> Document | str | None:
         score = next((1 - number for number in distances), None)
     return Document(
         text,
-        id=next((given for view in views for key in IDS if (given := _id(_get(view, key))) is not None), None),
+        id=next((name for view in views for key in IDS if (name := _id(_get(view, key))) is not None), None),
         score=score,
-        source=next((given for view in views for key in SOURCES if (given := text_of(_get(view, key)))), None),
+        source=next((name for view in views for key in SOURCES if (name := text_of(_get(view, key)))), None),
     )
 
 
@@ -156,10 +155,10 @@ def _get(view: Any, key: str) -> Any:
     if isinstance(view, Mapping):
         return view.get(key)
     try:
-        found = getattr(view, key, None)
+        part = getattr(view, key, None)
     except Exception:  # noqa: BLE001 - a property of the host may fail; then it has no such part
         return None
-    return None if callable(found) else found
+    return None if callable(part) else part
 
 
 def _named(value: Any) -> Any:
@@ -244,9 +243,9 @@ def _row(value: Any) -> Document | None:
     kept = {str(key): item for key, item in record.items() if str(key) not in _FREE_OF_CONTENT and item is not None}
     if not any(isinstance(item, str) and item for item in kept.values()):
         return None
-    ids = (given for key in IDS if (given := _id(record.get(key))) is not None)
+    ids = (name for key in IDS if (name := _id(record.get(key))) is not None)
     scores = (number for key in SCORES if (number := _number(record, key)) is not None)
-    sources = (given for key in SOURCES if (given := text_of(record.get(key))) is not None)
+    sources = (name for key in SOURCES if (name := text_of(record.get(key))) is not None)
     text = encode(plain(kept)).decode()
     return Document(text, id=next(ids, None), score=next(scores, None), source=next(sources, None))
 

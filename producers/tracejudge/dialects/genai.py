@@ -26,12 +26,12 @@ def with_events(span: RawSpan) -> Mapping[str, object]:
     """Return the attributes of a span, completed by the conversation in its events."""
     if not any(event.name.startswith("gen_ai.") for event in span.events):
         return span.attributes
-    found = dict(span.attributes)
+    attributes = dict(span.attributes)
     inputs: list[object] = []
     outputs: list[object] = []
     for event in span.events:
         if event.name in {names.EVENT_DETAILS, names.EVENT_PROMPT, names.EVENT_COMPLETION}:
-            found = {**event.attributes, **found}
+            attributes = {**event.attributes, **attributes}
         elif event.name in _MESSAGES:
             inputs.append({"role": _MESSAGES[event.name], **_body(event)})
         elif event.name == names.EVENT_CHOICE:
@@ -40,10 +40,10 @@ def with_events(span: RawSpan) -> Mapping[str, object]:
             choice = mapping_of(message) or {**body, "content": body.get("content", message)}
             outputs.append({"role": "assistant", **choice})
     if inputs:
-        found.setdefault(names.INPUT_MESSAGES, inputs)
+        attributes.setdefault(names.INPUT_MESSAGES, inputs)
     if outputs:
-        found.setdefault(names.OUTPUT_MESSAGES, outputs)
-    return found
+        attributes.setdefault(names.OUTPUT_MESSAGES, outputs)
+    return attributes
 
 
 def _body(event: RawEvent) -> dict[str, object]:
@@ -53,10 +53,7 @@ def _body(event: RawEvent) -> dict[str, object]:
 
 
 _ROLES: Final = {
-    "chat": Role.LLM,
-    "text_completion": Role.LLM,
-    "generate_content": Role.LLM,
-    "fetch_response": Role.LLM,
+    **dict.fromkeys(("chat", "text_completion", "generate_content", "fetch_response"), Role.LLM),
     "embeddings": Role.EMBEDDING,
     "retrieval": Role.RETRIEVER,
     "execute_tool": Role.TOOL,
@@ -71,7 +68,6 @@ _PROVIDERS: Final = {
     "az.ai.inference": "azure.ai.inference",
     "xai": "x_ai",
 }
-_DATASTORE: Final = "datastore"
 
 
 def read(span: RawSpan) -> Reading:
@@ -83,7 +79,7 @@ def read(span: RawSpan) -> Reading:
     if role is None and names.OUTPUT_MESSAGES in attributes and model is not None:
         role = Role.LLM  # operations may have any name; this one has an answer of a model
     # The result of a tool that searches a datastore is evidence.
-    searches = attributes.get(names.TOOL_TYPE) == _DATASTORE
+    searches = attributes.get(names.TOOL_TYPE) == "datastore"
     provider = first_text(attributes, names.PROVIDERS)
     return Reading(
         role=role,
@@ -119,13 +115,13 @@ _CONVERSATIONS: Final = frozenset({names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, 
 def _input(attributes: Mapping[str, object]) -> SpanInput:
     instructions = attributes.get(names.SYSTEM_INSTRUCTIONS)
     for key in (names.INPUT_MESSAGES, names.PROMPT, *names.PA_MESSAGES):
-        given = attributes.get(key)
-        chats = conversation(given)
+        value = attributes.get(key)
+        chats = conversation(value)
         if chats is not None:
             return input_from_messages(chats, instructions)
         # The Collector's normaliser writes a workflow's arguments under the key of messages.
-        if found := input_from_value(given):
-            return found
+        if read := input_from_value(value):
+            return read
     query = text_of(attributes.get(names.QUERY_TEXT))
     return input_from_messages([], instructions) if query is None else SpanInput(query=query)
 
@@ -135,10 +131,10 @@ def _output(attributes: Mapping[str, object]) -> SpanOutput:
     if (result := text_of(attributes.get(names.PA_RESULT))) is not None:
         return SpanOutput(text=result)
     for key in (names.OUTPUT_MESSAGES, names.COMPLETION):
-        given = attributes.get(key)
-        chats = conversation(given)
+        value = attributes.get(key)
+        chats = conversation(value)
         if chats is not None:
             return output_from_messages(chats)
-        if found := output_from_value(given):
-            return found
+        if read := output_from_value(value):
+            return read
     return SpanOutput()

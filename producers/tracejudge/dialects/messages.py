@@ -78,16 +78,16 @@ class Parts:
 
     def add_call(self, value: object) -> None:
         """Read a tool call of any provider; ignored without a name."""
-        found = mapping_of(value)
-        if found is None:
+        call = mapping_of(value)
+        if call is None:
             return
-        found = mapping_of(found.get("tool_call")) or found
-        function = mapping_of(found.get("function")) or found
+        call = mapping_of(call.get("tool_call")) or call
+        function = mapping_of(call.get("function")) or call
         name = text_of(function.get("name"))
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
             # Items of OpenAI's responses have an id of their own beside that of the call.
-            self.calls.append(Call(name, arguments, first_text(found, ("call_id", "id"))))
+            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id"))))
 
 
 def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
@@ -118,19 +118,13 @@ def _first_given(mapping: Mapping[str, object], keys: tuple[str, ...]) -> object
 
 
 _ROLES: Final = {
-    "human": "user",
-    "humanmessage": "user",
-    "ai": "assistant",
-    "aimessage": "assistant",
-    "aimessagechunk": "assistant",
-    "model": "assistant",
+    **dict.fromkeys(("human", "humanmessage"), "user"),
+    **dict.fromkeys(("ai", "aimessage", "aimessagechunk", "model"), "assistant"),
     "systemmessage": "system",
-    "toolmessage": "tool",
-    "function": "tool",
+    **dict.fromkeys(("toolmessage", "function"), "tool"),
 }
 _KNOWN_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", *_ROLES})
 _CONTENT_KEYS: Final = ("parts", "content", "contents", "blocks", "tool_calls", "function_call")
-_MAX_WRAPPINGS: Final = 3
 
 
 class Chat(Struct, frozen=True):
@@ -158,20 +152,20 @@ class Chat(Struct, frozen=True):
 
 def conversation(value: object) -> list[Chat] | None:
     """Read the messages of a value; None if it has none. Items that are no messages are skipped."""
-    found = decoded(value)
-    if found is None:
+    structure = decoded(value)
+    if structure is None:
         return None
-    for _ in range(_MAX_WRAPPINGS):
-        mapping = mapping_of(found)
+    for _ in range(3):
+        mapping = mapping_of(structure)
         if mapping is not None and not _is_message(_unwrapped(mapping)):
-            found = decoded(mapping.get("messages"))
-    if mapping_of(found) is not None:
-        found = [found]
+            structure = decoded(mapping.get("messages"))
+    if mapping_of(structure) is not None:
+        structure = [structure]
     chats: list[Chat] = []
-    for item in found if is_list(found) else ():
+    for item in structure if is_list(structure) else ():
         # LangChain batches conversations: a list in the list.
         several = item if is_list(item) else (item,)
-        chats.extend(chat for one in several if (chat := _chat(one)) is not None)
+        chats.extend(chat for message in several if (chat := _chat(message)) is not None)
     return chats or None
 
 
@@ -214,8 +208,8 @@ def _chat(item: object) -> Chat | None:
     message = _unwrapped(mapping)
     if not _is_message(message):
         return None
-    given = message.get("role")
-    role = given if isinstance(given, str) and given else message.get("type")
+    role_text = message.get("role")
+    role = role_text if isinstance(role_text, str) and role_text else message.get("type")
     role = clean(role) if isinstance(role, str) else "user"
     role = _ROLES.get(role.lower(), role)
     parts = Parts()
@@ -238,17 +232,15 @@ def _chat(item: object) -> Chat | None:
 
 # DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.
 _MARKER: Final = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
-_FORMAT_REQUEST: Final = "\n\nRespond with the corresponding output fields"
-_NO_CONTENT: Final = frozenset({"completed", "reasoning"})
 
 
 def _without_markers(text: str) -> str:
     """Return the value of the only field of a text of DSPy, or all of them as JSON; another text as it is."""
     if not text.startswith("[[ ## "):
         return text
-    parts = _MARKER.split(text.rpartition(_FORMAT_REQUEST)[0] or text)
+    parts = _MARKER.split(text.rpartition("\n\nRespond with the corresponding output fields")[0] or text)
     fields = {name: value.strip() for name, value in zip(parts[1::2], parts[2::2], strict=True)}
-    kept = {name: value for name, value in fields.items() if name not in _NO_CONTENT}
+    kept = {name: value for name, value in fields.items() if name not in {"completed", "reasoning"}}
     if len(kept) == 1:
         return next(iter(kept.values()))
     return msgspec.json.encode({name: decoded_or_same(value) for name, value in kept.items()}).decode()

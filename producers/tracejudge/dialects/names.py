@@ -40,25 +40,13 @@ EXCEPTION_MESSAGE: Final = "exception.message"
 # --- names outside of the dialects ---------------------------------------------------------------------------------
 SESSION_ID: Final = "session.id"
 SESSION_IDS: Final = (
-    SESSION_ID,
-    "langfuse.session.id",
-    "metadata.session_id",
-    "metadata.conversation_id",
-    "metadata.thread_id",
-    "langsmith.metadata.session_id",
-    "langsmith.metadata.thread_id",
-    "ai.telemetry.metadata.sessionId",
-    "ai.telemetry.metadata.chatId",
+    *(SESSION_ID, "langfuse.session.id", "metadata.session_id", "metadata.conversation_id"),
+    *("metadata.thread_id", "langsmith.metadata.session_id", "langsmith.metadata.thread_id"),
+    *("ai.telemetry.metadata.sessionId", "ai.telemetry.metadata.chatId"),
 )
 USER_IDS: Final = (
-    "user.id",
-    "enduser.id",
-    "langfuse.user.id",
-    "metadata.user_id",
-    "langsmith.metadata.user_id",
-    "ai.telemetry.metadata.userId",
-    "llm.user",
-    "metadata.user_api_key_end_user_id",
+    *("user.id", "enduser.id", "langfuse.user.id", "metadata.user_id", "langsmith.metadata.user_id"),
+    *("ai.telemetry.metadata.userId", "llm.user", "metadata.user_api_key_end_user_id"),
 )
 METADATA: Final = "metadata"
 LITELLM_METADATA: Final = "metadata.requester_metadata"
@@ -118,35 +106,13 @@ PREFIXES: Final = ("gen_ai.", "openinference.", "llm.", "traceloop.", TL_EVENT_R
 
 # Attributes that are read into inputs, outputs and documents, or repeat them. The others stay attributes.
 CONTENT_PREFIXES: Final = (
-    INPUT_MESSAGES,
-    OUTPUT_MESSAGES,
-    SYSTEM_INSTRUCTIONS,
-    "gen_ai.tool.definitions",
     *(f"{PROMPT}.{digit}" for digit in range(10)),
-    f"{PROMPT}.variable.",
-    COMPLETION,
-    QUERY_TEXT,
-    DOCUMENTS,
-    TOOL_ARGUMENTS,
-    TOOL_RESULT,
-    "gen_ai.task.input",
-    "gen_ai.task.output",
-    OI_INPUT,
-    OI_OUTPUT,
-    OI_INPUT_MESSAGES,
-    OI_OUTPUT_MESSAGES,
-    OI_PROMPTS,
-    OI_CHOICES,
-    OI_DOCUMENTS,
-    "reranker.",
-    OI_TOOL_PARAMETERS,
-    "llm.tools",
-    "llm.prompt_template",
-    "llm.request.functions",
-    TL_ENTITY_INPUT,
-    TL_ENTITY_OUTPUT,
-    *PA_MESSAGES,
-    PA_RESULT,
+    *(INPUT_MESSAGES, OUTPUT_MESSAGES, SYSTEM_INSTRUCTIONS, "gen_ai.tool.definitions", f"{PROMPT}.variable."),
+    *(COMPLETION, QUERY_TEXT, DOCUMENTS),
+    *(TOOL_ARGUMENTS, TOOL_RESULT, "gen_ai.task.input", "gen_ai.task.output", OI_INPUT, OI_OUTPUT),
+    *(OI_INPUT_MESSAGES, OI_OUTPUT_MESSAGES, OI_PROMPTS, OI_CHOICES, OI_DOCUMENTS, "reranker."),
+    *(OI_TOOL_PARAMETERS, "llm.tools", "llm.prompt_template", "llm.request.functions", TL_ENTITY_INPUT),
+    *(TL_ENTITY_OUTPUT, *PA_MESSAGES, PA_RESULT),
 )
 
 

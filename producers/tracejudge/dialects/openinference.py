@@ -28,9 +28,6 @@ from tracejudge.model import Document, JSONValue
 _QUERY_KEYS: Final = ("query", "question", "input", "user_input", "user_query", "prompt", "message", "text")
 _ANSWER_KEYS: Final = ("output", "answer", "response", "result", "output_text", "completion", "text", "content")
 _INPUT_WRAPPINGS: Final = ("kwargs", "args", "inputs", "input", "data")
-_OUTPUT_WRAPPINGS: Final = ("outputs", "output", "return_values", "result", "response")
-_TYPED: Final = "structured_response"
-"""Key of the typed result among the values that an agent of LangChain returns."""
 _CREW_MARKS: Final = frozenset({"tasks_output", "agent_role", "expected_output"})
 """Keys of the outputs of CrewAI, whose messages end before the answer."""
 _MAX_DEPTH: Final = 4
@@ -66,16 +63,17 @@ def output_from_value(value: object) -> SpanOutput:
     if isinstance(structure, str):
         return SpanOutput(text=_readable(structure))
     mapping = mapping_of(structure) or {}
-    typed = _raw(mapping.get("raw" if _CREW_MARKS & mapping.keys() else _TYPED))
+    # The typed result among the values that an agent of LangChain returns.
+    typed = _raw(mapping.get("raw" if _CREW_MARKS & mapping.keys() else "structured_response"))
     if typed is not None:
         return SpanOutput(text=typed) if isinstance(typed, str) else SpanOutput(raw=typed)
     for key in ("choices", "messages", "output"):
-        found = mapping.get(key)
-        if is_list(found) and (chats := conversation(found)):
+        messages = mapping.get(key)
+        if is_list(messages) and (chats := conversation(messages)):
             return output_from_messages(chats) if key == "choices" else output_from_last_message(chats)
     if chats := conversation(structure):
         return output_from_last_message(chats)
-    text = _find_text(structure, _ANSWER_KEYS, _OUTPUT_WRAPPINGS)
+    text = _find_text(structure, _ANSWER_KEYS, ("outputs", "output", "return_values", "result", "response"))
     return SpanOutput(text=text) if isinstance(text, str) else SpanOutput(raw=_raw(structure))
 
 
@@ -108,8 +106,8 @@ def _find_text(value: object, keys: Iterable[str], wrappings: Iterable[str], dep
     if (text := first_text(mapping, keys)) is not None:
         return text
     for key in wrappings:
-        if key in mapping and (found := _find_text(mapping[key], keys, wrappings, depth + 1)) is not None:
-            return found
+        if key in mapping and (inner := _find_text(mapping[key], keys, wrappings, depth + 1)) is not None:
+            return inner
     values = list(mapping.values())
     alone = text_of(values[0]) if len(values) == 1 else None
     return alone if alone is not None or wrappings is not _INPUT_WRAPPINGS else _common_query(values)
@@ -117,23 +115,15 @@ def _find_text(value: object, keys: Iterable[str], wrappings: Iterable[str], dep
 
 def _common_query(values: Iterable[object]) -> str | None:
     """Return the query that is the same for all parts of a pipeline that are given one, as in Haystack."""
-    parts = [part for one in values if (part := mapping_of(one)) is not None]
+    parts = [part for value in values if (part := mapping_of(value)) is not None]
     queries = {text for part in parts if (text := first_text(part, ("query", "question"))) is not None}
     return queries.pop() if len(queries) == 1 else None
 
 
 _ROLES: Final = {
-    "LLM": Role.LLM,
-    "AGENT": Role.AGENT,
-    "CHAIN": Role.CHAIN,
-    "RETRIEVER": Role.RETRIEVER,
-    "RERANKER": Role.RERANKER,
-    "TOOL": Role.TOOL,
-    "EMBEDDING": Role.EMBEDDING,
-    "GUARDRAIL": Role.JUDGE,
-    "EVALUATOR": Role.JUDGE,
+    **{name: Role[name] for name in ("LLM", "AGENT", "CHAIN", "RETRIEVER", "RERANKER", "TOOL", "EMBEDDING")},
+    **dict.fromkeys(("GUARDRAIL", "EVALUATOR"), Role.JUDGE),
 }
-_JSON: Final = "application/json"
 
 
 def read(span: RawSpan) -> Reading:
@@ -164,9 +154,9 @@ def read(span: RawSpan) -> Reading:
 def _response(value: object) -> Mapping[str, object]:
     """Return what a provider told about its response: the response itself, or LangChain's copy of it."""
     response: object = structure_of(value)
-    found = mapping_of(response) or {}
-    if "generations" not in found:
-        return found
+    fields = mapping_of(response) or {}
+    if "generations" not in fields:
+        return fields
     # Of a streamed call only the generation knows the model.
     for key in ("generations", 0, 0, "message", "kwargs", "response_metadata"):
         if isinstance(key, int):
@@ -197,11 +187,11 @@ def _tool(span: RawSpan) -> Call | None:
 
 def _tool_result(value: object) -> object:
     # LlamaIndex keeps what the function returned beside what the model is told.
-    found = mapping_of(value)
-    if found is not None and "tool_name" in found and "raw_output" in found:
-        return found["raw_output"]
+    record = mapping_of(value)
+    if record is not None and "tool_name" in record and "raw_output" in record:
+        return record["raw_output"]
     # LangChain writes the message to the model, with the result as its content.
-    chats = (conversation(value) if found is not None else None) or []
+    chats = (conversation(value) if record is not None else None) or []
     return chats[0].results[0].result if len(chats) == 1 and chats[0].role == "tool" else value
 
 
@@ -239,7 +229,7 @@ def _without_objects(text: str) -> str | None:
 def _value(attributes: Mapping[str, object], key: str, mime_key: str) -> object:
     # Decoded only if declared as JSON: a user's text may look like it.
     value = attributes.get(key)
-    return decoded_or_same(value) if attributes.get(mime_key) == _JSON else value
+    return decoded_or_same(value) if attributes.get(mime_key) == "application/json" else value
 
 
 def _first_completion(attributes: Mapping[str, object], prefix: str, wrapping: str) -> str | None:
@@ -253,13 +243,13 @@ def _first_completion(attributes: Mapping[str, object], prefix: str, wrapping: s
 def _documents(attributes: Mapping[str, object], role: Role) -> tuple[Document, ...]:
     if role is Role.RERANKER:
         return _listed(attributes, names.OI_RERANKER_OUTPUT)
-    found = _listed(attributes, names.OI_DOCUMENTS)
-    if role is Role.RETRIEVER and not any(document.id for document in found):
+    documents = _listed(attributes, names.OI_DOCUMENTS)
+    if role is Role.RETRIEVER and not any(document.id for document in documents):
         # LangChain's documents have their ids in the output alone.
         whole = documents_of(_with_metadata(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)))
-        if not found or [document.text for document in whole] == [document.text for document in found]:
+        if not documents or [document.text for document in whole] == [document.text for document in documents]:
             return whole
-    return found
+    return documents
 
 
 def _listed(attributes: Mapping[str, object], prefix: str) -> tuple[Document, ...]:
@@ -269,11 +259,11 @@ def _listed(attributes: Mapping[str, object], prefix: str) -> tuple[Document, ..
 def _with_metadata(value: object) -> object:
     """Put the metadata of documents, in which LangChain has their score and source, beside their texts."""
     listed = mapping_of(value)
-    found = value if listed is None else listed.get("documents")
-    if not is_list(found):
+    items = value if listed is None else listed.get("documents")
+    if not is_list(items):
         return value
     documents: list[object] = []
-    for item in found:
+    for item in items:
         holder = mapping_of(item)
         inner = holder if holder is None else mapping_of(holder.get("document")) or holder
         metadata = mapping_of(structure_of((inner or {}).get("metadata")))

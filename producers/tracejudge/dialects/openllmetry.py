@@ -27,13 +27,7 @@ from tracejudge.dialects.values import (
 from tracejudge.model import Document
 
 _KINDS: Final = {"workflow": Role.CHAIN, "task": Role.CHAIN, "agent": Role.AGENT, "tool": Role.TOOL}
-_REQUESTS: Final = {
-    "chat": Role.LLM,
-    "completion": Role.LLM,
-    "embedding": Role.EMBEDDING,
-    "rerank": Role.RERANKER,
-}
-_RETRIEVAL: Final = "vector_db_retrieve"
+_REQUESTS: Final = {"chat": Role.LLM, "completion": Role.LLM, "embedding": Role.EMBEDDING, "rerank": Role.RERANKER}
 
 
 def read(span: RawSpan) -> Reading:
@@ -56,7 +50,7 @@ def _role(span: RawSpan) -> Role | None:
     request, kind = attributes.get(names.TL_REQUEST_TYPE), attributes.get(names.TL_KIND)
     if isinstance(request, str) and request in _REQUESTS:
         return _REQUESTS[request]
-    if attributes.get(names.OPERATION) == _RETRIEVAL or any(span.events_named(names.TL_EVENT_RESULT)):
+    if attributes.get(names.OPERATION) == "vector_db_retrieve" or any(span.events_named(names.TL_EVENT_RESULT)):
         return Role.RETRIEVER
     if isinstance(kind, str) and kind in _KINDS:
         return _KINDS[kind]
@@ -80,27 +74,27 @@ def _output(attributes: Mapping[str, object]) -> SpanOutput:
 
 
 def _message(item: object, role: str) -> object:
-    found = mapping_of(item)
-    if found is None:
+    message = mapping_of(item)
+    if message is None:
         return item
-    if not found.get("role"):  # some wrappers write none
-        found = {**found, "role": role}
-    content = found.get("content")
+    if not message.get("role"):  # some wrappers write none
+        message = {**message, "role": role}
+    content = message.get("content")
     if content == names.TL_FILTERED:  # a word in place of the content
-        return {**found, "content": None}
+        return {**message, "content": None}
     # Parts are written as JSON.
     parts = structure_of(content)
     is_parts = is_list(parts) and all(isinstance(part, Mapping) and "type" in part for part in parts)
-    return {**found, "content": parts} if is_parts else found
+    return {**message, "content": parts} if is_parts else message
 
 
 def _documents(span: RawSpan, role: Role | None) -> tuple[Document, ...]:
     documents: list[Document] = []
-    for found in span.events_named(names.TL_EVENT_RESULT):
-        if (text := text_of(found.get(names.TL_RESULT_DOCUMENT))) is not None:
-            given = found.get(names.TL_RESULT_ID)
-            own_id = str(given) if isinstance(given, int) and not isinstance(given, bool) else text_of(given)
-            documents.append(Document(text, own_id, number_of(found.get(names.TL_RESULT_SCORE))))
+    for event in span.events_named(names.TL_EVENT_RESULT):
+        if (text := text_of(event.get(names.TL_RESULT_DOCUMENT))) is not None:
+            name = event.get(names.TL_RESULT_ID)
+            own_id = str(name) if isinstance(name, int) and not isinstance(name, bool) else text_of(name)
+            documents.append(Document(text, own_id, number_of(event.get(names.TL_RESULT_SCORE))))
     if documents or role is not Role.RETRIEVER:
         return tuple(documents)
     return documents_of(span.attributes.get(names.TL_ENTITY_OUTPUT))
@@ -112,8 +106,8 @@ def _tool(attributes: Mapping[str, object]) -> Call | None:
         return None
     # By name, as models call tools, unless the program passed arguments by position.
     arguments = decoded_or_same(attributes.get(names.TL_ENTITY_INPUT))
-    found = mapping_of(arguments)
-    if found is not None and "kwargs" in found and not found.get("args"):
-        arguments = found["kwargs"]
+    record = mapping_of(arguments)
+    if record is not None and "kwargs" in record and not record.get("args"):
+        arguments = record["kwargs"]
     result = structure_of(decoded_or_same(attributes.get(names.TL_ENTITY_OUTPUT)))
     return Call(name, plain(arguments), result=plain(result))

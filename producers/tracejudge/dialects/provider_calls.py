@@ -19,7 +19,6 @@ _ID_KEYS: Final = ("user", "safety_identifier", "metadata", "conversation")
 # Not JSON: models and values that the libraries parsed from the texts beside them; long: what no reader here uses.
 _SKIPPED: Final = frozenset({"parsed", "parsed_arguments", "parsed_output", "logprobs", "encrypted_content"})
 _MAX_DEPTH: Final = 24
-_MAX_CHARACTERS: Final = 1_000_000
 _SAME_PARTS: Final = {
     "server_tool_use": "tool_use",
     "mcp_tool_use": "tool_use",
@@ -30,7 +29,6 @@ _SAME_PARTS: Final = {
 }
 CACHED_TOKENS: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
 """Counts of Anthropic that are no part of its `input_tokens`."""
-_UNFINISHED: Final = frozenset({"queued", "in_progress"})
 
 
 def json_data(value: Any, depth: int = 0) -> Any:
@@ -55,14 +53,14 @@ def json_data(value: Any, depth: int = 0) -> Any:
 def request_data(body: object, more: object = None) -> dict[str, Any]:
     """Copy the parts of a request that a trace shows, so that later changes by the caller do not matter."""
     parts = (copied_collection(body), copied_collection(more))
-    given = {name: value for part in parts if type(part) is dict for name, value in part.items()}
-    copied = {key: json_data(given[key]) for key in (*_REQUEST_KEYS, *_ID_KEYS) if given.get(key) is not None}
+    fields = {name: value for part in parts if type(part) is dict for name, value in part.items()}
+    copied = {key: json_data(fields[key]) for key in (*_REQUEST_KEYS, *_ID_KEYS) if fields.get(key) is not None}
     return {key: value for key, value in copied.items() if value is not None}
 
 
 def is_unfinished(response: Mapping[str, Any]) -> bool:
     """Return whether a response of the background mode has no answer yet."""
-    return response.get("status") in _UNFINISHED
+    return response.get("status") in {"queued", "in_progress"}
 
 
 def is_response(value: Mapping[str, Any]) -> bool:
@@ -89,7 +87,7 @@ def call_fields(request: Mapping[str, Any], response: Mapping[str, Any]) -> dict
     conversed = request.get("conversation")
     error = response.get("error")
     details = mapping_of(error)
-    results = {one.id: one.result for one in (*asked.results, *(answer.results if answer else ())) if one.id}
+    results = {done.id: done.result for done in (*asked.results, *(answer.results if answer else ())) if done.id}
     fields = {
         "input": asked.query,
         "messages": list(asked.history),
@@ -114,8 +112,8 @@ def call_fields(request: Mapping[str, Any], response: Mapping[str, Any]) -> dict
 
 
 def _asked(request: Mapping[str, Any]) -> SpanInput:
-    given = request.get("messages") or request.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    conversed = request.get("messages") or request.get("input")
+    items = [{"role": "user", "content": conversed}] if isinstance(conversed, str) else conversed
     messages: list[Mapping[str, Any]] = []
     for item in items if is_list(items) else ():
         message = mapping_of(item) or {}
@@ -140,11 +138,11 @@ def _answer(response: Mapping[str, Any]) -> dict[str, Any]:
     content: list[object] = []
     output = response.get("output")
     for item in output if is_list(output) else ():
-        found = mapping_of(item) or {}
-        inner = found.get("content")
-        content += inner if found.get("type") == "message" and is_list(inner) else [found]
-    given = response.get("content")
-    return {"role": "assistant", "content": _joined(_parts(content or (given if is_list(given) else ())))}
+        record = mapping_of(item) or {}
+        inner = record.get("content")
+        content += inner if record.get("type") == "message" and is_list(inner) else [record]
+    parts = response.get("content")
+    return {"role": "assistant", "content": _joined(_parts(content or (parts if is_list(parts) else ())))}
 
 
 def _parts(content: Iterable[object]) -> Iterator[object]:
@@ -175,12 +173,12 @@ def _joined(parts: Iterable[object]) -> list[object]:
 
 
 def _usage(counts: Mapping[str, Any]) -> Usage | None:
-    given = first_count(counts, ("input_tokens", "prompt_tokens"))
+    read = first_count(counts, ("input_tokens", "prompt_tokens"))
     written = first_count(counts, ("output_tokens", "completion_tokens"))
-    if given is None and written is None:
+    if read is None and written is None:
         return None
     cached = [first_count(counts, (key,)) or 0 for key in CACHED_TOKENS]
-    return Usage((given or 0) + sum(cached), written or 0)
+    return Usage((read or 0) + sum(cached), written or 0)
 
 
 class _Block:
@@ -206,7 +204,7 @@ class StreamedAnswer:
         self._blocks: dict[object, _Block] = {}
         self._whole: Mapping[str, Any] | None = None
         self._is_complete = False
-        self._room = _MAX_CHARACTERS
+        self._room = 1_000_000
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Add the next event."""

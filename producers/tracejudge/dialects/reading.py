@@ -15,14 +15,12 @@ class Role(TextEnum):
 
     LLM = "llm"
     AGENT = "agent"
-    CHAIN = "chain"
-    """A workflow or chain: a step made of steps."""
+    CHAIN = "chain"  # A workflow or chain: a step made of steps.
     RETRIEVER = "retriever"
     RERANKER = "reranker"
     TOOL = "tool"
     EMBEDDING = "embedding"
-    JUDGE = "judge"
-    """An evaluator or guardrail: never judged, nor are the spans below it."""
+    JUDGE = "judge"  # An evaluator or guardrail: never judged, nor are the spans below it.
 
 
 class Call(Struct, frozen=True):
@@ -46,11 +44,9 @@ class SpanInput(Struct, frozen=True):
     """The input of a span."""
 
     query: str | None = None
-    raw: JSONValue = None
-    """The input as it is, if it contains no recognisable query."""
+    raw: JSONValue = None  # The input as it is, if it contains no recognisable query.
     history: tuple[Message, ...] = ()
-    calls: tuple[Call, ...] = ()
-    """Tool calls between the query and this span."""
+    calls: tuple[Call, ...] = ()  # Tool calls between the query and this span.
     results: tuple[ToolResult, ...] = ()
 
     def __bool__(self) -> bool:
@@ -61,8 +57,7 @@ class SpanOutput(Struct, frozen=True):
     """The output of a span."""
 
     text: str | None = None
-    raw: JSONValue = None
-    """The output as it is, if it contains no recognisable text."""
+    raw: JSONValue = None  # The output as it is, if it contains no recognisable text.
     calls: tuple[Call, ...] = ()
 
     def __bool__(self) -> bool:
@@ -76,8 +71,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     input: SpanInput = SpanInput()
     output: SpanOutput = SpanOutput()
     documents: tuple[Document, ...] = ()
-    reranked: tuple[Document, ...] = ()
-    """Documents given to a reranker."""
+    reranked: tuple[Document, ...] = ()  # Documents given to a reranker.
     tool: Call | None = None
     model: str | None = None
     provider: str | None = None
@@ -115,19 +109,15 @@ class RawSpan(Struct, frozen=True, kw_only=True):
     span_id: str
     name: str = ""
     parent_id: str | None = None
-    is_local_root: bool = False
-    """Whether it has no parent in this process."""
+    is_local_root: bool = False  # Whether it has no parent in this process.
     kind: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    status: str | None = None
-    """`ok`, `error` or None."""
-    description: str | None = None
-    """Description of an error status."""
+    status: str | None = None  # `ok`, `error` or None.
+    description: str | None = None  # Description of an error status.
     attributes: Mapping[str, object] = {}
     events: tuple[RawEvent, ...] = ()
-    scope: str | None = None
-    """Name of the instrumentation."""
+    scope: str | None = None  # Name of the instrumentation.
 
     @property
     def is_request(self) -> bool:
@@ -142,8 +132,8 @@ class RawSpan(Struct, frozen=True, kw_only=True):
 def common(span: RawSpan) -> Reading:
     """Read the parts that belong to no dialect: session, user and error."""
     attributes = span.attributes
-    given = attributes.get(names.METADATA) or literal_of(attributes.get(names.LITELLM_METADATA))
-    metadata = mapping_of(structure_of(given)) or {}
+    table = attributes.get(names.METADATA) or literal_of(attributes.get(names.LITELLM_METADATA))
+    metadata = mapping_of(structure_of(table)) or {}
     return Reading(
         session_id=first_text(attributes, names.SESSION_IDS) or first_text(metadata, names.METADATA_SESSION_IDS),
         user_id=first_text(attributes, names.USER_IDS) or first_text(metadata, names.METADATA_USER_IDS),

@@ -83,8 +83,8 @@ def decoded(value: object) -> object:
 
 def decoded_or_same(value: object) -> object:
     """Decode a JSON text; other values stay as they are, including a text that is no JSON."""
-    found = decoded(value)
-    return value if found is None else found
+    structure = decoded(value)
+    return value if structure is None else structure
 
 
 def structure_of(value: object) -> object:
@@ -146,7 +146,6 @@ def mapping_of(value: object) -> Mapping[str, object] | None:
     return None
 
 
-_FLATTENED_MAX_DEPTH: Final = 12
 _MAX_DIGITS: Final = 9
 
 
@@ -165,7 +164,7 @@ def unflattened(attributes: Mapping[str, object], prefix: str) -> list[object] |
     for key, value in attributes.items():
         if not key.startswith(start):
             continue
-        *above, last = key[len(start) :].split(".", _FLATTENED_MAX_DEPTH)
+        *above, last = key[len(start) :].split(".", 12)
         branch: object = tree if _is_number((above or [last])[0]) else None
         for name in above:
             # Where one key has a value and another has branches, the first key stays.
@@ -191,10 +190,8 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
 
 
-MAX_NAMES = 500
-"""Most names of one publication; a mark says how many more there were."""
-MAX_ITEMS = 2_000
-"""Most items of one list, the first and the last ones: a trace within its cap holds no more."""
+MAX_NAMES = 500  # Most names of one publication; a mark says how many more there were.
+MAX_ITEMS = 2_000  # Most items of one list, the first and the last ones: a trace within its cap holds no more.
 SCALARS = frozenset(map(id, (int, float, bool, type(None))))
 """The ids of types: to look up a type itself runs the `__hash__` of its metaclass, which may be the host's."""
 _KEYS = SCALARS | {id(str)}

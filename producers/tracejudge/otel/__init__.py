@@ -3,6 +3,7 @@
 provider.add_span_processor(BatchSpanProcessor(TraceJudgeExporter()))
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,12 +15,7 @@ __all__ = ["TraceJudgeCompletionHook", "TraceJudgeExporter"]
 
 def __getattr__(name: str) -> Any:
     # On demand: the gateway imports `joining` and has no OpenTelemetry SDK.
-    if name == "TraceJudgeCompletionHook":
-        from tracejudge.otel.completion_hook import TraceJudgeCompletionHook  # noqa: PLC0415
-
-        return TraceJudgeCompletionHook
-    if name == "TraceJudgeExporter":
-        from tracejudge.otel.exporter import TraceJudgeExporter  # noqa: PLC0415
-
-        return TraceJudgeExporter
+    modules = {"TraceJudgeCompletionHook": "completion_hook", "TraceJudgeExporter": "exporter"}
+    if name in modules:
+        return getattr(import_module(f"tracejudge.otel.{modules[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

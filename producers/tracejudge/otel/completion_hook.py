@@ -55,8 +55,8 @@ def _completed_span(span: Any, log_record: object, content: Mapping[str, object]
         ids = None if span is None else ids_of(span.get_span_context())
         raw = RawSpan(trace_id="", span_id="") if ids is None else RawSpan(trace_id=ids.trace_id, span_id=ids.span_id)
     logged = mapping_of(getattr(log_record, "attributes", None)) or {}
-    given = {key: value for key, value in content.items() if value}
-    attributes = {names.OPERATION: "chat", **logged, **raw.attributes, **given}
+    filled = {key: value for key, value in content.items() if value}
+    attributes = {names.OPERATION: "chat", **logged, **raw.attributes, **filled}
     return replace(raw, ended_at=time.time(), attributes=attributes)
 
 

@@ -17,10 +17,7 @@ from tracejudge.log import ThrottledLog, report_internal_error
 from tracejudge.otel.joining import SpanGroup, join
 from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, raw_span
 
-_EXIT_FLUSH_MS: Final = 2_000
-_FLUSH_MS: Final = 30_000
 _IDLE_S: Final = 60.0
-_SHUTDOWN_S: Final = 2.0
 
 
 def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
@@ -35,7 +32,7 @@ def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
         try:
             provider = get_tracer_provider()
             if isinstance(provider, TracerProvider):
-                provider.force_flush(_EXIT_FLUSH_MS)
+                provider.force_flush(2_000)
         except Exception as error:  # noqa: BLE001 - a fault of another exporter must not cost our spans
             report_internal_error(error)
         exporter.shutdown()
@@ -102,7 +99,7 @@ class TraceJudgeExporter(SpanExporter):
                 self._lose(Loss.UNREADABLE)
         return SpanExportResult.SUCCESS
 
-    def force_flush(self, timeout_millis: int = _FLUSH_MS) -> bool:
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Publish and deliver every trace whose root has ended, without waiting for late spans.
 
         The SDK's processors do not pass a flush on to their exporter: flush the provider first, then this.
@@ -123,7 +120,7 @@ class TraceJudgeExporter(SpanExporter):
         if not was_open:
             return
         atexit.unregister(self._exit_handler)
-        if not self._publish_taken(self._spans.take_all, _SHUTDOWN_S):
+        if not self._publish_taken(self._spans.take_all, 2.0):
             self._lose(Loss.SHUTDOWN, self._spans.held_spans)
         self._report()
 

@@ -15,11 +15,8 @@ from tracejudge.dialects.reading import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 
-_MAX_HEIGHT: Final = 1_000
-_MAX_ATTRIBUTES: Final = 128
 _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
-_INSTRUCTIONS: Final = frozenset({"system", "developer"})
 _SOURCES: Final = (Role.RETRIEVER, Role.RERANKER, Role.TOOL)
 
 
@@ -61,7 +58,7 @@ class TraceSteps:
 
     def above(self, step: Step) -> Iterator[Step]:
         """Yield the parent of a step, its parent, and so on to the top."""
-        for _ in range(_MAX_HEIGHT):  # parents may form a circle
+        for _ in range(1_000):  # parents may form a circle
             parent = self._steps.get(step.span.parent_id or "")
             if parent is None or parent is step:
                 return
@@ -81,10 +78,10 @@ class TraceSteps:
         if not calls:
             return []
         # The outer call ends last; what tools and agents below it call is not its answer.
-        found = [calls[-1]]
-        while inner := [step for step in calls if self._is_same_call(step, found[0])]:
-            found.insert(0, inner[-1])
-        return found
+        chain = [calls[-1]]
+        while inner := [step for step in calls if self._is_same_call(step, chain[0])]:
+            chain.insert(0, inner[-1])
+        return chain
 
     def _is_same_call(self, step: Step, outer: Step) -> bool:
         if any(one is step for one in self.above(outer)):  # parents form a circle
@@ -105,14 +102,14 @@ class TraceSteps:
             around = [step for step in self.above(call) if step.is_composed]
             return next((step for step in reversed(around) if step.reading.input or step.reading.output), None)
         # Not a part of a step that has an input and returns objects alone, as the building of an index does.
-        found = [
+        outputs = [
             step
             for step in self.steps
             if step.is_composed
             and step.reading.output
             and not any(one.reading.input and not one.reading.output for one in self.above(step) if one.is_composed)
         ]
-        return min(found, key=lambda step: (len(list(self.above(step))), -(step.span.ended_at or 0.0)), default=None)
+        return min(outputs, key=lambda step: (len(list(self.above(step))), -(step.span.ended_at or 0.0)), default=None)
 
 
 def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
@@ -128,23 +125,23 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
     ]
     # A retriever made of retrievers is one retrieval, the outer one's.
     ids = {step.span.span_id for step in began if step.reading.role is not Role.TOOL}
-    found: list[Document] = []
+    documents: list[Document] = []
     for step in began:
         reading = step.reading
         if steps.is_within_any(step, ids):
             continue
         if reading.role is Role.RERANKER:
             # Its choice replaces the documents it was given: all so far, if it does not say which.
-            given = {document.text for document in reading.reranked}
-            others = [document for document in found if document.text not in given] if given else []
-            found = [*reading.documents, *others]
+            texts = {document.text for document in reading.reranked}
+            others = [document for document in documents if document.text not in texts] if texts else []
+            documents = [*reading.documents, *others]
         else:
-            found += reading.documents
-    known: dict[str, Document] = {}
-    for document in (*found, *(document for step in began for document in step.reading.documents)):
-        if document.text not in known or known[document.text] == Document(document.text):
-            known[document.text] = document
-    return [known[text] for text in dict.fromkeys(document.text for document in found)]
+            documents += reading.documents
+    by_text: dict[str, Document] = {}
+    for document in (*documents, *(document for step in began for document in step.reading.documents)):
+        if document.text not in by_text or by_text[document.text] == Document(document.text):
+            by_text[document.text] = document
+    return [by_text[text] for text in dict.fromkeys(document.text for document in documents)]
 
 
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
@@ -199,7 +196,7 @@ def _is_same(requested: Call, done: Call) -> bool:
 def build_span(span: RawSpan, reading: Reading) -> Span:
     """Build the published span of a step."""
     # Content is removed from the attributes: it is in inputs and outputs.
-    kept = [key for key in span.attributes if not names.is_content(key)][:_MAX_ATTRIBUTES]
+    kept = [key for key in span.attributes if not names.is_content(key)][:128]
     attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
     if reading.tool is not None:
         inputs = reading.tool.arguments
@@ -285,17 +282,17 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
 
 def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
     """Return the messages before the query: of the judged call, or of a step above it that knows more turns."""
-    found: list[list[Message]] = []
+    turns_of: list[list[Message]] = []
     for step in nearest_first:
         messages = [*step.reading.input.history]
         if query is None or query not in (step.reading.input.query or ""):
             # A later call of an agent may have the query among the messages before: the last one that is the same.
             # Within the call's own query, as in the prompts of CrewAI, it is asked there, and those before are others.
-            places = [place for place, one in enumerate(messages) if (one.role, one.content) == ("user", query)]
+            places = [place for place, turn in enumerate(messages) if (turn.role, turn.content) == ("user", query)]
             messages = messages[: places[-1]] if places else messages
-        found.append(messages)
-    turns = (messages for messages in found if any(one.role not in _INSTRUCTIONS for one in messages))
-    return next(turns, None) or next((messages for messages in found if messages), [])
+        turns_of.append(messages)
+    turns = (messages for messages in turns_of if any(turn.role not in {"system", "developer"} for turn in messages))
+    return next(turns, None) or next((messages for messages in turns_of if messages), [])
 
 
 def _output(sources: list[Step]) -> tuple[str | None, Step]:
@@ -318,10 +315,10 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
 
 def _query(sources: list[Step]) -> str | None:
     inputs = [step.reading.input for step in sources]
-    query = next((one.query for one in inputs if one.query is not None), None)
+    query = next((read.query for read in inputs if read.query is not None), None)
     if query is not None:
         return query
-    raw = next((one.raw for one in inputs if one.raw is not None), None)
+    raw = next((read.raw for read in inputs if read.raw is not None), None)
     return None if raw is None else _json(raw)
 
 

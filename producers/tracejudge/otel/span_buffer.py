@@ -21,8 +21,6 @@ from tracejudge.model import TextEnum
 from tracejudge.otel.joining import SpanGroup
 
 _NANOSECONDS: Final = 1e9
-_MAX_EVENTS: Final = 512
-_SHELL_BYTES: Final = 800  # the span itself, its ids and times
 _STATUS: Final = {StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 
 
@@ -52,17 +50,17 @@ def raw_span(span: ReadableSpan) -> RawSpan | None:
         status=_STATUS.get(span.status.status_code),
         description=span.status.description,
         attributes=dict(span.attributes or {}),
-        events=tuple(RawEvent(event.name, dict(event.attributes or {})) for event in span.events[:_MAX_EVENTS]),
+        events=tuple(RawEvent(event.name, dict(event.attributes or {})) for event in span.events[:512]),
         scope=None if scope is None else scope.name,
     )
 
 
 def span_bytes(span: RawSpan) -> int:
     """Estimate the memory of a span."""
-    return _SHELL_BYTES + estimate_bytes([span.attributes, *(event.attributes for event in span.events)])
+    # The span itself, its ids and times take about 800 bytes.
+    return 800 + estimate_bytes([span.attributes, *(event.attributes for event in span.events)])
 
 
-_LINKS_PER_SPAN: Final = 8
 _MAX_CLOSED: Final = 20_000
 # Spans are refused above this multiple of the bounds: they end faster than the thread joins them.
 _OVERFLOW: Final = 2
@@ -72,16 +70,11 @@ Key = tuple[str, str]
 class Loss(TextEnum):
     """Reasons why a span is in no published trace. The list is closed."""
 
-    LATE = "late"
-    """It ended after its trace was published."""
-    SURPLUS = "surplus"
-    """Its trace has more than `max_spans` spans."""
-    SHUTDOWN = "shutdown"
-    """It ended after `shutdown`."""
-    UNREADABLE = "unreadable"
-    """It could not be read, or its trace could not be joined."""
-    OVERFLOW = "overflow"
-    """Spans ended faster than they could be joined."""
+    LATE = "late"  # It ended after its trace was published.
+    SURPLUS = "surplus"  # Its trace has more than `max_spans` spans.
+    SHUTDOWN = "shutdown"  # It ended after `shutdown`.
+    UNREADABLE = "unreadable"  # It could not be read, or its trace could not be joined.
+    OVERFLOW = "overflow"  # Spans ended faster than they could be joined.
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -102,8 +95,7 @@ class _Open:
     def __init__(self, now_s: float) -> None:
         self.first_s = now_s
         self.spans: dict[str, RawSpan] = {}
-        self.links: dict[str, str | None] = {}
-        """Parents by span, including removed spans; None for a local root."""
+        self.links: dict[str, str | None] = {}  # Parents by span, including removed spans; None for a local root.
 
     def top_of(self, span_id: str) -> str:
         """Return the topmost known span above this one."""
@@ -125,11 +117,6 @@ class SpanBuffer:
         self._closed: OrderedDict[Key, None] = OrderedDict()
         self.held_bytes = 0  # estimated
         self.losses: dict[Loss, int] = dict.fromkeys(Loss, 0)
-
-    @property
-    def open_traces(self) -> int:
-        """OpenTelemetry traces with spans in the buffer."""
-        return len(self._open)
 
     @property
     def held_spans(self) -> int:
@@ -206,12 +193,13 @@ class SpanBuffer:
     def _make_room(self, trace: _Open, span: RawSpan) -> bool:
         if span.span_id in trace.spans:
             self._remove(trace, span.span_id)  # exported twice: the later one counts
-        if len(trace.links) >= self._limits.max_spans * _LINKS_PER_SPAN and not span.is_local_root:
+        # Links of removed spans are kept as well.
+        if len(trace.links) >= self._limits.max_spans * 8 and not span.is_local_root:
             self.losses[Loss.SURPLUS] += 1
             return False
         if len(trace.spans) >= self._limits.max_spans:
             # The last spans of a long trace are kept, because they include the answer.
-            oldest = next((one for one in trace.spans.values() if not one.is_local_root), span)
+            oldest = next((span for span in trace.spans.values() if not span.is_local_root), span)
             self.losses[Loss.SURPLUS] += 1
             if oldest is span:
                 return False
@@ -228,7 +216,7 @@ class SpanBuffer:
             return SpanGroup(None, ())
         members = [span for span in trace.spans.values() if trace.top_of(span.span_id) == root_id]
         group = self._taken(trace_id, trace, members)
-        for span_id in [one for one in trace.links if trace.top_of(one) == root_id]:
+        for span_id in [name for name in trace.links if trace.top_of(name) == root_id]:
             self._close((trace_id, span_id))
             del trace.links[span_id]
         if not trace.spans:

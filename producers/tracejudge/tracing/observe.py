@@ -34,8 +34,8 @@ class Calls:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):  # some builtins have no signature
             parameters = []
-        self._names = [one.name for one in parameters if one.kind in _POSITIONAL]
-        self._rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "args")
+        self._names = [part.name for part in parameters if part.kind in _POSITIONAL]
+        self._rest = next((part.name for part in parameters if part.kind is part.VAR_POSITIONAL), "args")
         self._receiver = self._names[0] if self._names and self._names[0] in _RECEIVERS else None
         self._input = input
         self._output = output
@@ -66,22 +66,22 @@ class Calls:
         return Stream(self.begin(args, kwargs), self._choose_output)
 
     def _choose_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = dict(zip(self._names, args, strict=False))
+        arguments = dict(zip(self._names, args, strict=False))
         if self._receiver is not None:
-            given.pop(self._receiver, None)
+            arguments.pop(self._receiver, None)
         if len(args) > len(self._names):
-            given[self._rest] = args[len(self._names) :]
-        given |= kwargs
+            arguments[self._rest] = args[len(self._names) :]
+        arguments |= kwargs
         choice = self._input
         try:
             if callable(choice):
                 return choice(*args, **kwargs)
-            if choice is not None and choice in given:
-                return given[choice]
+            if choice is not None and choice in arguments:
+                return arguments[choice]
         except BaseException as error:  # noqa: BLE001 - the host's function; as if nothing was chosen
             report_or_raise(error)
-        only = next(iter(given.values())) if len(given) == 1 else None
-        return only if is_a(only, str) else given or None
+        only = next(iter(arguments.values())) if len(arguments) == 1 else None
+        return only if is_a(only, str) else arguments or None
 
     def _choose_output(self, result: object) -> object:
         try:

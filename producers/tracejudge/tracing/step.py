@@ -20,9 +20,7 @@ from tracejudge.ids import MAX_NAME_CHARS, SpanIds, current_span, fresh_id, fres
 from tracejudge.log import attributes_of, bases_of, class_name, report_or_raise
 from tracejudge.model import Span, ToolCall, Usage
 
-MAX_SPANS = 1_000
-"""Most spans of one trace; a last span says how many more there were."""
-_CANCELLATIONS = frozenset({"CancelledError", "GeneratorExit"})  # by name: asyncio need not be loaded
+MAX_SPANS = 1_000  # Most spans of one trace; a last span says how many more there were.
 # Kinds that are never published as a trace of their own: outside of their trace, as in a new thread, a verdict on
 # them would mislead.
 _SPAN_ONLY_KINDS = frozenset({"retriever", "tool"})
@@ -102,16 +100,7 @@ class Step:
     """One observed call or block, with the fields given and found. Before `init` it never begins and has no effect."""
 
     __slots__ = (
-        "_ids",
-        "_inside",
-        "_outer",
-        "ended_at",
-        "failure",
-        "fields",
-        "is_recorded",
-        "kind",
-        "parent",
-        "recording",
+        *("_ids", "_inside", "_outer", "ended_at", "failure", "fields", "is_recorded", "kind", "parent", "recording"),
         "started_at",
     )
 
@@ -140,9 +129,9 @@ class Step:
         """The ids of the trace and of this step."""
         if self._ids is None:
             # Those of the current OpenTelemetry span, unless another trace was named.
-            given, span = trace_id_text(self.fields.get("trace_id")), current_span()
-            if given and (span is None or given != span.trace_id):
-                self._ids = SpanIds(given, fresh_id())
+            trace_id, span = trace_id_text(self.fields.get("trace_id")), current_span()
+            if trace_id and (span is None or trace_id != span.trace_id):
+                self._ids = SpanIds(trace_id, fresh_id())
             else:
                 self._ids = span or SpanIds(fresh_trace_id(), fresh_id())
         return self._ids
@@ -266,8 +255,8 @@ def meant_kind(kind: object) -> str | None:
 
 def kind_text(kind: Any) -> str | None:
     """Return the kind or name of a step as text, whatever the host passed, without code of it."""
-    given: Any = attributes_of(kind).get("_value_", kind) if is_a(kind, Enum) else kind
-    text = "" if given is None else plain_text(given) if is_a(given, str) else f"<{class_name(type(given))}>"
+    name: Any = attributes_of(kind).get("_value_", kind) if is_a(kind, Enum) else kind
+    text = "" if name is None else plain_text(name) if is_a(name, str) else f"<{class_name(type(name))}>"
     return text[:MAX_NAME_CHARS] or None
 
 
@@ -279,19 +268,17 @@ def is_no_failure(error: BaseException) -> bool:
     # By type first: an exit code may be any object, without a hash or a truth.
     code = _exit_code(error) if is_a(error, SystemExit) else 1
     exits_well = (type(code) is int or code is None) and not code
-    return exits_well or not _CANCELLATIONS.isdisjoint(map(class_name, bases_of(type(error))))
-
-
-_SPAN_FIELDS = frozenset({"name", "input", "output", "error", "started_at", "ended_at"})
+    # By name: asyncio need not be loaded.
+    return exits_well or not {"CancelledError", "GeneratorExit"}.isdisjoint(map(class_name, bases_of(type(error))))
 
 
 def trace_fields(outermost: Step, steps: list[Step], left_out: int) -> dict[str, Any]:
     """Return the fields of the trace: those given to the outermost step, then those found."""
     fields = {name: value for name, value in outermost.fields.items() if value is not None}
     if outermost.recording is not None:
-        given = {field_of(name) for name in fields}
-        found = outermost.recording.model_calls.fields()
-        fields |= {name: value for name, value in found.items() if name not in given}
+        named = {field_of(name) for name in fields}
+        filled = outermost.recording.model_calls.fields()
+        fields |= {name: value for name, value in filled.items() if name not in named}
     if not any(field_of(name) == "output" for name in fields):
         fields["output"] = ""
     if (error := _error_of(outermost)) is not None:
@@ -316,7 +303,7 @@ def _span(step: Step) -> Span:
     attributes = {
         name: snapshot(value, step.budget())
         for name, value in fields.items()
-        if name not in _SPAN_FIELDS and value is not None
+        if name not in {"name", "input", "output", "error", "started_at", "ended_at"} and value is not None
     }
     has_failed = error is not None and not ((type(error) is str or type(error) is bool) and not error)
     status = "error" if has_failed else "ok"
@@ -338,25 +325,22 @@ def _span(step: Step) -> Span:
 
 
 def _error_of(step: Step) -> object:
-    given = step.fields.get("error")
-    return step.failure if given is None else without_traceback(given) if is_a(given, BaseException) else given
-
-
-_RETRIEVER_KINDS = frozenset({"retriever", "retrieval"})
+    error = step.fields.get("error")
+    return step.failure if error is None else without_traceback(error) if is_a(error, BaseException) else error
 
 
 def retrieved_outputs(steps: list[Step]) -> list[object]:
     """Return the outputs of all retrievers in the order they began; of nested retrievers, that of the outer one."""
-    found: list[object] = []
+    outputs: list[object] = []
     for step in filter(_retrieves, steps):
         above = step.parent
         # The outermost step is the trace itself and no retriever.
         while above is not None and not (above.parent is not None and _retrieves(above)):
             above = above.parent
         if above is None:
-            found.append(step.fields.get("output"))
-    return [output for output in found if output is not None]
+            outputs.append(step.fields.get("output"))
+    return [output for output in outputs if output is not None]
 
 
 def _retrieves(step: Step) -> bool:
-    return step.kind is not None and step.kind.casefold() in _RETRIEVER_KINDS
+    return step.kind is not None and step.kind.casefold() in {"retriever", "retrieval"}

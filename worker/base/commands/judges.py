@@ -19,7 +19,7 @@ from judges.custom.template import metadata_of
 from judges.registry import catalogue, configured, display, distributed, origin_of
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
-from worker.base.commands.options import CONFIG, JSON, OUT, offline_judges, print_json, read_traces
+from worker.base.commands.options import CONFIG, JSON, OUT, TRACE_FILE, offline_judges, print_json, read_traces
 from worker.base.commands.trace_files import Conversations
 from worker.core.config import judge_files
 from worker.core.config.loading import load
@@ -86,8 +86,8 @@ def _describe(judge: Judge, settings: Settings) -> None:
     if judge.forms:
         lines.append(f"asks models of the kinds {', '.join(judge.forms)}")
     if in_force := _settings_of(judge):
-        given = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in in_force.items())
-        lines.append(f"settings {', '.join(given)}")
+        in_words = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in in_force.items())
+        lines.append(f"settings {', '.join(in_words)}")
     if (place := _origin(judge.name, settings)) != _BUILT_IN:
         lines.append(f"defined in {place}")
     if (template := _template(judge.name, settings)) is not None:
@@ -128,7 +128,7 @@ class Sample(NamedTuple):
 @click.option(
     "--trace",
     "file",
-    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
+    type=TRACE_FILE,
     metavar="FILE",
     help="Use the first trace or conversation of FILE that the judge can judge; else a built-in sample.",
 )
@@ -175,9 +175,9 @@ def find_sample(judge: Judge, file: TextIO | None, settings: Settings) -> Sample
     """Find the first trace or conversation that a judge can judge, in a file or in the built-in samples."""
     lacking: dict[str, None] = {}
     samples = _built_in_samples(judge) if file is None else _read_samples(file)
-    for found in _joined(samples, settings) if judge.unit == "session" and file is not None else samples:
+    for candidate in _joined(samples, settings) if judge.unit == "session" and file is not None else samples:
         # As in an evaluation: what the judge adds or removes decides whether it can judge the trace.
-        sample = found._replace(trace=prepared(judge, found.trace))
+        sample = candidate._replace(trace=prepared(judge, candidate.trace))
         missing = judge.missing(sample.trace)
         if missing is None:
             return sample
@@ -204,8 +204,8 @@ def _joined(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
             places[sample.trace.trace_id] = sample
         else:
             single.append(sample)
-    for one in conversations.joined():
-        yield places[one.trace.trace_id]._replace(trace=one.trace)
+    for conversation in conversations.joined():
+        yield places[conversation.trace.trace_id]._replace(trace=conversation.trace)
     yield from single
 
 

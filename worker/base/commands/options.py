@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
 
@@ -26,7 +26,6 @@ from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from judges.registry import configured, display, read_judge
-from worker.base.lookup.lookup import TraceNotFoundError
 from worker.base.replay.replay import parse_time
 from worker.core.config.errors import first_raised
 from worker.core.config.judge_files import checked, file_of
@@ -44,16 +43,13 @@ T = TypeVar("T")
 OUT: Final = Console()
 # Standard error: progress and remarks.
 NOTES: Final = Console(stderr=True)
-_WIDE: Final = 1000
-_FIRST_BACKOFF_S: Final = 0.05
-_MAX_BACKOFF_S: Final = 5.0
 
 
-def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """Combine several options into one decorator."""
 
     def decorate(function: F) -> F:
-        for option in reversed(given):
+        for option in reversed(decorators):
             function = option(function)
         return function
 
@@ -61,6 +57,9 @@ def options(*given: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml if there is one.")
+# Files of the command line: traces, which may have broken texts, and whatever may also be standard input.
+TRACE_FILE: Final = click.File("r", encoding="utf-8", errors="surrogateescape")
+INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
 # The options of every command that uses Redis.
 REDIS: Final = options(
@@ -140,7 +139,7 @@ def print_table(console: Console, table: Table) -> None:
     if console.is_terminal:
         console.print(table)
     else:
-        Console(file=console.file, width=_WIDE).print(table)
+        Console(file=console.file, width=1000).print(table)
 
 
 def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table:
@@ -170,25 +169,23 @@ def note_unknown_variables(settings: Settings) -> None:
 def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
     """Connect to Redis, of several to all; return the first, which knows the others. The error names an address.
 
-    Args:
-        settings: The settings.
-        needs_all: Fail where one of several does not answer; else say so, and go on with the others.
+    With ``needs_all`` one of several that does not answer is an error; else it is named, and the others are used.
     """
     stores = make_stores(settings.redis_urls, Keys(settings.prefix))
     # `--redis-url` may name any shard.
     stores[0].checks_place = len(stores) > 1
     if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
-        for one in stores:
-            context.call_on_close(one.close)
-    for one in stores:
+        for shard in stores:
+            context.call_on_close(shard.close)
+    for shard in stores:
         try:
-            one.call(lambda client: client.ping())
+            shard.call(lambda client: client.ping())
         except StoreError as error:
-            said = f"{error}: {one.address}"
-            if one is stores[0] or needs_all:
-                raise StoreError(f"{said}; {redis_fix(_config_file(), settings)}") from error
-            note(f"shard {one.shard}: {said}; what it holds is missing here")
-            one.is_away = True
+            text = f"{error}: {shard.address}"
+            if shard is stores[0] or needs_all:
+                raise StoreError(f"{text}; {redis_fix(_config_file(), settings)}") from error
+            note(f"shard {shard.shard}: {text}; what it holds is missing here")
+            shard.is_away = True
     return stores[0]
 
 
@@ -198,19 +195,10 @@ def _config_file() -> str | None:
     return config_path(os.environ, None if context is None else context.params.get("config"))
 
 
-@contextmanager
-def trace_errors() -> Iterator[None]:
-    """End the command with exit code 1 and the reason where no trace, or more than one, has the id that was given."""
-    try:
-        yield
-    except TraceNotFoundError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def moments(store: Store, **given: str | None) -> dict[str, int | None]:
+def moments(store: Store, **times: str | None) -> dict[str, int | None]:
     """Parse times by the clock of Redis, which dates entries: option name to milliseconds since the epoch."""
     now_s, parsed = store.now_ms() / 1000, dict[str, int | None]()
-    for name, text in given.items():
+    for name, text in times.items():
         try:
             parsed[name] = None if text is None else int(parse_time(text, now_s) * 1000)
         except ValueError as error:
@@ -234,7 +222,7 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
         try:
             return action()
         except error:
-            time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.0))
+            time.sleep(backoff_s(failures, 0.05, 5.0, 0.0))
     return action()
 
 
@@ -262,15 +250,15 @@ def chosen_metric(judge: Judge, name: str | None) -> Metric:
 
 def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
     """Return judges as they are configured, each once."""
-    known = configured(settings.judges)
+    judges = configured(settings.judges)
     for name in names:
-        if name not in known:
-            raise click.UsageError(f"there is no judge {name!r}{nearest(name, known)}")
-    return tuple(known[name] for name in dict.fromkeys(names))
+        if name not in judges:
+            raise click.UsageError(f"there is no judge {name!r}{nearest(name, judges)}")
+    return tuple(judges[name] for name in dict.fromkeys(names))
 
 
 def offline_judges(
-    config: str | None, *given: str, models: Sequence[str] | None = None
+    config: str | None, *names: str, models: Sequence[str] | None = None
 ) -> tuple[Settings, tuple[Judge, ...]]:
     """Load the settings and the given judges, each a name or a file, which may replace a judge of the configuration.
 
@@ -280,19 +268,19 @@ def offline_judges(
     settings = load(os.environ, config, needs_rules=False)
     note_unknown_variables(settings)
 
-    def is_file(one: str) -> bool:
+    def is_file(name: str) -> bool:
         try:
-            return one.endswith(".toml") or (one not in configured(settings.judges) and Path(one).is_file())
+            return name.endswith(".toml") or (name not in configured(settings.judges) and Path(name).is_file())
         except (OSError, ValueError):
             # A name that no file can have, or a folder without permission.
             return False
 
-    files = {one: read_judge(Path(one)) for one in given if is_file(one)}
-    absent = {one for one in given if one not in files and one not in configured(settings.judges)}
-    if found := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
-        raise click.UsageError(f"there is no judge {found[0].stem!r}; give its file {found[0]}, or set judges_folder")
+    files = {name: read_judge(Path(name)) for name in names if is_file(name)}
+    absent = {name for name in names if name not in files and name not in configured(settings.judges)}
+    if paths := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
+        raise click.UsageError(f"there is no judge {paths[0].stem!r}; give its file {paths[0]}, or set judges_folder")
     with_files = msgspec.structs.replace(settings, judges={**settings.judges, **first_raised(checked(files.values()))})
-    judges = judges_named(with_files, *(files[one].name if one in files else one for one in given))
+    judges = judges_named(with_files, *(files[name].name if name in files else name for name in names))
     places = {table.name: table.place.describe("model") for table in files.values()}
     for judge in judges if models == () else ():
         if judge.model is not None and judge.model not in settings.models:
@@ -329,9 +317,7 @@ class Line(NamedTuple):
 def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
     """Read traces from JSON lines or CSV; empty lines are skipped.
 
-    Args:
-        file: The open file.
-        rows: Whether rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
+    With ``rows`` rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
     """
     buffer = getattr(file, "buffer", None)
     lines = file if buffer is None else text_lines(buffer)

@@ -12,7 +12,7 @@ from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
 from tracejudge.sharding import shard_of
-from worker.base.commands.options import NOTES, REDIS, amount, connect, note, with_retries
+from worker.base.commands.options import INPUT, NOTES, REDIS, amount, connect, note, with_retries
 from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import MIB, Settings
@@ -22,11 +22,10 @@ _CHUNK: Final = 500
 # One command holds a chunk in memory here and in Redis.
 _CHUNK_BYTES: Final = 4 * MIB
 _MAX_SHOWN: Final = 10
-_TRIES: Final = 5
 
 
 @click.command("publish")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=INPUT)
 @REDIS
 def command(file: str, config: str | None, redis_url: str | None) -> None:
     """Publish the traces of FILE, a JSON object a line ('-' is standard input).
@@ -56,14 +55,14 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                 unknown.update(entry.unknown)
                 shard = shard_of(entry.trace.trace_id, entry.trace.session_id, len(senders))
                 if senders[shard].add(line.payload):
-                    progress.update(task, completed=sum(one.published for one in senders))
+                    progress.update(task, completed=sum(sender.published for sender in senders))
             for sender in senders:
                 sender.send()
-            progress.update(task, completed=sum(one.published for one in senders))
+            progress.update(task, completed=sum(sender.published for sender in senders))
         except StoreError:
-            NOTES.print(f"{amount(sum(one.published for one in senders), 'trace')} published; not all arrived")
+            NOTES.print(f"{amount(sum(sender.published for sender in senders), 'trace')} published; not all arrived")
             raise
-    published = sum(one.published for one in senders)
+    published = sum(sender.published for sender in senders)
     note_unknown_fields(unknown)
     NOTES.print(f"{amount(published, 'trace')} published, {amount(wrong, 'line')} skipped")
     sys.exit(1 if wrong else 0)
@@ -95,7 +94,7 @@ class _Sender:
         entries = tuple(Entry(Kind.TRACE, payload) for payload in self._chunk)
         batch = Batch(self._number, entries, items=len(entries), size_bytes=0, settles_through=0, flush_ticket=0)
         try:
-            with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, _TRIES)
+            with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, 5)
         except DeliveryError as error:
             raise StoreError(str(error)) from error
         self.published += len(entries)

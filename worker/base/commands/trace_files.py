@@ -26,13 +26,9 @@ from worker.core.queue.batch import Session
 from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, value_of
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 
-# Lines read ahead: each may have megabytes.
-_AHEAD: Final = 8
-_MAX_UNKNOWN: Final = 5
 # `tracejudge export` adds it to each trace.
 _VERDICTS: Final = "verdicts"
 _ROW: Final = msgspec.json.Decoder(dict[str, Any])
-_LINE_ENDS: Final = (b"\n", b"\r")
 
 
 class Line(NamedTuple):
@@ -62,13 +58,14 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
     Of a line longer than ``max_bytes`` only so much is kept that it is seen to be too long.
     """
-    loop, found = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
-    places, ended = threading.Semaphore(_AHEAD), threading.Event()
+    loop, items = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
+    # Lines read ahead: each may have megabytes.
+    places, ended = threading.Semaphore(8), threading.Event()
 
     def put(item: Line | Exception | None) -> bool:
         places.acquire()
         if not ended.is_set():
-            loop.call_soon_threadsafe(found.put_nowait, item)
+            loop.call_soon_threadsafe(items.put_nowait, item)
         return not ended.is_set()
 
     def read() -> None:
@@ -85,7 +82,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
     threading.Thread(target=read, name="tracejudge-lines", daemon=True).start()
     try:
-        while (item := await found.get()) is not None:
+        while (item := await items.get()) is not None:
             places.release()
             if isinstance(item, Exception):
                 raise item
@@ -112,7 +109,7 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     # The stream only counts invalid entries; here the user needs the reason.
     read = read_traces(io.StringIO(text), rows=False)
     unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
-    return next((one.error for one in read if one.error is not None), unknown)
+    return next((line.error for line in read if line.error is not None), unknown)
 
 
 def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
@@ -132,7 +129,7 @@ def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
 def note_unknown_fields(counts: Mapping[str, int]) -> None:
     """Print the most frequent fields that no trace has, each with a suggestion."""
     unknown = Counter({name: count for name, count in counts.items() if name != _VERDICTS})
-    for name, count in unknown.most_common(_MAX_UNKNOWN):
+    for name, count in unknown.most_common(5):
         close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
         note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}")
 
@@ -145,7 +142,7 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
         if first == b"\n" and part.endswith(b"\r"):
             continue  # one line end, divided where the line became too long
         number, end, part = number + 1, end + len(first), first
-        while part and not part.endswith(_LINE_ENDS):
+        while part and not part.endswith((b"\n", b"\r")):
             part = next(parts, b"")
             end += len(part)
         payload = first.strip() if len(first.rstrip(b"\r\n")) < most else first[:most]

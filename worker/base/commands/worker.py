@@ -46,8 +46,8 @@ def command(  # noqa: PLR0917 - click calls by name
         raise SettingsError(wrong)
     chosen = [role.strip() for role in roles.split(",")] if roles else None
     served = [number.strip() for number in shards.split(",")] if shards else None
-    given = {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen, "served_shards": served}
-    settings = load(os.environ, config, given)
+    arguments = {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen, "served_shards": served}
+    settings = load(os.environ, config, arguments)
     logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415

@@ -40,8 +40,6 @@ from worker.core.telemetry.backlog import SHARE_OF_WAITING
 
 # Letters removed in one script call, which blocks Redis while it runs.
 _AT_ONCE: Final = 500
-_WAIT_S: Final = 0.5
-_SHOWN_DIGITS: Final = 12
 # As many as metrics show.
 _VERSION_DIGITS: Final = 8
 _AGES: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
@@ -94,13 +92,13 @@ def _warn_of_unreadable(letters: AllDeadLetters) -> None:
         NOTES.print(f"{amount(letters.unreadable, 'dead letter')} of another version of tracejudge skipped")
 
 
-def _check_ids(letters: AllDeadLetters, found: Sequence[object], selection: dict[str, Any]) -> None:
+def _check_ids(letters: AllDeadLetters, selected: Sequence[object], selection: dict[str, Any]) -> None:
     """Refuse ids that no dead letter has: a mistyped one must not look like success."""
-    given = *selection["traces"], *selection["ids"]
-    if given and not found:
+    ids = *selection["traces"], *selection["ids"]
+    if ids and not selected:
         _warn_of_unreadable(letters)
         raise click.ClickException(
-            f"no dead letter fits {', '.join(map(repr, given))}; `tracejudge dead list --json` prints whole ids"
+            f"no dead letter fits {', '.join(map(repr, ids))}; `tracejudge dead list --json` prints whole ids"
         )
 
 
@@ -138,35 +136,35 @@ def list_letters(
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
     letters, now = AllDeadLetters(store), store.now_ms() / 1000
-    found = list(itertools.islice(letters.find(_filter(store, **selection), newest_first=not oldest), limit))
-    _check_ids(letters, found, selection)
+    listed = list(itertools.islice(letters.find(_filter(store, **selection), newest_first=not oldest), limit))
+    _check_ids(letters, listed, selection)
     if as_json:
-        for one in found:
-            print_json(_row(one, now))
-    elif found:
+        for dead in listed:
+            print_json(_row(dead, now))
+    elif listed:
         table = Table(box=None, padding=(0, 1), show_edge=False)
         for title in ("id", "age", "reason", "calls", "service", "judge", "version", "judge model"):
             table.add_column(title, justify="right" if title in {"age", "calls"} else "left", overflow="fold")
-        for one in found:
-            letter, seconds = one.letter, now - one.given_up_ms / 1000
+        for dead in listed:
+            letter, seconds = dead.letter, now - dead.given_up_ms / 1000
             age = next((f"{seconds / length_s:.0f}{unit}" for length_s, unit in _AGES if seconds >= length_s), "0s")
             version = letter.evaluation.version[:_VERSION_DIGITS]
             table.add_row(
-                letter.evaluation.id[:_SHOWN_DIGITS],
-                f"({age})" if one.retry.batch_id else age,
+                letter.evaluation.id[:12],
+                f"({age})" if dead.retry.batch_id else age,
                 letter.reason,
                 f"{letter.attempts:,}",
                 *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
             )
         print_table(OUT, table)
-    total = sum(one.call(lambda client: client.zcard(store.keys.dead_due)) for one in store.answering)
-    NOTES.print(f"{amount(len(found), 'dead letter')} of {total:,}", highlight=False)
+    total = sum(shard.call(lambda client: client.zcard(store.keys.dead_due)) for shard in store.answering)
+    NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 
 
-def _row(found: FoundDeadLetter[StoredDeadLetter], now_s: float) -> dict[str, object]:
+def _row(dead: FoundDeadLetter[StoredDeadLetter], now_s: float) -> dict[str, object]:
     """Lay out a letter for JSON, without any text of its trace."""
-    letter, retry = found.letter, found.retry
+    letter, retry = dead.letter, dead.retry
     return {
         "id": letter.evaluation.id,
         "reason": letter.reason,
@@ -179,10 +177,10 @@ def _row(found: FoundDeadLetter[StoredDeadLetter], now_s: float) -> dict[str, ob
         "trace_id": letter.owner.trace_id,
         "chosen_at": letter.chosen_at,
         "given_up_at": letter.given_up_at,
-        "age_s": round(max(0.0, now_s - found.given_up_ms / 1000), 3),
+        "age_s": round(max(0.0, now_s - dead.given_up_ms / 1000), 3),
         "retrying": bool(retry.batch_id),
         "revivals": retry.times,
-        "bytes": found.size,
+        "bytes": dead.size,
     }
 
 
@@ -203,15 +201,15 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
     letters, now = AllDeadLetters(store), store.now_ms() / 1000
-    found = [_row(one, now) for one in letters.find(VerdictFilter(ids=(evaluation_id,)))]
+    rows = [_row(dead, now) for dead in letters.find(VerdictFilter(ids=(evaluation_id,)))]
     _warn_of_unreadable(letters)
-    if len(found) > 1:
-        raise click.ClickException(f"{len(found):,} dead letters begin with {evaluation_id!r}; write more of the id")
+    if len(rows) > 1:
+        raise click.ClickException(f"{len(rows):,} dead letters begin with {evaluation_id!r}; write more of the id")
     # The search decodes heads only; a letter may also be gone since.
-    whole = list(letters.read([str(each["id"]) for each in found]))
+    whole = list(letters.read([str(each["id"]) for each in rows]))
     if not whole:
         raise click.ClickException(f"there is no dead letter {evaluation_id!r}; see `tracejudge dead list`")
-    head, letter = found[0], whole[0].letter
+    head, letter = rows[0], whole[0].letter
     document = {
         **head,
         "note": letter.note,
@@ -271,12 +269,12 @@ def retry_letters(
     _check_selection(selection, everything=everything)
     settings, store = connect(config, redis_url)
     letters, graders = AllDeadLetters(store), Graders(settings, configured(settings.judges))
-    wanted, unknown_models = _filter(store, **selection), set[str]()
+    selected, unknown_models = _filter(store, **selection), set[str]()
     counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
-    found = letters.ids(wanted)
-    _check_ids(letters, [*itertools.chain(*found.values())], selection)
+    by_shard = letters.ids(selected)
+    _check_ids(letters, [*itertools.chain(*by_shard.values())], selection)
     try:
-        for shard, ids in found.items():
+        for shard, ids in by_shard.items():
             for group in grouped(letters.by_shard[shard].read(ids), settings.batch_size):
                 letter = group[0].letter
                 # The batch is made all the same: workers may know a model that this machine's configuration lacks.
@@ -285,8 +283,8 @@ def retry_letters(
                     missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
                     note(f"{missing}: dead letters wait for a worker with it")
                 if dry_run:
-                    busy = [one.letter.evaluation.id for one in group if one.retry.batch_id]
-                    free = [one.letter.evaluation.id for one in group if not one.retry.batch_id]
+                    busy = [dead.letter.evaluation.id for dead in group if dead.retry.batch_id]
+                    free = [dead.letter.evaluation.id for dead in group if not dead.retry.batch_id]
                     retried = Retried(free, busy, ())
                 else:
                     _wait_for_room(settings, shard, letter.judge_model)
@@ -299,9 +297,9 @@ def retry_letters(
         if as_json:
             print_json({**counts, "unreadable": letters.unreadable, "dry_run": dry_run})
         else:
-            said = f"{amount(counts['chosen'], 'evaluation')} {'would be ' if dry_run else ''}chosen again"
+            text = f"{amount(counts['chosen'], 'evaluation')} {'would be ' if dry_run else ''}chosen again"
             under_way = f"; {counts['under_way']:,} under way already" if counts["under_way"] else ""
-            OUT.print(said + under_way, highlight=False)
+            OUT.print(text + under_way, highlight=False)
     sys.exit(1 if letters.unreadable else 0)
 
 
@@ -314,7 +312,7 @@ def _wait_for_room(settings: Settings, store: Store, judge_model: str) -> None:
             if not is_reported:
                 is_reported = True
                 note(f"waiting: batches for {judge_model} hold {waiting / MIB:,.0f} MiB")
-            time.sleep(_WAIT_S)
+            time.sleep(0.5)
     except StoreError:
         NOTES.print("stopped; repeat the command to continue")
         raise
@@ -351,20 +349,20 @@ def drop(
         raise click.UsageError("there is no terminal to confirm on: add --yes, or try --dry-run")
     settings, store = connect(config, redis_url)
     letters = AllDeadLetters(store)
-    wanted = _filter(store, **selection)
-    found = letters.ids(wanted)
-    ids = [*itertools.chain(*found.values())]
+    selected = _filter(store, **selection)
+    by_shard = letters.ids(selected)
+    ids = [*itertools.chain(*by_shard.values())]
     _check_ids(letters, ids, selection)
     _warn_of_unreadable(letters)
     if ids and not yes and not dry_run:
         click.confirm(f"Drop {amount(len(ids), 'dead letter')} for good?", abort=True, err=True)
     dropped = 0
-    for shard, of_shard in ({} if dry_run else found).items():
+    for shard, of_shard in ({} if dry_run else by_shard).items():
         ledger = Ledger(shard, settings)
         dropped += sum(sum(ledger.remove(of_shard[at : at + _AT_ONCE])) for at in range(0, len(of_shard), _AT_ONCE))
     if as_json:
         print_json({"found": len(ids), "dropped": dropped, "unreadable": letters.unreadable, "dry_run": dry_run})
     else:
-        said = f"{amount(len(ids), 'dead letter')} would be" if dry_run else amount(dropped, "dead letter")
-        OUT.print(f"{said} dropped", highlight=False)
+        text = f"{amount(len(ids), 'dead letter')} would be" if dry_run else amount(dropped, "dead letter")
+        OUT.print(f"{text} dropped", highlight=False)
     sys.exit(1 if letters.unreadable else 0)

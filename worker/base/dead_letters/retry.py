@@ -27,13 +27,9 @@ from worker.core.telemetry.service import ServiceThread
 log = structlog.get_logger("tracejudge.judging")
 MIN_PACE: Final = 20
 MAX_PACE: Final = 2_560
-_MAX_DEAD_SHARE: Final = 0.1
 _EVERY_S: Final = 60.0
-_LOOK_EVERY_S: Final = 1.0
 # One worker at a time retries letters; it keeps the lease from one look to the next.
 _LEASE_MS: Final = 150_000
-# How long a letter that no worker here can judge is put behind the others.
-_POSTPONE_MS: Final = 600_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,16 +42,16 @@ class Retried(NamedTuple):
 
 
 def grouped(
-    found: Iterable[FoundDeadLetter[DeadLetter]], batch_size: int
+    letters: Iterable[FoundDeadLetter[DeadLetter]], batch_size: int
 ) -> Iterator[list[FoundDeadLetter[DeadLetter]]]:
     """Group letters that one batch may hold: of one model, at most ``batch_size``, and not too large."""
     open_groups: dict[tuple[str, str], list[FoundDeadLetter[DeadLetter]]] = {}
-    for one in found:
-        group = open_groups.setdefault((one.letter.model, one.letter.judge_model), [])
-        if group and sum(each.size for each in group) + one.size > CHUNK_BYTES:
+    for dead in letters:
+        group = open_groups.setdefault((dead.letter.model, dead.letter.judge_model), [])
+        if group and sum(each.size for each in group) + dead.size > CHUNK_BYTES:
             yield group[:]
             group.clear()
-        group.append(one)
+        group.append(dead)
         if len(group) >= batch_size:
             yield group[:]
             group.clear()
@@ -67,8 +63,7 @@ def retry(
 ) -> Retried:
     """Write one batch of letters of one model, in one step. After a StoreError it is safe to call again.
 
-    Args:
-        automatic: Whether this counts as one of the limited automatic retries.
+    An ``automatic`` retry is one of a limited number.
     """
     first, keys = group[0].letter, store.keys
     grader = Grader(first.model, first.judge_model)
@@ -76,17 +71,17 @@ def retry(
     writer = BatchWriter(settings, keys, script_keys)
     # A batch holds each trace once.
     by_trace: dict[bytes, list[dict[str, object]]] = {}
-    for one in group:
-        evaluation, earlier = one.letter.evaluation, one.retry.batch_id
+    for dead in group:
+        evaluation, earlier = dead.letter.evaluation, dead.retry.batch_id
         writer.put(grader, evaluation.batch_version)
         letter = {
             "id": evaluation.id,
-            "seen": one.mark,
+            "seen": dead.mark,
             "earlier": writer.key(keys.batch(earlier)) if earlier else 0,
             "text": _encode(evaluation).decode(),
-            "spent": _encode(one.letter.spent).decode(),
+            "spent": _encode(dead.letter.spent).decode(),
         }
-        by_trace.setdefault(_encode(one.letter.item.trace), []).append(letter)
+        by_trace.setdefault(_encode(dead.letter.item.trace), []).append(letter)
     (batch_id,) = writer.batch_ids()
     plan = {
         "automatic": automatic,
@@ -102,11 +97,7 @@ def retry(
 
 
 class RetryPace:
-    """How many automatic retries of one judge model may be under way.
-
-    Attributes:
-        allowed: Their number now.
-    """
+    """How many automatic retries of one judge model may be under way: ``allowed`` now."""
 
     def __init__(self) -> None:
         self.allowed = MIN_PACE
@@ -124,7 +115,7 @@ class RetryPace:
         ended well; a few may fail on their own, and take hours to do it.
         """
         left = self._watched - {*died, *ended}
-        if len(died) > len(ended) * _MAX_DEAD_SHARE:
+        if len(died) > len(ended) * 0.1:
             self.allowed = MIN_PACE
         elif ended and len(left) <= self.allowed / 2:
             self.allowed = min(2 * self.allowed, MAX_PACE)
@@ -181,7 +172,7 @@ class AutoRetry(ServiceThread):
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + self._every_s
             self.look()
-        self.stopping.wait(min(_LOOK_EVERY_S, self._every_s))
+        self.stopping.wait(min(1.0, self._every_s))
 
     def look(self) -> None:
         """Retry due letters unless another worker does."""
@@ -202,9 +193,9 @@ class AutoRetry(ServiceThread):
             dues, marks = self._store.pipeline(
                 lambda pipe: (pipe.zmscore(self._keys.dead_due, watched), pipe.hmget(self._keys.dead_retries, watched))
             )
-            found = list(zip(watched, dues, marks, strict=True))
-            died = [name for name, due, mark in found if due is not None and not Retry.read(mark).batch_id]
-            pace.observe(died, [name for name, due, _ in found if due is None])
+            states = list(zip(watched, dues, marks, strict=True))
+            died = [name for name, due, mark in states if due is not None and not Retry.read(mark).batch_id]
+            pace.observe(died, [name for name, due, _ in states if due is None])
         capacity = min(pace.capacity(), most - len(pace.watched))
         if capacity > 0:
             begun = self._retry_due(judge_model, capacity)
@@ -218,18 +209,18 @@ class AutoRetry(ServiceThread):
         due = set(self._due(judge_model, MAX_PACE if judge_model in self._rules.graders.panels else count))
         able: list[str] = []
         begun: list[str] = []
-        found = (one for one in self._letters.read(sorted(due)) if self._is_able(one.letter))
-        for group in grouped(found, self._settings.batch_size):
+        able_letters = (dead for dead in self._letters.read(sorted(due)) if self._is_able(dead.letter))
+        for group in grouped(able_letters, self._settings.batch_size):
             waiting = self._store.call(lambda client: client.hget(self._keys.waiting, judge_model))
             is_crowded = int(waiting or 0) > self._settings.max_waiting_bytes * SHARE_OF_WAITING
             if is_crowded or len(begun) >= count:
                 return begun
             # Evaluations that would only wait for the verdicts that they combine are left out.
-            evaluations = [one.letter.evaluation for one in group]
+            evaluations = [dead.letter.evaluation for dead in group]
             periods = {member.id: evaluation.period for evaluation in evaluations for member in evaluation.members}
             ended = read_assessments(self._store, periods).keys()
-            complete = [one for one in group if all(each.id in ended for each in one.letter.evaluation.members)]
-            able += [one.letter.evaluation.id for one in complete]
+            complete = [dead for dead in group if all(each.id in ended for each in dead.letter.evaluation.members)]
+            able += [dead.letter.evaluation.id for dead in complete]
             if chosen := complete[: count - len(begun)]:
                 retried = retry(self._store, self._settings, chosen, automatic=True)
                 # Another retry was faster; if that one fails, the letter is scheduled anew.
@@ -252,12 +243,12 @@ class AutoRetry(ServiceThread):
     def _due(self, judge_model: str, count: int) -> list[str]:
         """List letters whose time has come, and unschedule those that no longer exist."""
         key = self._keys.dead_again(judge_model)
-        found = self._store.call(
+        raws = self._store.call(
             lambda client: client.zrangebyscore(key, "-inf", redis_now_ms(client), start=0, num=count)
         )
-        if not found:
+        if not raws:
             return []
-        ids = [raw.decode() for raw in found]
+        ids = [raw.decode() for raw in raws]
         given_up = self._store.call(lambda client: client.zmscore(self._keys.dead_due, ids))
         existing = [name for name, due in zip(ids, given_up, strict=True) if due is not None]
         self._reschedule(judge_model, gone=sorted({*ids}.difference(existing)))
@@ -273,6 +264,7 @@ class AutoRetry(ServiceThread):
             if gone:
                 client.zrem(key, *gone)
             if later:
-                client.zadd(key, dict.fromkeys(later, redis_now_ms(client) + _POSTPONE_MS), xx=True)
+                # Letters that no worker here can judge are put behind the others for ten minutes.
+                client.zadd(key, dict.fromkeys(later, redis_now_ms(client) + 600_000), xx=True)
 
         self._store.call(write)

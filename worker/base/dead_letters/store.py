@@ -87,26 +87,22 @@ class FoundDeadLetter(NamedTuple, Generic[_T]):
 
 
 class DeadLetterStore:
-    """The dead letters in one Redis.
-
-    Attributes:
-        unreadable: Letters skipped so far because another version wrote them.
-    """
+    """The dead letters in one Redis."""
 
     def __init__(self, store: Store) -> None:
-        self.unreadable = 0
+        self.unreadable = 0  # Letters skipped so far because another version wrote them.
         self._store = store
         self._keys = store.keys
 
-    def find(self, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+    def find(self, by: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Find letters, in the order of the times they were given up."""
-        lowest = "-inf" if wanted.since_ms is None else wanted.since_ms
-        highest = "+inf" if wanted.until_ms is None else wanted.until_ms
-        found = self._store.call(lambda client: client.zrangebyscore(self._keys.dead_due, lowest, highest))
+        lowest = "-inf" if by.since_ms is None else by.since_ms
+        highest = "+inf" if by.until_ms is None else by.until_ms
+        raws = self._store.call(lambda client: client.zrangebyscore(self._keys.dead_due, lowest, highest))
         # Before the letters are read: an id selects few of them.
-        prefixes = tuple(wanted.ids) or ""
-        ids = [name for name in map(bytes.decode, found) if name.startswith(prefixes)]
-        return (found for found in self.heads(ids[::-1] if newest_first else ids) if wanted.accepts(found.letter))
+        prefixes = tuple(by.ids) or ""
+        ids = [name for name in map(bytes.decode, raws) if name.startswith(prefixes)]
+        return (dead for dead in self.heads(ids[::-1] if newest_first else ids) if by.accepts(dead.letter))
 
     def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
         """Read whole letters; those that no longer exist are left out."""
@@ -115,7 +111,7 @@ class DeadLetterStore:
             return client.hmget(self._keys.dead_traces, names)
 
         for chunk in self._chunks(evaluation_ids):
-            names = list(dict.fromkeys(found.letter.trace for found in chunk))
+            names = list(dict.fromkeys(dead.letter.trace for dead in chunk))
             position, count = 0, _FIRST_CHUNK_COUNT
             # Traces may be megabytes each, so they are read in smaller chunks; letters that share one get it once.
             while position < len(names):
@@ -125,12 +121,12 @@ class DeadLetterStore:
                 position += count
                 size = sum(len(trace or b"") for trace in raw_traces)
                 count = next_count(count, len(part), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
-                for found in chunk:
-                    raw = traces.get(found.letter.trace)
+                for dead in chunk:
+                    raw = traces.get(dead.letter.trace)
                     trace = self._decoded(_decode_trace, raw)
                     if raw is not None and trace is not None:
-                        size = found.size + len(raw)
-                        yield FoundDeadLetter(found.letter.whole(trace), size, found.mark, found.given_up_ms)
+                        size = dead.size + len(raw)
+                        yield FoundDeadLetter(dead.letter.whole(trace), size, dead.mark, dead.given_up_ms)
 
     def heads(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Read letters without their traces; those that no longer exist are left out."""
@@ -147,8 +143,8 @@ class DeadLetterStore:
 
         for first in range(0, len(ids), _CHUNK_COUNT):
             some = list(ids[first : first + _CHUNK_COUNT])
-            found = zip(*self._store.pipeline(partial(read, some)), strict=True)
-            existing = ((raw, mark, due) for raw, mark, due in found if raw is not None and due is not None)
+            replies = zip(*self._store.pipeline(partial(read, some)), strict=True)
+            existing = ((raw, mark, due) for raw, mark, due in replies if raw is not None and due is not None)
             letters = ((self._decoded(_decode_letter, raw), raw, mark, due) for raw, mark, due in existing)
             yield [
                 FoundDeadLetter(letter, len(raw), (mark or b"").decode(), due)
@@ -160,44 +156,40 @@ class DeadLetterStore:
         if raw is None:
             return None
         with suppress(msgspec.DecodeError, RecursionError):
-            found = decode(raw)
-            if isinstance(found, Trace) or found.v in KNOWN_VERSIONS:
-                return found
+            decoded = decode(raw)
+            if isinstance(decoded, Trace) or decoded.v in KNOWN_VERSIONS:
+                return decoded
         self.unreadable += 1
         return None
 
 
 class AllDeadLetters:
-    """The dead letters of all shards, in one order.
-
-    Attributes:
-        by_shard: The Redis servers with the letters in each.
-    """
+    """The dead letters of all shards, in one order."""
 
     def __init__(self, store: Store) -> None:
-        self.by_shard = {one: DeadLetterStore(one) for one in store.answering}
+        self.by_shard = {shard: DeadLetterStore(shard) for shard in store.answering}
 
     @property
     def unreadable(self) -> int:
         """Letters skipped so far because another version wrote them."""
-        return sum(one.unreadable for one in self.by_shard.values())
+        return sum(letters.unreadable for letters in self.by_shard.values())
 
-    def find(self, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
+    def find(self, by: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Find letters, in the order of the times they were given up."""
-        found = (one.find(wanted, newest_first=newest_first) for one in self.by_shard.values())
-        return heapq.merge(*found, key=lambda letter: letter.given_up_ms, reverse=newest_first)
+        by_shard = (letters.find(by, newest_first=newest_first) for letters in self.by_shard.values())
+        return heapq.merge(*by_shard, key=lambda letter: letter.given_up_ms, reverse=newest_first)
 
-    def ids(self, wanted: VerdictFilter) -> dict[Store, list[str]]:
+    def ids(self, by: VerdictFilter) -> dict[Store, list[str]]:
         """List the evaluations of letters by Redis server, in each the oldest first."""
         return {
-            one: [found.letter.evaluation.id for found in letters.find(wanted, newest_first=False)]
-            for one, letters in self.by_shard.items()
+            shard: [dead.letter.evaluation.id for dead in letters.find(by, newest_first=False)]
+            for shard, letters in self.by_shard.items()
         }
 
     def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
         """Read whole letters; those that no longer exist are left out."""
-        for one in self.by_shard.values():
-            yield from one.read(evaluation_ids)
+        for letters in self.by_shard.values():
+            yield from letters.read(evaluation_ids)
 
 
 def prune(store: Store, settings: Settings) -> int:

@@ -34,15 +34,7 @@ from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.base.doctor.judge_models import same_family
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
-from worker.base.doctor.redis_server import (
-    broker,
-    clock,
-    foreign_keys,
-    permissions,
-    reach,
-    server,
-    worker_commands,
-)
+from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.base.scans import groups_of
 from worker.core.config.graders import Graders
@@ -65,7 +57,6 @@ _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
 # Batches and dead letters may be large, and the doctor must not keep Redis busy.
 _READ_S: Final = 2.0
-_DAY_S: Final = 86_400.0
 _MAX_LISTED: Final = 5
 
 
@@ -80,23 +71,23 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
     """
     configuration = examine_configuration(os.environ, config, {"redis_url": redis_url})
     settings, is_wrong = configuration.settings, configuration.is_wrong
-    found = []
+    findings = []
     for one in map(finding_of, configuration.faults):
         what = ": ".join(filter(None, (one.place, one.key, one.what)))
-        found.append(broken("configuration", what, one.fix) if is_wrong else warning(one.name, what, one.fix))
+        findings.append(broken("configuration", what, one.fix) if is_wrong else warning(one.name, what, one.fix))
     if settings is not None and not is_wrong:
         read = ok("configuration", configuration.path or "from variables, without a file")
-        found = [packages(), read, *found, *diagnose(settings, os.environ, asks=asks)]
-    is_broken = any(finding.result == "broken" for finding in found)
+        findings = [packages(), read, *findings, *diagnose(settings, os.environ, asks=asks)]
+    is_broken = any(finding.result == "broken" for finding in findings)
     if as_json:
-        print_json({"ok": not is_broken, "parts": found})
+        print_json({"ok": not is_broken, "parts": findings})
     else:
         table = Table(title="Findings", box=None, padding=(0, 2), show_header=False)
-        for finding in found:
-            said = Text(finding.what)
+        for finding in findings:
+            cell = Text(finding.what)
             if finding.fix:
-                said.append(f"\n→ {finding.fix}", style="bold")
-            table.add_row(Text(finding.result, style=_STYLES[finding.result]), finding.name, said)
+                cell.append(f"\n→ {finding.fix}", style="bold")
+            table.add_row(Text(finding.result, style=_STYLES[finding.result]), finding.name, cell)
         OUT.print(table)
     sys.exit(int(is_broken))
 
@@ -126,8 +117,8 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
     for exporter in enabled(settings).values():
         first += exporter.checks(settings)
-    found = examine(first)
-    reached, others = found[: len(urls)], found[len(urls) :]
+    findings = examine(first)
+    reached, others = findings[: len(urls)], findings[len(urls) :]
     stores = make_stores(urls, Keys(settings.prefix))
     further: list[Check] = []
     for store, url, answer in zip(stores, urls, reached, strict=True):
@@ -149,7 +140,7 @@ def of_shard(settings: Settings, shard: int, check: Check) -> Check:
         return check
 
     def run() -> Sequence[Finding]:
-        return [structs.replace(one, name=f"shard {shard}: {one.name}") for one in check.run()]
+        return [structs.replace(finding, name=f"shard {shard}: {finding.name}") for finding in check.run()]
 
     return Check(f"shard {shard}: {check.name}", run, check.bound_s)
 
@@ -184,7 +175,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
 
 def accounting(store: Store) -> Sequence[Finding]:
     """Check that the accounting balances."""
-    lost = summed([read_account(one) for one in store.answering]).lost
+    lost = summed([read_account(shard) for shard in store.answering]).lost
     if lost == 0:
         return [ok("accounting", "they balance")]
     what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
@@ -193,7 +184,7 @@ def accounting(store: Store) -> Sequence[Finding]:
 
 def dead_letters(store: Store) -> Sequence[Finding]:
     """Check whether evaluations were given up."""
-    dead = sum(measure(one).dead for one in store.answering)
+    dead = sum(measure(shard).dead for shard in store.answering)
     if not dead:
         return [ok("dead letters", "none")]
     fix = "see `tracejudge dead list`, then `dead retry` or `dead drop`"
@@ -202,16 +193,18 @@ def dead_letters(store: Store) -> Sequence[Finding]:
 
 def unusable_input(store: Store) -> Sequence[Finding]:
     """Check whether entries of the last day were no traces, or fields were left out of traces."""
-    since = store.now_ms() / 1000 - _DAY_S
+    since = store.now_ms() / 1000 - 86_400.0
     findings = []
-    if invalid := [one for one in read_invalid(store) if one.at >= since]:
+    if invalid := [item for item in read_invalid(store) if item.at >= since]:
         last = invalid[0]
         count = f"{len(invalid)} or more" if len(invalid) == MAX_INVALID else f"{len(invalid)}"
         cause = ", ".join(filter(None, (last.reason, last.detail, last.trace_id and f"trace id {last.trace_id}")))
         what = f"{count} entries of the last day were no traces; the last: {cause}"
         findings.append(warning("input", what, "see `tracejudge invalid list`"))
-    if left_out := [one for one in read_left_out(store) if one.at >= since]:
-        listed = [f"{one.field} ({one.type}, trace id {one.trace_id or 'not shown'})" for one in left_out[:_MAX_LISTED]]
+    if left_out := [item for item in read_left_out(store) if item.at >= since]:
+        listed = [
+            f"{item.field} ({item.type}, trace id {item.trace_id or 'not shown'})" for item in left_out[:_MAX_LISTED]
+        ]
         more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
         what = f"fields were left out of traces within the last day: {', '.join(listed)}{more}"
         findings.append(warning("input fields", what, "send them in the types of docs/publishing.md"))
@@ -230,23 +223,25 @@ def circuits(store: Store) -> Sequence[Finding]:
 def roles(settings: Settings, store: Store) -> Sequence[Finding]:
     """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
     # The monitor is one for all shards, and shows on the first.
-    exporters = {name: one for name, one in enabled(settings).items() if one.role != "monitor" or store is store.first}
-    found = measure(store, groups=tuple(exporters))
+    exporters = {
+        name: group for name, group in enabled(settings).items() if group.role != "monitor" or store is store.first
+    }
+    backlog = measure(store, groups=tuple(exporters))
     workers = [worker.roles for worker in live_workers(store)]
     seen = {"ingest": _is_read(store, store.keys.traces, INGEST_GROUP), "judge": bool(live_circuits(store))}
     lags: dict[str, list[str]] = {}
-    for name, exporter in exporters.items():
-        seen[exporter.role] = seen.get(exporter.role, False) or _is_read(store, store.keys.verdicts, name)
-        lag = found.outbox[name].lag if name in found.outbox else 0
-        lags.setdefault(exporter.role, []).extend([f"{lag:,} verdicts for {name}"] if lag else [])
+    for name, group in exporters.items():
+        seen[group.role] = seen.get(group.role, False) or _is_read(store, store.keys.verdicts, name)
+        lag = backlog.outbox[name].lag if name in backlog.outbox else 0
+        lags.setdefault(group.role, []).extend([f"{lag:,} verdicts for {name}"] if lag else [])
     # Not all are traces: the stream also contains feedback and reports of the SDK.
-    entries = f"; {found.traces.lag:,} entries wait" if found.traces.lag else ""
+    entries = f"; {backlog.traces.lag:,} entries wait" if backlog.traces.lag else ""
     if not workers and not any(seen.values()) and not store.call(lambda client: client.exists(store.keys.layout)):
         # The first worker writes that key: a new user runs the doctor before any worker, and nothing is broken then.
         return [warning("workers", f"no worker runs yet{entries}", "start `tracejudge worker`")]
     waiting = {
         "ingest": entries,
-        "judge": f"; {found.batches:,} batches wait" if found.batches else "",
+        "judge": f"; {backlog.batches:,} batches wait" if backlog.batches else "",
         **{role: f"; {' and '.join(groups)} wait" if groups else "" for role, groups in lags.items()},
     }
     findings = []
@@ -306,21 +301,21 @@ def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] 
     """Look for evaluations of unknown judge versions among the newest batches and dead letters."""
     # After an update of a judge, evaluations of the former version wait until a worker has it.
     graders = Graders(settings, configured(settings.judges))
-    known = cache(graders.versions)
+    versions = cache(graders.versions)
     end = clock() + _READ_S
 
     def unknown(evaluations: Iterator[Evaluation]) -> Counter[str]:
-        found: Counter[str] = Counter()
-        for one in evaluations:
-            found[one.judge] += one.version not in known(one.judge)
+        counts: Counter[str] = Counter()
+        for evaluation in evaluations:
+            counts[evaluation.judge] += evaluation.version not in versions(evaluation.judge)
             if clock() > end:
                 break
-        return +found
+        return +counts
 
     def listed(judges: Counter[str]) -> str:
         return ", ".join(f"{name} ({count:,})" for name, count in sorted(judges.items()))
 
-    found = []
+    findings = []
     if waiting := unknown(_waiting(store)):
         fix = (
             "start a worker with the version that chose them, or wait: after "
@@ -328,14 +323,14 @@ def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] 
             "`tracejudge replay --since 6h --judge NAME` judges their traces by the new version"
         )
         what = f"{waiting.total():,} evaluations wait for other versions of {listed(waiting)}"
-        found.append(warning(_VERSIONS, what, fix))
+        findings.append(warning(_VERSIONS, what, fix))
     newest = store.call(lambda client: client.zrevrange(store.keys.dead_due, 0, _NEWEST - 1))
-    letters = (found.letter for found in DeadLetterStore(store).heads([raw.decode() for raw in newest]))
+    letters = (dead.letter for dead in DeadLetterStore(store).heads([raw.decode() for raw in newest]))
     if dead := unknown(letter.evaluation for letter in letters if letter.reason == "unknown_judge_version"):
         fix = "`tracejudge dead drop --reason unknown_judge_version`, or `dead retry` where that version is back"
         what = f"{dead.total():,} evaluations were given up for other versions of {listed(dead)}"
-        found.append(warning("judge versions given up", what, fix))
-    return found or [ok(_VERSIONS, "all waiting evaluations are known here")]
+        findings.append(warning("judge versions given up", what, fix))
+    return findings or [ok(_VERSIONS, "all waiting evaluations are known here")]
 
 
 def _waiting(store: Store) -> Iterator[Evaluation]:

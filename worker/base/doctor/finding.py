@@ -12,8 +12,6 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from worker.core.storage.client import StoreError
 
-_BOUND_S: Final = 5.0
-
 
 class Finding(Struct, frozen=True):
     """The state of one part: what is wrong and how to fix it; of a working part, its details."""
@@ -51,7 +49,7 @@ class Check(NamedTuple):
 
     name: str
     run: Callable[[], Sequence[Finding]]
-    bound_s: float = _BOUND_S
+    bound_s: float = 5.0
 
     def findings(self) -> Sequence[Finding]:
         """Run the check; a failure of its own is a finding too, so that it does not hide the other checks."""
@@ -74,10 +72,10 @@ class Check(NamedTuple):
 
 def examine(checks: Sequence[Check]) -> list[Finding]:
     """Run all checks at the same time; return their findings in the order of the checks."""
-    found: dict[int, Sequence[Finding]] = {}
+    by_place: dict[int, Sequence[Finding]] = {}
 
     def run(place: int, check: Check) -> None:
-        found[place] = check.findings()
+        by_place[place] = check.findings()
 
     # Daemon threads of our own: the process would wait at its end for those of a pool, however long they hang.
     threads = [threading.Thread(target=run, args=each, daemon=True) for each in enumerate(checks)]
@@ -90,7 +88,7 @@ def examine(checks: Sequence[Check]) -> list[Finding]:
     return [
         each
         for place, check in enumerate(checks)
-        for each in found.get(place, (broken(check.name, f"no answer within {check.bound_s:g} s", overran),))
+        for each in by_place.get(place, (broken(check.name, f"no answer within {check.bound_s:g} s", overran),))
     ]
 
 

@@ -30,15 +30,7 @@ from judges.models.http import Reply, content_type
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from judges.models.reply_errors import quote_message, read_fault
-from worker.base.doctor.finding import (
-    Finding,
-    broken,
-    cause_of,
-    chain,
-    misconfigured,
-    ok,
-    warning,
-)
+from worker.base.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import address
@@ -46,8 +38,6 @@ from worker.core.telemetry.http_server import HttpAuth
 
 _TIMEOUT_S: Final = 4.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
-_NO_LIST: Final = frozenset({404, 405, 501})
-_REJECTED: Final = frozenset({401, 402, 403})
 # Longer than for any other part: some models reason before they answer.
 ASK_S: Final = 30.0
 _QUESTION: Final = ChatRequest(
@@ -105,9 +95,11 @@ def endpoint(
             fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
             return [broken(part, f"{address(url)} leads to a link-local or metadata address, which is refused", fix)]
         return [broken(part, *cause_of(error, address(url), "the endpoint"))]
-    found = _read(part, settings, reply, address(url))
-    said = quote_message(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
-    return [found if reply.status == httpx.codes.OK else structs.replace(found, what=with_message(found.what, said))]
+    finding = _read(part, settings, reply, address(url))
+    text = quote_message(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
+    return [
+        finding if reply.status == httpx.codes.OK else structs.replace(finding, what=with_message(finding.what, text))
+    ]
 
 
 async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
@@ -130,14 +122,14 @@ async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guard
 def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:
     """Interpret the answer to the request for the list of models."""
     status = reply.status
-    if status in _REJECTED:
+    if status in {401, 402, 403}:
         fix = "name its key by api_key_env or api_key_file"
         if settings.api_key_file:
             fix = f"correct the key in the file {settings.api_key_file} (api_key_file)"
         elif settings.api_key_env:
             fix = f"correct the key in the variable {settings.api_key_env} (api_key_env)"
         return broken(part, f"{where} rejects the request: HTTP {status}", fix)
-    if status in _NO_LIST:
+    if status in {404, 405, 501}:
         # Many gateways implement the chat request alone, so a missing list proves nothing.
         fix = "check the end of base_url, which is often /v1; `tracejudge doctor --ask` confirms it"
         return warning(part, f"{where} answers, but has no list of models: HTTP {status}", fix)
@@ -209,8 +201,8 @@ def ask(
     if options < settings.option_limit:
         fix = f"set max_options = {options}" if options > 1 else "take a model that answers choices"
         return [warning(part, f"answers, but refuses questions with more than {options} options; {cost}", fix)]
-    said = f"answers, also questions with {options} options" if settings.provider == "decisions" else "answers"
-    return [ok(part, f"{said}; {cost}")]
+    text = f"answers, also questions with {options} options" if settings.provider == "decisions" else "answers"
+    return [ok(part, f"{text}; {cost}")]
 
 
 async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatResponse, int]:
@@ -228,14 +220,14 @@ async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatR
         options = tuple(Option(str(number), f"the number {number}") for number in range(1, tried + 1))
         question = Question("choice", "Which number is the text about?", options)
         try:
-            found = await model.complete(structs.replace(_DECISION, questions=(question,)))
+            reply = await model.complete(structs.replace(_DECISION, questions=(question,)))
         except BadModelRequestError as error:
             refused = tried
             named = [int(number) for number in re.findall(r"\b\d{1,3}\b", error.message) if int(number) < refused]
             first = [max(named), max(named) + 1] if named and not first else first
         else:
             accepted = tried
-            tokens = response.input_tokens + found.input_tokens, response.output_tokens + found.output_tokens
+            tokens = response.input_tokens + reply.input_tokens, response.output_tokens + reply.output_tokens
             response = structs.replace(response, input_tokens=tokens[0], output_tokens=tokens[1])
     return response, accepted
 

@@ -10,7 +10,7 @@ from judges.models.registry import known_models
 from worker.base.commands.options import note
 from worker.core.config.reading import CONFIG_NAME
 
-_MODEL, _KNOWN = next((name, known) for name, known in known_models().items() if "usual" in known)
+_MODEL, _KNOWN = next((name, fields) for name, fields in known_models().items() if "usual" in fields)
 _PRICE: Final = ", ".join(f"{key} = {usd}" for key, usd in _KNOWN["price"].items())
 _TEXT: Final = f"""\
 # Configuration of TraceJudge. Lines that begin with `#` and a key show defaults or examples.

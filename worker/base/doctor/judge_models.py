@@ -38,11 +38,11 @@ def families(model: str) -> frozenset[str]:
 
 def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check in the newest verdicts whether a model judges answers of its own family, which judges tend to prefer."""
-    names = {one.judge_model: one.model or one.judge_model for one in settings.models.values()}
+    names = {model.judge_model: model.model or model.judge_model for model in settings.models.values()}
     chunks = scan_shards(store, store.keys.verdicts, newest_first=True, most=_NEWEST)
     entries = islice((entry for chunk in chunks for entry in chunk), _NEWEST)
     read = [one.verdict for entry in entries if (one := read_outbox_entry(entry)) is not None]
-    pairs = Counter((one.judge_model, one.model) for one in read if one.model)
+    pairs = Counter((verdict.judge_model, verdict.model) for verdict in read if verdict.model)
     findings = [
         warning(
             _FAMILIES,

@@ -19,13 +19,7 @@ from judges.models.registry import known_model
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
 from worker.core.config.errors import Faults, collected
 from worker.core.config.loading import build
-from worker.core.config.reading import (
-    Given,
-    named_variables,
-    read,
-    unconfigured,
-    unknown_variables,
-)
+from worker.core.config.reading import Given, named_variables, read, unconfigured, unknown_variables
 from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import imported, installed
@@ -112,14 +106,14 @@ def command(file: str | None, config: str | None, *, as_json: bool) -> None:
     """  # noqa: D301 - click's mark for lines that stay as they are
     if file is not None and config is not None:
         raise click.UsageError("give the file once: as FILE or as --config")
-    found = lint(os.environ, file or config)
-    for finding in found:
+    rows = lint(os.environ, file or config)
+    for finding in rows:
         print_json(finding) if as_json else print(finding)
-    errors = sum(finding.severity == "error" for finding in found)
+    errors = sum(finding.severity == "error" for finding in rows)
     if not as_json:
-        said = f"{amount(errors, 'error')}, {amount(len(found) - errors, 'warning')}" if found else "nothing found"
-        NOTES.print(said, highlight=False)
-    sys.exit(2 if errors else int(bool(found)))
+        text = f"{amount(errors, 'error')}, {amount(len(rows) - errors, 'warning')}" if rows else "nothing found"
+        NOTES.print(text, highlight=False)
+    sys.exit(2 if errors else int(bool(rows)))
 
 
 def lint(environment: Mapping[str, str], config: str | None = None) -> list[LintFinding]:
@@ -145,16 +139,16 @@ def examine(
 ) -> Configuration:
     """Read and check a configuration as a worker does at its start, then look for what a start accepts."""
     try:
-        faults, given = collected(read(environment, config, arguments))
-        further, settings = collected(given.placed(build(given, environment, of_worker=True)))
+        faults, values = collected(read(environment, config, arguments))
+        further, settings = collected(values.placed(build(values, environment, of_worker=True)))
     except SettingsError as error:
         return Configuration([error.fault])
     faults += further
     if not faults:
-        warnings, _ = collected(given.placed(_warnings(settings, given, environment)))
+        warnings, _ = collected(values.placed(_warnings(settings, values, environment)))
         # The defaults are no mistakes.
         faults = [fault for fault in warnings if fault.place != "defaults"]
-    return Configuration([*faults, *unknown_variables(settings, environment)], settings, given.path)
+    return Configuration([*faults, *unknown_variables(settings, environment)], settings, values.path)
 
 
 def parse_key(text: str) -> Key:
@@ -208,10 +202,10 @@ def finding_of(fault: Fault) -> LintFinding:
     return LintFinding(code.code, code.name, code.severity, what, fix, place, line, key)
 
 
-def _warnings(settings: Settings, given: Given, environment: Mapping[str, str]) -> Faults[None]:
+def _warnings(settings: Settings, values: Given, environment: Mapping[str, str]) -> Faults[None]:
     """Find what a start accepts."""
-    here = given.path or "environment"
-    if (absent := unconfigured(settings, given.path)) is not None:
+    here = values.path or "environment"
+    if (absent := unconfigured(settings, values.path)) is not None:
         yield Fault("", absent, "write one: tracejudge init", "heuristic-judges", here)
     yield from setting_warnings(settings)
     for variable in sorted(name for name in named_variables(settings) if not environment.get(name)):
@@ -247,9 +241,9 @@ def _tables(settings: Settings) -> Iterator[Fault]:
     used |= {str(table["model"]) for table in settings.judges.values() if "model" in table}
     judges = {judge for rule in settings.rules for judge in rule.judges}
     rows = (("models", settings.models, used), ("cascades", aliases, named), ("judges", settings.judges, judges))
-    for key, tables, known in rows:
+    for key, tables, names in rows:
         for name in tables:
-            if name not in known:
+            if name not in names:
                 yield Fault(f"{key}.{name}", "no rule uses it", "name it in a rule, or take it out", "unused")
 
 
@@ -259,10 +253,10 @@ def _models(settings: Settings) -> Iterator[Fault]:
         if (other := labels.setdefault(model.judge_model, name)) != name:
             what = f"verdicts of it and of [models.{other}] are one series, since they have one label"
             yield Fault(f"models.{name}", what, "give one of them a label of its own", "shared-label")
-        known = known_model(model.model or "")
-        if "end" in known:
-            what = f"{model.model} of [models.{name}] leaves its maker's API on {known['end']}"
-            yield Fault(f"models.{name}", what, f"choose {known.get('instead', 'another model')}", "ending-model")
+        row = known_model(model.model or "")
+        if "end" in row:
+            what = f"{model.model} of [models.{name}] leaves its maker's API on {row['end']}"
+            yield Fault(f"models.{name}", what, f"choose {row.get('instead', 'another model')}", "ending-model")
 
 
 def _winners(settings: Settings, number: int) -> list[str]:

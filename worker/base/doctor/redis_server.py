@@ -19,12 +19,9 @@ from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
 
-_SCHEMES: Final = frozenset({"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"})
 # Longer than for Redis: AMQP needs several round trips and often TLS.
 _CONNECT_S: Final = 4.0
 _TIMEOUT_S: Final = 2.0
-_OLDEST: Final = (6, 2)
-_NEARLY_FULL: Final = 0.8
 _FULL: Final = 0.98
 _OFF_S: Final = 5.0
 _FAR_OFF_S: Final = 60.0
@@ -104,11 +101,11 @@ def server(url: str) -> Sequence[Finding]:
 
 def version(info: Mapping[str, Any]) -> Finding:
     """Check the version: the scripts use commands of Redis 6.2."""
-    found = str(info.get("redis_version", "0"))
-    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdecimal())
-    if numbers < _OLDEST:
-        return broken("redis version", f"it is {found}", "use Redis 6.2 or newer")
-    return ok("redis version", found)
+    text = str(info.get("redis_version", "0"))
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+    if numbers < (6, 2):
+        return broken("redis version", f"it is {text}", "use Redis 6.2 or newer")
+    return ok("redis version", text)
 
 
 def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:
@@ -136,7 +133,7 @@ def memory(info: Mapping[str, Any]) -> Finding:
     fix = "raise maxmemory, or lower max_stream_bytes, max_outbox and retention"
     if used >= _FULL * bound:
         return broken("redis memory", f"{what}: writes are refused", fix)
-    return warning("redis memory", what, fix) if used >= _NEARLY_FULL * bound else ok("redis memory", what)
+    return warning("redis memory", what, fix) if used >= 0.8 * bound else ok("redis memory", what)
 
 
 def foreign_keys(url: str, keys: Keys, shard: int = 0) -> Sequence[Finding]:
@@ -164,7 +161,7 @@ def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
 def broker(settings: Settings) -> Sequence[Finding]:
     """Check that messages can be sent; one attempt, where Celery would retry for ever."""
     url = settings.broker_url or settings.redis_url
-    if ";" in url or urlsplit(url).scheme not in _SCHEMES:
+    if ";" in url or urlsplit(url).scheme not in {"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"}:
         return [_connect_by_kombu(settings, addresses(url))]
     reached = reach("broker", url)
     if reached.result != "ok":
@@ -200,7 +197,9 @@ def permissions(name: str, url: str, commands: Sequence[Command]) -> Finding:
             connection.disconnect()
             client.connection_pool.release(connection)
     # Of these commands ACL rules name the subcommand as well.
-    names = (" ".join(one[:2]) if one[0] in {"SCRIPT", "MEMORY", "XINFO", "XGROUP"} else one[0] for one in refused)
+    names = (
+        " ".join(words[:2]) if words[0] in {"SCRIPT", "MEMORY", "XINFO", "XGROUP"} else words[0] for words in refused
+    )
     missing = list(dict.fromkeys(names))
     if not missing:
         return ok(name, f"{len(commands)} commands")
@@ -232,8 +231,8 @@ def _is_allowed(connection: Any, command: Command) -> bool:
         return False
     except ResponseError as error:
         # A renamed command, or EXEC, which answers with the refusals of the transaction. Other errors are expected.
-        said = str(error).lower()
-        return "unknown command" not in said and "noperm" not in said
+        text = str(error).lower()
+        return "unknown command" not in text and "noperm" not in text
     return True
 
 

@@ -32,7 +32,6 @@ _MAX_WORDS: Final = 400
 _MAX_SEARCHED_CHARS: Final = 200_000
 # The next sentence of a document begins within so many characters behind the last, in one of so many documents.
 _AHEAD_CHARS: Final = 10_000
-_AHEAD_DOCUMENTS: Final = 3
 
 
 class Place(NamedTuple):
@@ -44,19 +43,12 @@ class Place(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a judge names as evidence of a sentence.
+    """What a judge names as evidence of a sentence."""
 
-    Attributes:
-        text: The excerpt, or the sentence of a document.
-        found: Whether it is in the documents.
-        places: Where, as far as its parts can be located; an excerpt may be joined from several.
-        looked_up: Whether the passage was looked up by common words, because the model names none.
-    """
-
-    text: str
-    found: bool
-    places: tuple[Place, ...] = ()
-    looked_up: bool = False
+    text: str  # The excerpt, or the sentence of a document.
+    found: bool  # Whether it is in the documents.
+    places: tuple[Place, ...] = ()  # Where, as far as its parts can be located; an excerpt may be joined from several.
+    looked_up: bool = False  # Whether the passage was looked up by common words, because the model names none.
 
 
 class Sentence(NamedTuple):
@@ -89,24 +81,17 @@ class DocumentResult(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a verdict says of the parts of its trace; empty for judges that judge the whole only.
-
-    Attributes:
-        same_version: Whether the installed judge has the version of the verdict: else sentences may be cut otherwise.
-    """
+    """What a verdict says of the parts of its trace; empty for judges that judge the whole only."""
 
     sentences: tuple[Sentence, ...] = ()
     document_sentences: tuple[DocumentSentence, ...] = ()
     documents: tuple[DocumentResult, ...] = ()
+    # Whether the installed judge has the version of the verdict: else sentences may be cut otherwise.
     same_version: bool = True
 
 
 def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
-    """Explain a verdict.
-
-    Args:
-        judge: The installed judge as its judge model is asked; None if there is none of this name.
-    """
+    """Explain a verdict by the installed judge as its judge model is asked, None if there is none of this name."""
     details, texts = verdict.details, texts_of(trace.context)
     labelled = _entries(details, "sentences")
     keyed = _keyed(judge, trace) if "relevant" in details or "utilized" in details else None
@@ -132,8 +117,8 @@ def place(text: str, within: str, document: int, start: int = 0, end: int | None
     words = text.split()
     if not 0 < len(words) <= _MAX_WORDS or end - start > _MAX_SEARCHED_CHARS:
         return None
-    found = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE).search(within, start, end)
-    return None if found is None else Place(document, *found.span())
+    match = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE).search(within, start, end)
+    return None if match is None else Place(document, *match.span())
 
 
 class _Sentences(NamedTuple):
@@ -154,42 +139,42 @@ def _keyed(judge: Judge | None, trace: Trace) -> _Sentences | None:
 
 def _entries(details: Mapping[str, object], name: str) -> list[Mapping[str, Any]]:
     """Return a list of objects in the details; other versions of a judge may have written anything."""
-    given = details.get(name)
-    return [one for one in given if isinstance(one, dict)] if isinstance(given, list | tuple) else []
+    entries = details.get(name)
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list | tuple) else []
 
 
 def _labelled(entries: Iterable[Mapping[str, Any]], answer: str, texts: Sequence[str]) -> list[Sentence]:
-    source, found, position = Source(texts), list[Sentence](), 0
-    for one in entries:
-        text, label = str(one.get("sentence", "")), str(one.get("label", ""))
+    source, sentences, position = Source(texts), list[Sentence](), 0
+    for entry in entries:
+        text, label = str(entry.get("sentence", "")), str(entry.get("label", ""))
         at = place(text, answer, -1, position)
         position = position if at is None else at.end
         evidence: tuple[Evidence, ...] = ()
-        excerpt, passage = one.get("excerpt"), one.get("passage")
+        excerpt, passage = entry.get("excerpt"), entry.get("passage")
         if isinstance(excerpt, str) and excerpt:
-            holds = one.get("excerpt_found")
+            holds = entry.get("excerpt_found")
             in_documents = source.holds(excerpt) if holds is None else holds is True
             evidence = (Evidence(excerpt, in_documents, _places(excerpt, texts) if in_documents else ()),)
         elif isinstance(passage, str):
             evidence = (Evidence(passage, found=True, places=_places(passage, texts), looked_up=True),)
-        found.append(Sentence(text, _LETTERS.get(label, "U"), at, evidence, str(one.get("rationale") or "")))
-    return found
+        sentences.append(Sentence(text, _LETTERS.get(label, "U"), at, evidence, str(entry.get("rationale") or "")))
+    return sentences
 
 
 def _keyed_sentences(
     entries: Iterable[Mapping[str, Any]], keyed: _Sentences, answer: str, texts: Sequence[str]
 ) -> list[Sentence]:
-    by_key = {str(one.get("response_sentence_key")): one for one in entries}
+    by_key = {str(entry.get("response_sentence_key")): entry for entry in entries}
     places = _in_order(keyed.documents.sentences, texts)
-    found, position = list[Sentence](), 0
+    sentences, position = list[Sentence](), 0
     for key, text in ({} if keyed.answer is None else keyed.answer.sentences).items():
         at = place(text, answer, -1, position)
         position = position if at is None else at.end
-        one = by_key.get(key)
-        if one is None:
-            found.append(Sentence(text, "U", at, note="the judge did not name it"))
+        entry = by_key.get(key)
+        if entry is None:
+            sentences.append(Sentence(text, "U", at, note="the judge did not name it"))
             continue
-        named = [str(each) for each in one.get("supporting_sentence_keys", ())]
+        named = [str(each) for each in entry.get("supporting_sentence_keys", ())]
         words = [each for each in named if each in SPECIAL_WORDS]
         evidence = tuple(
             Evidence(
@@ -198,21 +183,21 @@ def _keyed_sentences(
             for each in named
             if each in keyed.documents.sentences
         )
-        letter: Letter = "S" if one.get("fully_supported") is True else "U"
-        notes = (*(word.replace("_", " ") for word in words), one.get("explanation"))
-        found.append(Sentence(text, letter, at, evidence, ", ".join(map(str, filter(None, notes)))))
-    return found
+        letter: Letter = "S" if entry.get("fully_supported") is True else "U"
+        notes = (*(word.replace("_", " ") for word in words), entry.get("explanation"))
+        sentences.append(Sentence(text, letter, at, evidence, ", ".join(map(str, filter(None, notes)))))
+    return sentences
 
 
 def _marked_documents(
     details: Mapping[str, object], documents: Keyed, texts: Sequence[str]
 ) -> Iterable[DocumentSentence]:
     relevant, used = (
-        set(map(str, given)) if isinstance(given := details.get(name), list | tuple) else set()
+        set(map(str, keys)) if isinstance(keys := details.get(name), list | tuple) else set()
         for name in ("relevant", "utilized")
     )
     places = _in_order(documents.sentences, texts)
-    by_key = {str(one.get("sentence_key")): str(one.get("explanation") or "") for one in _entries(details, _SUPPORT)}
+    by_key = {str(row.get("sentence_key")): str(row.get("explanation") or "") for row in _entries(details, _SUPPORT)}
     for key, text in documents.sentences.items():
         if key in relevant or key in used:
             yield DocumentSentence(text, key in relevant, key in used, places[key], by_key.get(key, ""))
@@ -222,39 +207,39 @@ def _document_results(details: Mapping[str, object]) -> Iterable[DocumentResult]
     groups = [("", _entries(details, "documents"))]
     groups += [(str(span.get("name") or ""), _entries(span, "documents")) for span in _entries(details, "spans")]
     for span, entries in groups:
-        for one in entries:
-            value = one.get("retrieval_relevance", one.get("passed"))
-            rank = one.get("rank")
+        for entry in entries:
+            value = entry.get("retrieval_relevance", entry.get("passed"))
+            rank = entry.get("rank")
             passed = None if value is None else bool(value)
-            yield DocumentResult(rank if isinstance(rank, int) else 0, passed, str(one.get("rationale") or ""), span)
+            yield DocumentResult(rank if isinstance(rank, int) else 0, passed, str(entry.get("rationale") or ""), span)
 
 
 def _in_order(sentences: Mapping[str, str], texts: Sequence[str]) -> dict[str, Place | None]:
     """Locate the sentences of documents, which come in the order of the documents."""
-    found: dict[str, Place | None] = {}
+    places: dict[str, Place | None] = {}
     written = [index for index, text in enumerate(texts) if text.strip()]
     nth, position = 0, 0
     for key, text in sentences.items():
         # A row of a table is shown in another form than it has in the text, and is not found.
-        found[key] = None
-        for ahead, index in enumerate(written[nth : nth + _AHEAD_DOCUMENTS]):
+        places[key] = None
+        for ahead, index in enumerate(written[nth : nth + 3]):
             start = 0 if ahead else position
             at = place(text, texts[index], index, start, start + len(text) + _AHEAD_CHARS)
             if at is not None:
-                nth, position, found[key] = nth + ahead, at.end, at
+                nth, position, places[key] = nth + ahead, at.end, at
                 break
-    return found
+    return places
 
 
 def _places(excerpt: str, texts: Sequence[str]) -> tuple[Place, ...]:
     """Locate an excerpt, or its parts where it was joined from several."""
-    found: list[Place] = []
+    places: list[Place] = []
     for parts in ([excerpt], [part for part in _GAP.split(excerpt) if part]):
         located = (
             next((at for index, text in enumerate(texts) if (at := place(part, text, index)) is not None), None)
             for part in parts
         )
-        found = [at for at in located if at is not None]
-        if found and len(found) == len(parts):
+        places = [at for at in located if at is not None]
+        if places and len(places) == len(parts):
             break
-    return tuple(found)
+    return tuple(places)

@@ -1,26 +1,14 @@
 """`tracejudge export`: save the traces of verdicts as a data set."""
 
 import sys
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
 
-from worker.base.commands.options import (
-    JSON,
-    NOTES,
-    REDIS,
-    amount,
-    connect,
-    note,
-    output_file,
-    print_json,
-    trace_errors,
-)
+from worker.base.commands.options import JSON, NOTES, REDIS, amount, connect, note, output_file, print_json
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.search import FILTER, verdict_filter
-
-_MOST: Final = 10_000
 
 
 @click.command("export")
@@ -30,7 +18,7 @@ _MOST: Final = 10_000
 @click.option(
     "--limit",
     type=click.IntRange(min=1, max=100_000),
-    default=_MOST,
+    default=10_000,
     show_default=True,
     metavar="N",
     help="Save at most N traces, those of the newest verdicts.",
@@ -63,11 +51,10 @@ def command(
     if as_json and path is None:
         raise click.UsageError("--json prints the counts: add --output for the traces")
     settings, store = connect(config, redis_url)
-    with trace_errors():
-        wanted = verdict_filter(settings, store, **selection)
+    selected = verdict_filter(settings, store, **selection)
     saved = 0
     with NOTES.status("searching verdicts and traces"):
-        dataset = Dataset(store, settings, wanted, limit=limit, labelled=labelled)
+        dataset = Dataset(store, settings, selected, limit=limit, labelled=labelled)
     with output_file(path) as file:
         for row in dataset.rows():
             file.write(msgspec.json.encode(row).decode() + "\n")

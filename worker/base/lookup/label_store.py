@@ -30,10 +30,8 @@ MAX_TEXT_CHARS: Final = 2_000
 MAX_VERDICT_BYTES: Final = 8 * 1024
 """Of one verdict with a label; names of the SDK are at most 200 characters, those in a file may have any length."""
 MAX_VERDICTS: Final = 10 * MAX_LABELS
-_ID_BYTES: Final = 12
 # Verdicts of these measure the judge against itself, and against labels of their own.
 _OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
-_READ_COUNT: Final = 1_000
 _FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500
 
@@ -49,8 +47,7 @@ class Label(Struct, frozen=True, omit_defaults=True):
     span_id: str = ""
     annotator: str = ""
     comment: str = ""
-    labelled_at: float = 0.0
-    """Seconds since the epoch; 0 becomes the time at which the label is first stored."""
+    labelled_at: float = 0.0  # Seconds since the epoch; 0 becomes the time at which the label is first stored.
 
     @property
     def id(self) -> str:
@@ -84,8 +81,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     value: float | None = None
     probability: float | None = None
     """That the metric passes, as calibrated; only from a model that returns probabilities."""
-    uncalibrated: float | None = None
-    """The probability before its calibration, where the judge had one."""
+    uncalibrated: float | None = None  # The probability before its calibration, where the judge had one.
     span_id: str = ""
     environment: str = ""
     model: str = ""
@@ -101,7 +97,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
         """Return what a verdict says of a metric."""
         score = next((score for score in verdict.scores if score.metric == metric), None)
         raw = verdict.details.get(UNCORRECTED)
-        given = raw.get(metric) if isinstance(raw, dict) else None
+        number = raw.get(metric) if isinstance(raw, dict) else None
         return cls(
             trace_id=verdict.trace_id,
             evaluation_id=verdict.evaluation_id,
@@ -115,7 +111,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
             passed=None if score is None else score.passed,
             value=None if score is None else score.value,
             probability=None if score is None else score.probability,
-            uncalibrated=given if isinstance(given, float) else None,
+            uncalibrated=number if isinstance(number, float) else None,
             span_id=verdict.span_id or "",
             environment=verdict.environment or "",
             model=verdict.model or "",
@@ -157,15 +153,15 @@ class Labelled(NamedTuple):
 
     def verdict(self, fits: Callable[[LabelVerdict], bool]) -> LabelVerdict | None:
         """Return the newest fitting verdict that passes or fails; None without any, or if several spans have one."""
-        found = [one for one in self.verdicts if one.passed is not None and fits(one)]
-        if len({one.span_id for one in found}) != 1:
+        rated = [verdict for verdict in self.verdicts if verdict.passed is not None and fits(verdict)]
+        if len({verdict.span_id for verdict in rated}) != 1:
             return None
-        return max(found, key=lambda one: one.judged_at)
+        return max(rated, key=lambda verdict: verdict.judged_at)
 
     @property
     def is_ambiguous(self) -> bool:
         """Whether the label names no span, and several spans of its trace were judged."""
-        return len({one.span_id for one in self.verdicts}) > 1
+        return len({verdict.span_id for verdict in self.verdicts}) > 1
 
 
 class Attached(Struct):
@@ -188,7 +184,7 @@ class TooManyLabelsError(Exception):
 
 def label_id(*parts: str) -> str:
     """Return the id of a label by trace id, span id, judge and metric."""
-    return hashlib.blake2b(joined_parts(*parts), digest_size=_ID_BYTES).hexdigest()
+    return hashlib.blake2b(joined_parts(*parts), digest_size=12).hexdigest()
 
 
 def ids_of(verdict: Verdict) -> Iterator[tuple[str, str]]:
@@ -206,18 +202,18 @@ def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) ->
         label, _, evaluation_id = name.partition(":")
         if evaluation_id:
             verdicts.setdefault(label, {})[evaluation_id] = msgspec.json.decode(raw, type=LabelVerdict)
-        elif fits(found := msgspec.json.decode(raw, type=Label)):
-            labels[label] = found
+        elif fits(read := msgspec.json.decode(raw, type=Label)):
+            labels[label] = read
     ordered = sorted(labels, key=lambda name: (labels[name].labelled_at, labels[name].trace_id, name))
     return [Labelled(labels[name], tuple(verdicts.get(name, {}).values())) for name in ordered]
 
 
-def scan(store: Store, key: str | None = None, count: int = _READ_COUNT) -> Iterator[tuple[str, bytes]]:
+def scan(store: Store, key: str | None = None, count: int = 1_000) -> Iterator[tuple[str, bytes]]:
     """Yield all fields of a hash, the labels' unless given; one written meanwhile may be missing or come twice."""
     cursor, name = 0, key or LookupKeys(store.keys.prefix).labels
     while True:
-        cursor, found = store.call(lambda client: client.hscan(name, cursor, count=count))  # noqa: B023 - called at once
-        yield from ((field.decode(), raw) for field, raw in found.items())
+        cursor, fields = store.call(lambda client: client.hscan(name, cursor, count=count))  # noqa: B023 - called at once
+        yield from ((label.decode(), raw) for label, raw in fields.items())
         if not cursor:
             return
 
@@ -242,9 +238,9 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     changed: dict[Any, bytes] = {}
     now = store.now_ms() / 1000
     for (name, label), raw in zip(by_id.items(), stored, strict=True):
-        known = None if raw is None else msgspec.json.decode(raw, type=Label)
+        old = None if raw is None else msgspec.json.decode(raw, type=Label)
         # A label without a time is the same in a second import.
-        if known == label or (known and not label.labelled_at and known == _at(label, known.labelled_at)):
+        if old == label or (old and not label.labelled_at and old == _at(label, old.labelled_at)):
             written["same"] += 1
             continue
         changed[name] = msgspec.json.encode(label if label.labelled_at else _at(label, now))
@@ -282,8 +278,8 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
     room = MAX_VERDICTS - store.call(lambda client: client.hlen(key)) if fields else 0
     if room < len(fields):
         names = list(fields)
-        known = store.call(lambda client: client.hmget(key, names))
-        for name in [name for name, raw in zip(names, known, strict=True) if raw is None][max(0, room) :]:
+        existing = store.call(lambda client: client.hmget(key, names))
+        for name in [name for name, raw in zip(names, existing, strict=True) if raw is None][max(0, room) :]:
             counts.too_many += 1
             del fields[name]
     if not fields:
@@ -299,14 +295,14 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
 
 def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
     """Return labels with further verdicts on their traces, which are not stored."""
-    found: dict[str, dict[str, LabelVerdict]] = {
-        one.label.id: {verdict.evaluation_id: verdict for verdict in one.verdicts} for one in labelled
+    by_label: dict[str, dict[str, LabelVerdict]] = {
+        item.label.id: {verdict.evaluation_id: verdict for verdict in item.verdicts} for item in labelled
     }
     for verdict in verdicts:
         for name, metric in ids_of(verdict):
-            if name in found:
-                found[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
-    return [Labelled(one.label, tuple(found[one.label.id].values())) for one in labelled]
+            if name in by_label:
+                by_label[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
+    return [Labelled(item.label, tuple(by_label[item.label.id].values())) for item in labelled]
 
 
 class OutboxMatcher:
@@ -348,12 +344,7 @@ class OutboxMatcher:
 
 
 def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
-    """Keep a copy of a labelled trace for good, which replaces an earlier one; False where it would exceed the bytes.
-
-    Args:
-        trace: The redacted trace.
-        max_bytes: Bytes of all copies.
-    """
+    """Keep a redacted trace with its label for good, in place of an earlier copy; False above ``max_bytes`` of all."""
     keys = LookupKeys(store.keys.prefix)
     names = keys.labelled, keys.labelled_bytes
     return bool(store.run("keep_labelled", names, (max_bytes, trace.trace_id, msgspec.json.encode(trace))))
@@ -378,4 +369,4 @@ def outbox_verdicts(store: Store) -> Iterator[Verdict]:
 def _judged(entries: Iterable[Entry]) -> list[Verdict]:
     """Decode the entries that are verdicts, and no dead letters."""
     read = map(read_outbox_entry, entries)
-    return [one.verdict for one in read if one is not None and one.kind == "j"]
+    return [entry.verdict for entry in read if entry is not None and entry.kind == "j"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
+import click
 import msgspec
 
 from judges.core.verdict import Verdict
@@ -26,8 +27,7 @@ from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store
 
 MIN_PREFIX_CHARS: Final = 6
-MAX_MATCHES: Final = 10
-"""Traces that an ambiguous beginning lists."""
+MAX_MATCHES: Final = 10  # Traces that an ambiguous beginning lists.
 MAX_TRACES: Final = 100_000
 # Clocks of services, workers and Redis differ by so much.
 _CLOCKS_MS: Final = 2_000
@@ -39,7 +39,7 @@ _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 Source = Literal["stream", "dead letter", "label"]
 
 
-class TraceNotFoundError(Exception):
+class TraceNotFoundError(click.ClickException):
     """No trace has this id, or several begin with it; the text says which, and how to go on."""
 
 
@@ -52,30 +52,30 @@ class FoundTrace(NamedTuple):
     entry: TraceEntry | None = None
 
 
-def usable_prefix(given: str) -> str:
+def usable_prefix(prefix: str) -> str:
     """Return the beginning of a trace id.
 
     Raises:
         TraceNotFoundError: It is too short to mean one trace, or longer than any id.
     """
-    if not MIN_PREFIX_CHARS <= len(given) <= MAX_ID_CHARS:
+    if not MIN_PREFIX_CHARS <= len(prefix) <= MAX_ID_CHARS:
         raise TraceNotFoundError(
-            f"{given[:MAX_ID_CHARS]!r} is no trace id: write its first {MIN_PREFIX_CHARS} characters, or more"
+            f"{prefix[:MAX_ID_CHARS]!r} is no trace id: write its first {MIN_PREFIX_CHARS} characters, or more"
         )
-    return given
+    return prefix
 
 
-def scan_verdicts(store: Store, wanted: VerdictFilter, *, newest_first: bool = True) -> Iterator[OutboxEntry]:
+def scan_verdicts(store: Store, selected: VerdictFilter, *, newest_first: bool = True) -> Iterator[OutboxEntry]:
     """Yield the wanted verdicts of the outboxes of all shards."""
-    first = "-" if wanted.since_ms is None else str(wanted.since_ms)
-    last = "+" if wanted.until_ms is None else str(wanted.until_ms)
-    holds = _contains(wanted.trace_ids if wanted.trace_ids is not None else wanted.traces or None)
+    first = "-" if selected.since_ms is None else str(selected.since_ms)
+    last = "+" if selected.until_ms is None else str(selected.until_ms)
+    holds = _contains(selected.trace_ids if selected.trace_ids is not None else selected.traces or None)
     for entries in scan_shards(store, store.keys.verdicts, first, last, newest_first=newest_first):
         for entry_id, fields in entries:
             # Most verdicts are of other traces: searching their bytes is many times faster than decoding them.
             if holds is None or any(holds(raw) for raw in (fields or {}).values()):
                 read = read_outbox_entry((entry_id, fields))
-                if read is not None and wanted.accepts(read):
+                if read is not None and selected.accepts(read):
                     yield read
 
 
@@ -86,40 +86,40 @@ class TraceLookup:
         self._store = store
         self._max_bytes = settings.max_trace_bytes
 
-    def resolve(self, given: str) -> str:
+    def resolve(self, prefix: str) -> str:
         """Return the id of the only trace that begins so; an id that is one as a whole is returned as it is.
 
         Raises:
             TraceNotFoundError: No trace begins so, or several do.
         """
-        usable_prefix(given)
-        found: dict[str, None] = {}
-        for trace_id in self._ids(given):
-            if trace_id == given:
-                return given
-            if trace_id.startswith(given) and len(found) <= MAX_MATCHES:
-                found[trace_id] = None
-        if not found:
+        usable_prefix(prefix)
+        names: dict[str, None] = {}
+        for trace_id in self._ids(prefix):
+            if trace_id == prefix:
+                return prefix
+            if trace_id.startswith(prefix) and len(names) <= MAX_MATCHES:
+                names[trace_id] = None
+        if not names:
             raise TraceNotFoundError(
-                f"no trace begins with {given!r}: it may be trimmed from the stream and the outbox, or was never "
+                f"no trace begins with {prefix!r}: it may be trimmed from the stream and the outbox, or was never "
                 "published; `tracejudge tail --no-follow` prints the newest ids"
             )
-        if len(found) > 1:
-            some = list(found)[:MAX_MATCHES]
-            more = ", …" if len(found) > MAX_MATCHES else ""
-            raise TraceNotFoundError(f"several traces begin with {given!r}: {', '.join(some)}{more}; write more of it")
-        return next(iter(found))
+        if len(names) > 1:
+            some = list(names)[:MAX_MATCHES]
+            more = ", …" if len(names) > MAX_MATCHES else ""
+            raise TraceNotFoundError(f"several traces begin with {prefix!r}: {', '.join(some)}{more}; write more of it")
+        return next(iter(names))
 
     def find(self, trace_ids: Collection[str]) -> dict[str, list[FoundTrace]]:
         """Find the texts of traces, of each the newest publication first; those that are gone are left out."""
-        found: dict[str, list[FoundTrace]] = {}
-        for one in self.scan(newest_first=True, holds=_contains(trace_ids)):
-            if one.trace.trace_id in trace_ids:
-                found.setdefault(one.trace.trace_id, []).append(one)
-        for trace_id in set(trace_ids) - found.keys():
+        published: dict[str, list[FoundTrace]] = {}
+        for publication in self.scan(newest_first=True, holds=_contains(trace_ids)):
+            if publication.trace.trace_id in trace_ids:
+                published.setdefault(publication.trace.trace_id, []).append(publication)
+        for trace_id in set(trace_ids) - published.keys():
             if elsewhere := self.elsewhere(trace_id):
-                found[trace_id] = [elsewhere]
-        return found
+                published[trace_id] = [elsewhere]
+        return published
 
     def near(self, verdict: Verdict, most: int) -> FoundTrace | None:
         """Find the trace of a verdict in a bounded time, or where else it is kept.
@@ -136,9 +136,9 @@ class TraceLookup:
         for chunks in searches:
             seen = 0
             for chunk in chunks:
-                for one in self._read(chunk, holds):
-                    if (one.trace.trace_id, one.trace.span_id) == (verdict.trace_id, verdict.span_id):
-                        return one
+                for publication in self._read(chunk, holds):
+                    if (publication.trace.trace_id, publication.trace.span_id) == (verdict.trace_id, verdict.span_id):
+                        return publication
                 seen += len(chunk)
                 if seen >= most:
                     break
@@ -160,29 +160,29 @@ class TraceLookup:
 
     def with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
         """Return the ids of traces whose texts contain a text in any case, at most the newest 100,000."""
-        wanted = text.lower()
-        raw = wanted.encode()
+        lowered = text.lower()
+        raw = lowered.encode()
         # In JSON the bytes of any other character may be written as an escape.
         is_plain = _PLAIN_TEXT.fullmatch(raw) is not None
-        found: set[str] = set()
-        for one in self.scan(
+        names: set[str] = set()
+        for publication in self.scan(
             since_ms=since_ms,
             until_ms=until_ms,
             newest_first=True,
             holds=(lambda payload: raw in payload.lower()) if is_plain else None,
         ):
-            if any(wanted in each.lower() for each in texts_of(one.trace)):
-                found.add(one.trace.trace_id)
-                if len(found) == MAX_TRACES:
+            if any(lowered in each.lower() for each in texts_of(publication.trace)):
+                names.add(publication.trace.trace_id)
+                if len(names) == MAX_TRACES:
                     break
-        return frozenset(found)
+        return frozenset(names)
 
     def elsewhere(self, trace_id: str, span_id: str | None = None) -> FoundTrace | None:
         """Find a trace that the stream no longer has: with its dead letters, else with its labels."""
         letters = AllDeadLetters(self._store)
         ids = [letter for letter, owner in self._letters.items() if owner == trace_id]
-        for found in letters.read(ids):
-            trace = found.letter.item.trace
+        for dead in letters.read(ids):
+            trace = dead.letter.item.trace
             if span_id in {None, trace.span_id}:
                 return FoundTrace(trace, "dead letter")
         labelled = labelled_trace(self._store, trace_id)
@@ -194,15 +194,15 @@ class TraceLookup:
         """Yield ids of traces from everywhere that they are known, many of them several times."""
         for entry in scan_verdicts(self._store, VerdictFilter(traces=(prefix,))):
             yield from judged_traces(entry.verdict)
-        yield from (one.trace.trace_id for one in self.scan(newest_first=True, holds=_contains({prefix})))
+        yield from (copy.trace.trace_id for copy in self.scan(newest_first=True, holds=_contains({prefix})))
         yield from self._letters.values()
-        yield from (one.label.trace_id for one in read_labels(self._store))
+        yield from (item.label.trace_id for item in read_labels(self._store))
 
     @cached_property
     def _letters(self) -> dict[str, str]:
         """The trace of each dead letter, by evaluation."""
-        found = AllDeadLetters(self._store).find(VerdictFilter())
-        return {one.letter.evaluation.id: one.letter.owner.trace_id for one in found}
+        letters = AllDeadLetters(self._store).find(VerdictFilter())
+        return {dead.letter.evaluation.id: dead.letter.owner.trace_id for dead in letters}
 
     def _read(
         self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]], holds: Callable[[bytes], bool] | None
@@ -216,30 +216,25 @@ class TraceLookup:
 
 
 class Dataset:
-    """Whole traces with their verdicts and labels, in the form that `evaluate` and `judges test` read.
-
-    Attributes:
-        verdicts: The chosen verdicts by trace, the newest first.
-    """
+    """Whole traces with their verdicts and labels, in the form that `evaluate` and `judges test` read."""
 
     def __init__(
-        self, store: Store, settings: Settings, wanted: VerdictFilter, *, limit: int, labelled: bool = False
+        self, store: Store, settings: Settings, selected: VerdictFilter, *, limit: int, labelled: bool = False
     ) -> None:
         """Choose the traces of the newest wanted verdicts, at most ``limit`` of them.
 
-        Args:
-            labelled: Only traces with a label; without a filter also those whose verdicts are gone.
+        With ``labelled`` only those with a label, and without a filter also those whose verdicts are gone.
         """
-        self.verdicts: dict[str, list[Verdict]] = {}
+        self.verdicts: dict[str, list[Verdict]] = {}  # The chosen ones by trace, the newest first.
         self._store, self._settings = store, settings
         self._labels: dict[str, list[Label]] = {}
-        for one in read_labels(store):
-            self._labels.setdefault(one.label.trace_id, []).append(one.label)
-        for entry in scan_verdicts(store, wanted):
+        for item in read_labels(store):
+            self._labels.setdefault(item.label.trace_id, []).append(item.label)
+        for entry in scan_verdicts(store, selected):
             name = entry.verdict.trace_id
             if (name in self.verdicts or len(self.verdicts) < limit) and (not labelled or name in self._labels):
                 self.verdicts.setdefault(name, []).append(entry.verdict)
-        if labelled and wanted.accepts_all:
+        if labelled and selected.accepts_all:
             room = max(0, limit - len(self.verdicts))
             self.verdicts.update({name: [] for name in sorted(self._labels.keys() - self.verdicts.keys())[:room]})
 
@@ -249,10 +244,10 @@ class Dataset:
         The tag JUDGE or JUDGE.METRIC is `pass` or `fail` by the newest label.
         """
         traces, redaction = TraceLookup(self._store, self._settings), Redaction.of(self._settings.redact)
-        found = traces.find(self.verdicts.keys())
+        published = traces.find(self.verdicts.keys())
         for name, verdicts in self.verdicts.items():
-            for one in found.get(name, ())[:1]:
-                trace = one.trace if redaction is None else redaction.trace(one.trace)
+            for publication in published.get(name, ())[:1]:
+                trace = publication.trace if redaction is None else redaction.trace(publication.trace)
                 labels = self._labels.get(name, [])
                 tags = {each.tag: "pass" if each.passed else "fail" for each in labels}
                 row: dict[str, object] = msgspec.to_builtins(trace)
@@ -270,9 +265,9 @@ def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) ->
         return 0
     redaction = Redaction.of(settings.redact)
     missing = [trace_id for trace_id in trace_ids if labelled_trace(store, trace_id) is None]
-    found = TraceLookup(store, settings).find(missing) if missing else {}
+    published_by_id = TraceLookup(store, settings).find(missing) if missing else {}
     kept = 0
-    for published in found.values():
+    for published in published_by_id.values():
         trace = published[0].trace if redaction is None else redaction.trace(published[0].trace)
         kept += keep_trace(store, trace, MAX_LABELLED_BYTES.of(settings))
     return len(missing) - kept

@@ -19,16 +19,12 @@ from worker.base.commands.options import (
     note,
     options,
     print_json,
-    trace_errors,
 )
 from worker.base.lookup.lookup import MAX_TRACES, TraceLookup, scan_verdicts
 from worker.base.lookup.tail import verdict_line
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
-
-_SHOWN: Final = 50
-_HOUR_MS: Final = 3_600_000
 
 FILTER: Final = options(
     PATTERNS,
@@ -68,12 +64,12 @@ def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFil
         if not text.strip():
             raise click.UsageError("--text is empty; leave it out, or write what the trace contains")
         # A trace is older than its verdicts: it may have waited for its judge.
-        begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - _HOUR_MS
+        begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - 3_600_000
         with NOTES.status("searching the texts of traces"):
-            found = lookup.with_text(text, begin, times["until"])
-        if len(found) == MAX_TRACES:
+            names = lookup.with_text(text, begin, times["until"])
+        if len(names) == MAX_TRACES:
             note(f"more than {MAX_TRACES:,} traces contain this text: only the newest are searched")
-        trace_ids = found if trace_ids is None else trace_ids & found
+        trace_ids = names if trace_ids is None else trace_ids & names
     return VerdictFilter(**given, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])
 
 
@@ -82,7 +78,7 @@ def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFil
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    default=_SHOWN,
+    default=50,
     show_default=True,
     metavar="N",
     help="End after the newest N verdicts.",
@@ -103,16 +99,15 @@ def command(*, limit: int, config: str | None, redis_url: str | None, as_json: b
       tracejudge search --service "support-*" --text refund
     """  # noqa: D301 - click's mark for lines that stay as they are
     settings, store = connect(config, redis_url)
-    with trace_errors():
-        wanted = verdict_filter(settings, store, **selection)
-        found = 0
-        for entry in itertools.islice(scan_verdicts(store, wanted), limit):
-            found += 1
-            if as_json:
-                print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})
-            else:
-                OUT.print(verdict_line(entry, with_date=True), soft_wrap=True)
-    if not found:
+    selected = verdict_filter(settings, store, **selection)
+    count = 0
+    for entry in itertools.islice(scan_verdicts(store, selected), limit):
+        count += 1
+        if as_json:
+            print_json({**msgspec.to_builtins(entry.verdict), "dead": entry.kind == "d"})
+        else:
+            OUT.print(verdict_line(entry, with_date=True), soft_wrap=True)
+    if not count:
         raise click.ClickException("no verdict of the outbox fits; `tracejudge tail --no-follow` prints the newest")
-    if found == limit:
-        note(f"{amount(found, 'verdict')}, the newest; --limit shows more")
+    if count == limit:
+        note(f"{amount(count, 'verdict')}, the newest; --limit shows more")

@@ -14,16 +14,7 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.registry import configured
 from tracejudge import Trace
-from worker.base.commands.options import (
-    JSON,
-    OUT,
-    REDIS,
-    amount,
-    connect,
-    plain,
-    print_json,
-    trace_errors,
-)
+from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json
 from worker.base.lookup.explanation import OUTCOMES, Explanation, explain
 from worker.base.lookup.label_store import read_labels
 from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts
@@ -74,16 +65,15 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
     """  # noqa: D301 - click's mark for lines that stay as they are
     settings, store = connect(config, redis_url)
     lookup = TraceLookup(store, settings)
-    with trace_errors():
-        name = lookup.resolve(trace_id)
-        entries = list(scan_verdicts(store, VerdictFilter(trace_ids={name}), newest_first=False))
-        published = lookup.find({name}).get(name, [])
-        labels = [one.label for one in read_labels(store, lambda label: label.trace_id == name)]
-        if not (entries or published or labels):
-            raise TraceNotFoundError(f"{name}: the trace and its verdicts were trimmed or erased meanwhile")
+    name = lookup.resolve(trace_id)
+    entries = list(scan_verdicts(store, VerdictFilter(trace_ids={name}), newest_first=False))
+    published = lookup.find({name}).get(name, [])
+    labels = [item.label for item in read_labels(store, lambda label: label.trace_id == name)]
+    if not (entries or published or labels):
+        raise TraceNotFoundError(f"{name}: the trace and its verdicts were trimmed or erased meanwhile")
     redaction = Redaction.of(settings.redact)
     if redaction is not None:
-        published = [one._replace(trace=redaction.trace(one.trace)) for one in published]
+        published = [copy._replace(trace=redaction.trace(copy.trace)) for copy in published]
     graders = Graders(settings, configured(settings.judges))
     explained = [(entry, _explanation(graders, entry.verdict, published)) for entry in entries]
     reasons = list(_sampling(settings, graders, published))
@@ -92,15 +82,16 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
             {
                 "trace_id": name,
                 "traces": [
-                    {"found_in": one.source, "published_ms": one.published_ms, "trace": one.trace} for one in published
+                    {"found_in": copy.source, "published_ms": copy.published_ms, "trace": copy.trace}
+                    for copy in published
                 ],
                 "verdicts": [
                     {
                         "outcome": outcome_of(entry),
                         "verdict": entry.verdict,
-                        "explanation": None if found is None else _as_json(found),
+                        "explanation": None if explanation is None else _as_json(explanation),
                     }
-                    for entry, found in explained
+                    for entry, explanation in explained
                 ],
                 "rules": reasons,
                 "labels": labels,
@@ -109,25 +100,25 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
         return
     most = sys.maxsize if whole else _MAX_CHARS
     _line(f"trace {name}", "bold")
-    for one in published:
-        _print_trace(one, most)
+    for copy in published:
+        _print_trace(copy, most)
     if not published:
         _line("The text of the trace is no longer in the stream; copies are kept with labels only.", "yellow")
     for reason in reasons:
         _line(reason, "dim")
     if not entries:
         _line("No verdict in the outbox: the trace was not sampled, waits for its judge, or its verdicts were trimmed.")
-    for entry, found in explained:
-        _print_verdict(entry, found)
+    for entry, explanation in explained:
+        _print_verdict(entry, explanation)
     for label in labels:
         by = f" by {label.annotator}" if label.annotator else ""
-        said = "pass" if label.passed else "fail"
-        _line(f"label{by}: {label.metric} {said}{f' - {label.comment}' if label.comment else ''}", "cyan")
+        result = "pass" if label.passed else "fail"
+        _line(f"label{by}: {label.metric} {result}{f' - {label.comment}' if label.comment else ''}", "cyan")
 
 
 def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTrace]) -> Explanation | None:
     """Explain a verdict by the text of its own span; None where that is gone, or is a conversation."""
-    trace = next((one.trace for one in published if one.trace.span_id == verdict.span_id), None)
+    trace = next((publication.trace for publication in published if publication.trace.span_id == verdict.span_id), None)
     if trace is None or "session" in verdict.details:
         return None
     try:
@@ -140,9 +131,9 @@ def _sampling(settings: Settings, graders: Graders, published: Sequence[FoundTra
     """Say which rules match a trace, and what they choose."""
     sampler = Sampler(Rules(settings, graders))
     rates = {rule.name: rule.rate for rule in settings.rules}
-    for one in published[:1]:
-        at = position(one.trace.trace_id, settings.sampling_key)
-        tallies = sampler.sample(one.trace).rules
+    for publication in published[:1]:
+        at = position(publication.trace.trace_id, settings.sampling_key)
+        tallies = sampler.sample(publication.trace).rules
         for tally in tallies:
             chosen = "chosen" if tally.chosen else "not chosen"
             yield f"rule {tally.rule}: rate {rates.get(tally.rule, 0):g}, position of the trace {at:.4f}: {chosen}"
@@ -150,15 +141,15 @@ def _sampling(settings: Settings, graders: Graders, published: Sequence[FoundTra
             yield "no rule matches this trace"
 
 
-def _as_json(found: Explanation) -> dict[str, object]:
+def _as_json(explanation: Explanation) -> dict[str, object]:
     return {
-        "same_version": found.same_version,
+        "same_version": explanation.same_version,
         "sentences": [
-            {**one._asdict(), "outcome": OUTCOMES[one.letter], "evidence": [each._asdict() for each in one.evidence]}
-            for one in found.sentences
+            {**part._asdict(), "outcome": OUTCOMES[part.letter], "evidence": [each._asdict() for each in part.evidence]}
+            for part in explanation.sentences
         ],
-        "document_sentences": [one._asdict() for one in found.document_sentences],
-        "documents": [one._asdict() for one in found.documents],
+        "document_sentences": [part._asdict() for part in explanation.document_sentences],
+        "documents": [result._asdict() for result in explanation.documents],
     }
 
 
@@ -171,13 +162,13 @@ def _text(title: str, text: str, most: int) -> None:
     OUT.print(f"[bold]{title}[/bold] {escape(neutralise(text[:most]))}{cut}", highlight=False, soft_wrap=True)
 
 
-def _print_trace(found: FoundTrace, most: int) -> None:
-    trace: Trace = found.trace
-    when = "" if found.published_ms is None else f", published {_time(found.published_ms / 1000)}"
+def _print_trace(published: FoundTrace, most: int) -> None:
+    trace: Trace = published.trace
+    when = "" if published.published_ms is None else f", published {_time(published.published_ms / 1000)}"
     names = (("environment", trace.environment), ("release", trace.release), ("name", trace.name))
     said = "".join(f", {name} {value}" for name, value in (*names, ("model", trace.model)) if value)
     span = f", span {trace.span_id}" if trace.span_id else ""
-    _line(f"service {trace.service}{span}{said}{when} (text from the {found.source})", "dim")
+    _line(f"service {trace.service}{span}{said}{when} (text from the {published.source})", "dim")
     for message in trace.messages or ():
         if message.content:
             _text(f"{plain(message.role)}:", message.content, most)
@@ -195,7 +186,7 @@ def _print_trace(found: FoundTrace, most: int) -> None:
         _text("feedback:", f"{trace.feedback.score} {trace.feedback.comment or ''}", most)
 
 
-def _print_verdict(entry: OutboxEntry, found: Explanation | None) -> None:
+def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     verdict, outcome = entry.verdict, outcome_of(entry)
     scores = ", ".join(
         f"{score.metric} {score.label or f'{score.value:.2f}'}"
@@ -215,20 +206,20 @@ def _print_verdict(entry: OutboxEntry, found: Explanation | None) -> None:
             _line(f"  {text}")
     if isinstance(cut := verdict.details.get("left_out"), dict):
         _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
-    for one in () if found is None else found.sentences:
-        _line(f"  {one.letter}  {one.text}" + (f" ({one.note})" if one.note else ""), _STYLE_OF[one.letter])
-        for each in one.evidence:
+    for part in () if explanation is None else explanation.sentences:
+        _line(f"  {part.letter}  {part.text}" + (f" ({part.note})" if part.note else ""), _STYLE_OF[part.letter])
+        for each in part.evidence:
             ranks = ", ".join(str(rank) for rank in sorted({at.document + 1 for at in each.places}))
             where = f"document {ranks}" if ranks else "the documents"
-            said = f"found in {where}" if each.found else "not in the documents"
-            _line(f"     evidence {said}: {each.text}", "dim")
-    for marked in () if found is None else found.document_sentences:
+            place = f"found in {where}" if each.found else "not in the documents"
+            _line(f"     evidence {place}: {each.text}", "dim")
+    for marked in () if explanation is None else explanation.document_sentences:
         letters = f"{'R' if marked.relevant else ' '}{'U' if marked.used else ' '}"
         _line(f"  {letters} {marked.text}" + (f" ({marked.note})" if marked.note else ""), "dim")
-    for result_of in () if found is None else found.documents:
-        said = {True: "yes", False: "no", None: "unknown"}[result_of.passed]
-        _line(f"  document {result_of.rank} {result_of.span}: {said} {result_of.rationale}".rstrip(), "dim")
-    if found is not None and not found.same_version:
+    for result_of in () if explanation is None else explanation.documents:
+        place = {True: "yes", False: "no", None: "unknown"}[result_of.passed]
+        _line(f"  document {result_of.rank} {result_of.span}: {place} {result_of.rationale}".rstrip(), "dim")
+    if explanation is not None and not explanation.same_version:
         _line("  the installed judge has another version: sentences may be cut otherwise", "yellow")
     cost = "unknown cost" if verdict.cost_usd is None else f"{verdict.cost_usd:.6g} USD"
     tokens = f"{verdict.input_tokens:,} + {verdict.output_tokens:,} tokens"

@@ -14,17 +14,7 @@ from judges.core.judge import RESULT
 from judges.core.verdict import Origin
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.base.commands.options import (
-    JSON,
-    OUT,
-    PATTERNS,
-    REDIS,
-    connect,
-    note,
-    plain,
-    print_json,
-    trace_errors,
-)
+from worker.base.commands.options import JSON, OUT, PATTERNS, REDIS, connect, note, plain, print_json
 from worker.base.lookup.lookup import usable_prefix
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
 from worker.base.monitor.counts import step_of
@@ -35,9 +25,7 @@ from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Entry, Store, StoreError
 
 _BLOCK_MS = 1000
-_READ_COUNT = 500
 _SEARCHED = 10_000
-_LAST = 10
 
 
 @click.command("tail")
@@ -76,16 +64,15 @@ def command(
     Exit code 0 on success, 1 if --no-follow finds no verdict, 2 on wrong usage.
     """
     if last is None:
-        last = _LAST if ends else 0
+        last = 10 if ends else 0
     settings, store = connect(config, redis_url)
-    with trace_errors():
-        traces = () if trace_id is None else (usable_prefix(trace_id),)
+    traces = () if trace_id is None else (usable_prefix(trace_id),)
     chosen = VerdictFilter(services, judges, origin, FAILED if failed else (), traces=traces)
-    wanted = None if chosen.accepts_all else chosen.accepts
+    accepts = None if chosen.accepts_all else chosen.accepts
     unknown = _unknown(settings, store, services, judges)
-    entries: Iterable[OutboxEntry] = _newest(store, last, wanted)[0] if ends else follow(store, last, wanted)
+    entries: Iterable[OutboxEntry] = _newest(store, last, accepts)[0] if ends else follow(store, last, accepts)
     if ends and last and not entries:
-        none = f"no such verdict among the newest {_SEARCHED:,}" if wanted else "no verdict in the outbox"
+        none = f"no such verdict among the newest {_SEARCHED:,}" if accepts else "no verdict in the outbox"
         raise click.ClickException(f"{none}{unknown}")
     if not ends and (unknown or not last):
         note(
@@ -102,22 +89,22 @@ def _unknown(settings: Settings, store: Store, services: Sequence[str], judges: 
     """Name the pattern that matches nothing configured and no series, with what it may mean; empty without one."""
     series = read_series(store).values()
     installed = {*configured(settings.judges), *(one.judge for one in series)}
-    for option, patterns, known in (
+    for option, patterns, names in (
         ("service", services, {one.service for one in series}),
         ("judge", judges, installed),
     ):
-        for pattern in patterns if known else ():
-            if not fnmatch.filter(known, pattern):
-                return f"; no {option} so far matches {pattern}{nearest(pattern, sorted(known))}"
+        for pattern in patterns if names else ():
+            if not fnmatch.filter(names, pattern):
+                return f"; no {option} so far matches {pattern}{nearest(pattern, sorted(names))}"
     return ""
 
 
-def follow(store: Store, last: int = 0, wanted: Callable[[OutboxEntry], bool] | None = None) -> Iterator[OutboxEntry]:
+def follow(store: Store, last: int = 0, accepts: Callable[[OutboxEntry], bool] | None = None) -> Iterator[OutboxEntry]:
     """Yield the last few entries of the outbox, then every new one; only those that are wanted.
 
     The last few are searched among the newest 10,000.
     """
-    entries, positions = _newest(store, last, wanted)
+    entries, positions = _newest(store, last, accepts)
     yield from entries
     # Each Redis may be waited for: with several the wait is short, so that none is late.
     block_ms = _BLOCK_MS // len(positions)
@@ -125,7 +112,7 @@ def follow(store: Store, last: int = 0, wanted: Callable[[OutboxEntry], bool] | 
         for shard, position in positions.items():
             streams: dict[Any, Any] = {store.keys.verdicts: position}
             try:
-                reply: Any = shard.call(lambda client: client.xread(streams, count=_READ_COUNT, block=block_ms))  # noqa: B023
+                reply: Any = shard.call(lambda client: client.xread(streams, count=500, block=block_ms))  # noqa: B023
             except StoreError as error:
                 if len(positions) == 1:
                     raise
@@ -134,22 +121,23 @@ def follow(store: Store, last: int = 0, wanted: Callable[[OutboxEntry], bool] | 
                 continue
             for _, arrived in reply or []:
                 positions[shard] = arrived[-1][0]
-                yield from _readable(arrived, wanted)
+                yield from _readable(arrived, accepts)
 
 
 def _newest(
-    store: Store, last: int, wanted: Callable[[OutboxEntry], bool] | None
+    store: Store, last: int, accepts: Callable[[OutboxEntry], bool] | None
 ) -> tuple[Sequence[OutboxEntry], dict[Store, bytes]]:
     """Find the last few entries that are wanted, in order, and the id of the newest entry of each Redis."""
     # A rare verdict among millions must not make Redis return the whole outbox.
-    searched = _SEARCHED if last and wanted else max(1, last)
+    searched = _SEARCHED if last and accepts else max(1, last)
     newest = {
-        one: one.call(lambda client: client.xrevrange(store.keys.verdicts, count=searched)) for one in store.answering
+        server: server.call(lambda client: client.xrevrange(store.keys.verdicts, count=searched))
+        for server in store.answering
     }
     entries = heapq.merge(*newest.values(), key=lambda entry: entry_position(entry[0]), reverse=True)
-    found, answered = list[OutboxEntry](), set[str]()
+    newest_entries, answered = list[OutboxEntry](), set[str]()
     for entry in _readable(entries, None):
-        if len(found) == last:
+        if len(newest_entries) == last:
             break
         # A second verdict of a cascade is newer than the first one.
         verdict, step = entry.verdict, step_of(entry.verdict)
@@ -159,15 +147,15 @@ def _newest(
             marked = {**msgspec.to_builtins(step), "second": "missing"}
             verdict = msgspec.structs.replace(verdict, details={**verdict.details, "cascade": marked})
             entry = entry._replace(verdict=verdict)  # noqa: PLW2901
-        if wanted is None or wanted(entry):
-            found.append(entry)
-    return found[::-1], {one: entries[0][0] if entries else b"0" for one, entries in newest.items()}
+        if accepts is None or accepts(entry):
+            newest_entries.append(entry)
+    return newest_entries[::-1], {shard: entries[0][0] if entries else b"0" for shard, entries in newest.items()}
 
 
-def _readable(entries: Iterable[Entry], wanted: Callable[[OutboxEntry], bool] | None) -> Iterator[OutboxEntry]:
+def _readable(entries: Iterable[Entry], accepts: Callable[[OutboxEntry], bool] | None) -> Iterator[OutboxEntry]:
     for entry in entries:
         read = read_outbox_entry(entry)
-        if read is not None and (wanted is None or wanted(read)):
+        if read is not None and (accepts is None or accepts(read)):
             yield read
 
 

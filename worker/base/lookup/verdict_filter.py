@@ -14,31 +14,18 @@ FAILED: Final[frozenset[VerdictOutcome]] = frozenset({"failed", "abstained", "un
 
 
 class VerdictFilter(NamedTuple):
-    """Which verdicts or dead letters are selected; an empty or absent field accepts all.
+    """Which verdicts or dead letters are selected; an empty or absent field accepts all."""
 
-    Attributes:
-        services: Patterns of the service, with `*`, `?` and `[...]`, of which one matches.
-        judges: Patterns of the judge.
-        origin: Origin of the verdict.
-        outcomes: Outcomes, of which one is the verdict's.
-        reasons: Reasons for a missing score.
-        trace_ids: Traces, of which one is judged, also as a part of a conversation.
-        traces: Beginnings of the id of a judged trace.
-        ids: Beginnings of the evaluation id.
-        since_ms: Written or given up at this time or later, in milliseconds since the epoch.
-        until_ms: Written or given up at this time or before.
-    """
-
-    services: Sequence[str] = ()
-    judges: Sequence[str] = ()
-    origin: str | None = None
-    outcomes: Collection[str] = ()
-    reasons: Collection[str] = ()
-    trace_ids: Collection[str] | None = None
-    traces: Sequence[str] = ()
-    ids: Sequence[str] = ()
-    since_ms: int | None = None
-    until_ms: int | None = None
+    services: Sequence[str] = ()  # Patterns of the service, with `*`, `?` and `[...]`, of which one matches.
+    judges: Sequence[str] = ()  # Patterns of the judge.
+    origin: str | None = None  # Origin of the verdict.
+    outcomes: Collection[str] = ()  # Outcomes, of which one is the verdict's.
+    reasons: Collection[str] = ()  # Reasons for a missing score.
+    trace_ids: Collection[str] | None = None  # Traces, of which one is judged, also as a part of a conversation.
+    traces: Sequence[str] = ()  # Beginnings of the id of a judged trace.
+    ids: Sequence[str] = ()  # Beginnings of the evaluation id.
+    since_ms: int | None = None  # Written or given up at this time or later, in milliseconds since the epoch.
+    until_ms: int | None = None  # Written or given up at this time or before.
 
     @property
     def accepts_all(self) -> bool:

@@ -22,7 +22,6 @@ from worker.base.commands.options import (
     open_store,
     print_json,
     print_table,
-    trace_errors,
     with_retries,
 )
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
@@ -154,11 +153,10 @@ def command(
 def _published(settings: Settings, store: Store, given: str) -> tuple[str, str, str]:
     """Return the id of the trace that begins so, and the times between which it was published."""
     lookup = TraceLookup(store, settings)
-    with trace_errors():
-        name = lookup.resolve(given)
-        times = [one.published_ms for one in lookup.find({name}).get(name, []) if one.published_ms is not None]
-        if not times:
-            raise TraceNotFoundError(f"{name}: its text is no longer in the stream, so it cannot be judged again")
+    name = lookup.resolve(given)
+    times = [one.published_ms for one in lookup.find({name}).get(name, []) if one.published_ms is not None]
+    if not times:
+        raise TraceNotFoundError(f"{name}: its text is no longer in the stream, so it cannot be judged again")
     since, until = (dt.datetime.fromtimestamp(at / 1000, dt.UTC) for at in (min(times) - 1, max(times) + 1))
     return name, since.isoformat(), until.isoformat()
 

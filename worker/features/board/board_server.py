@@ -26,18 +26,10 @@ _BACKLOG: Final = 128
 
 
 class BoardServer:
-    """One board; `run` serves until a signal, and as a context manager it serves in a thread.
-
-    Attributes:
-        url: The address of the board.
-    """
+    """One board at ``url``; `run` serves until a signal, and as a context manager it serves in a thread."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Open the ports.
-
-        Raises:
-            SettingsError: The token, the address or the certificate cannot be used.
-        """
+        """Open the ports. Raises SettingsError: The token, the address or the certificate cannot be used."""
         board = BOARD.of(settings)
         access = Access(settings, environment)
         self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
@@ -66,11 +58,7 @@ class BoardServer:
         self._thread = threading.Thread(target=self.run, name="tracejudge-board", daemon=True)
 
     def run(self, started: Callable[[], object] = lambda: None) -> None:
-        """Serve until SIGTERM or SIGINT, or the end of the context.
-
-        Args:
-            started: Called once requests are answered and signals end the board.
-        """
+        """Serve until a signal or the end of the context; ``started`` is called once requests are answered."""
         self._server.started_hook = started
         for thread in self._threads:
             thread.start()
@@ -80,8 +68,8 @@ class BoardServer:
             for thread in self._threads:
                 thread.stop(_THREAD_STOP_S)
             self._pages.stop()
-            for one in self._store.shards:
-                one.close()
+            for shard in self._store.shards:
+                shard.close()
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -14,8 +14,6 @@ from worker.core.telemetry import logs
 from worker.core.telemetry.service import OUTAGE
 from worker.features.board.settings import BOARD
 
-_NEEDED = ("starlette", "uvicorn", "jinja2")
-
 
 @click.command("board")
 @REDIS
@@ -40,12 +38,12 @@ def command(
       tracejudge board
       tracejudge board --port 0 --redis-url redis://localhost:6379/0
     """  # noqa: D301 - click's mark for lines that stay as they are
-    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2")):
         raise SettingsError("the board needs further packages: pip install 'tracejudge-worker[board]'")
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
-    given = {name: value for name, value in options if value is not None}
-    settings = BOARD.replace(settings, msgspec.structs.replace(BOARD.of(settings), **given))
+    listen = {name: value for name, value in options if value is not None}
+    settings = BOARD.replace(settings, msgspec.structs.replace(BOARD.of(settings), **listen))
     OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)

@@ -21,7 +21,6 @@ from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.board")
-_READ_COUNT: Final = 500
 _BLOCK_MS: Final = 500
 _COLUMNS: Final = (
     *("entry", "shard", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "origin", "outcome"),
@@ -91,24 +90,24 @@ def _row(entry: OutboxEntry, shard: int) -> tuple[object, ...]:
     )
 
 
-def condition(wanted: VerdictFilter) -> tuple[str, list[object]]:
+def condition(selected: VerdictFilter) -> tuple[str, list[object]]:
     """Return a filter as a condition in SQL, and its values; whole ids and reasons are not compared."""
     parts, values = ["1"], list[object]()
-    for column, patterns in (("service", wanted.services), ("judge", wanted.judges)):
+    for column, patterns in (("service", selected.services), ("judge", selected.judges)):
         if patterns:
             # The index finds an equal name. SQLite negates by [^...].
-            signs = ("GLOB" if set("*?[") & set(one) else "=" for one in patterns)
+            signs = ("GLOB" if set("*?[") & set(pattern) else "=" for pattern in patterns)
             parts.append(" OR ".join(f"{column} {sign} ?" for sign in signs))
-            values += [one.replace("[!", "[^") for one in patterns]
-    for column, names in (("outcome", wanted.outcomes), ("origin", (wanted.origin,) if wanted.origin else ())):
+            values += [pattern.replace("[!", "[^") for pattern in patterns]
+    for column, names in (("outcome", selected.outcomes), ("origin", (selected.origin,) if selected.origin else ())):
         if names:
             parts.append(f"{column} IN ({', '.join('?' * len(names))})")
             values += names
-    if wanted.traces:
+    if selected.traces:
         # A range of the index: LIKE with a parameter would read every row.
-        parts.append(" OR ".join(["trace_id >= ? AND trace_id < ?"] * len(wanted.traces)))
-        values += [end for one in wanted.traces for end in (one, f"{one}\U0010ffff")]
-    for sign, at_ms in ((">=", wanted.since_ms), ("<=", wanted.until_ms)):
+        parts.append(" OR ".join(["trace_id >= ? AND trace_id < ?"] * len(selected.traces)))
+        values += [end for begin in selected.traces for end in (begin, f"{begin}\U0010ffff")]
+    for sign, at_ms in ((">=", selected.since_ms), ("<=", selected.until_ms)):
         if at_ms is not None:
             parts.append(f"at_ms {sign} ?")
             values.append(at_ms)
@@ -132,14 +131,14 @@ class VerdictIndex(ServiceThread):
 
     def run_once(self) -> None:
         """Read the outboxes as they are, then what is new; remove what was trimmed."""
-        for one in self._store.shards:
+        for shard in self._store.shards:
             try:
-                self.follow(one)
+                self.follow(shard)
             except StoreError as error:
-                if one is self._store:
+                if shard is self._store:
                     raise
                 # Its verdicts stay in the index; their texts cannot be shown.
-                log.debug("shard not followed", shard=one.shard, error=str(error))
+                log.debug("shard not followed", shard=shard.shard, error=str(error))
             if self.stopping.is_set():
                 return
         self.is_complete = True
@@ -156,7 +155,7 @@ class VerdictIndex(ServiceThread):
         position = self._positions[shard]
         block_ms = _BLOCK_MS // len(store.shards) if self.is_complete else 1
         streams: dict[Any, Any] = {key: position}
-        reply: Any = store.call(lambda client: client.xread(streams, count=_READ_COUNT, block=block_ms))
+        reply: Any = store.call(lambda client: client.xread(streams, count=500, block=block_ms))
         for _, arrived in reply or []:
             self._add(arrived, shard)
         first = store.call(lambda client: client.xrange(key, count=1))
@@ -170,9 +169,9 @@ class VerdictIndex(ServiceThread):
                 self._database.execute("DELETE FROM verdicts WHERE shard = ?", (shard,))
             del self._positions[shard]
 
-    def select(self, wanted: VerdictFilter, *, limit: int, before: str = "") -> list[str]:
+    def select(self, selected: VerdictFilter, *, limit: int, before: str = "") -> list[str]:
         """Return the names of the newest selected entries, only those before an entry if one is named."""
-        where, values = condition(wanted)
+        where, values = condition(selected)
         if before:
             where += " AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?)"
             values.append(before)
@@ -182,8 +181,8 @@ class VerdictIndex(ServiceThread):
     def find(self, evaluation_id: str) -> OutboxEntry | None:
         """Read the newest verdict of an evaluation."""
         text = f"SELECT entry FROM verdicts WHERE evaluation_id = ? ORDER BY {NEWEST_FIRST} LIMIT 1"  # noqa: S608 - a constant
-        found = self.read([name for (name,) in self.query(text, (evaluation_id,))])
-        return next(iter(found.values()), None)
+        entries = self.read([name for (name,) in self.query(text, (evaluation_id,))])
+        return next(iter(entries.values()), None)
 
     def query(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run a query of constants with values."""
@@ -203,12 +202,12 @@ class VerdictIndex(ServiceThread):
         for shard, some in by_shard.items():
             ids = [name.partition("@")[2] for name in some]
             try:
-                found = self._store.shards[shard].pipeline(lambda pipe: [pipe.xrange(key, one, one) for one in ids])  # noqa: B023
+                replies = self._store.shards[shard].pipeline(lambda pipe: [pipe.xrange(key, id_, id_) for id_ in ids])  # noqa: B023
             except StoreError:
                 if shard == self._store.shard:
                     raise
                 continue
-            entries = {name: read_outbox_entry(one[0]) for name, one in zip(some, found, strict=True) if one}
+            entries = {name: read_outbox_entry(reply[0]) for name, reply in zip(some, replies, strict=True) if reply}
             read |= {name: entry for name, entry in entries.items() if entry is not None}
             with self._lock:
                 gone = [(name,) for name in some if name not in entries]
@@ -223,8 +222,8 @@ class VerdictIndex(ServiceThread):
             self._database.execute("COMMIT")
         verdicts = [entry.verdict for entry in read]
         for kind, names in (
-            ("services", {one.service for one in verdicts}),
-            ("judges", {one.judge for one in verdicts}),
+            ("services", {verdict.service for verdict in verdicts}),
+            ("judges", {verdict.judge for verdict in verdicts}),
         ):
             if len(self._names[kind]) < _MAX_NAMES:
                 # Another set, since pages may be reading this one.

@@ -20,8 +20,7 @@ KINDS: Final[Mapping[Kind, str]] = {
 }
 """`second` are questions that another annotator has answered."""
 RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-_WANTED: Final = 400
-"""About how many verdicts the default rate draws: as many as ± 5 points need."""
+_WANTED: Final = 400  # About how many verdicts the default rate draws: as many as ± 5 points need.
 _MOST: Final = 2_000
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
@@ -43,8 +42,7 @@ class Queue(NamedTuple):
     kind: Kind = "random"
     service: str = ""
     judge: str = ""
-    rate: float = 0.0
-    """Share of the live verdicts that are drawn; 0 for one that suits their number."""
+    rate: float = 0.0  # Share of the live verdicts that are drawn; 0 for one that suits their number.
 
     @property
     def wanted(self) -> VerdictFilter:
@@ -93,19 +91,15 @@ class LabelQueue:
     ) -> Question | None:
         """Return the next question that the annotator has not answered and nobody else has open, and lock it.
 
-        Args:
-            queue: What is wanted.
-            annotator: The hash of the annotator's name.
-            answers: All answers by label.
-            skipped: Labels that the annotator skipped.
+        ``annotator`` is the hash of a name; ``answers`` are all answers by label, ``skipped`` labels to leave out.
         """
         # Once: it counts the verdicts of the index.
         rate = self.rate(queue) if queue.kind == "random" else 0.0
         for evaluation_id, name in self._candidates(queue, rate, answers):
             given = answers.get(name, ())
             is_second = queue.kind == "second"
-            by_others = [one for one in given if one.annotator != annotator]
-            if queue.kind == "random" and given and all(one.drawn == "queue" for one in given):
+            by_others = [answer for answer in given if answer.annotator != annotator]
+            if queue.kind == "random" and given and all(answer.drawn == "queue" for answer in given):
                 mark_drawn(self._store, given, rate)
             if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
                 continue
@@ -119,11 +113,11 @@ class LabelQueue:
     def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[tuple[str, str]]:
         """Return evaluations with the ids of their labels."""
         if queue.kind == "second":
-            firsts = ((name, given[0]) for name, given in answers.items())
+            firsts = ((name, of_label[0]) for name, of_label in answers.items())
             return (
-                (one.evaluation_id, name)
-                for name, one in firsts
-                if queue.service in {"", one.service} and queue.judge in {"", one.judge}
+                (answer.evaluation_id, name)
+                for name, answer in firsts
+                if queue.service in {"", answer.service} and queue.judge in {"", answer.judge}
             )
         where, values = condition(queue.wanted)
         extra, order = _CANDIDATES[queue.kind]

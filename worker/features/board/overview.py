@@ -32,7 +32,6 @@ from worker.features.report.sources import read_sums
 
 _EVERY_S: Final = 15.0
 _DAYS: Final = 7
-_BY: Final = ("service", "environment")
 _MOST_ROWS: Final = 200
 # A smaller change is no news, however certain.
 _FALL: Final = 0.02
@@ -40,25 +39,15 @@ _SPLIT_GAIN: Final = math.log(15)
 
 
 class Panel(NamedTuple):
-    """One service and judge with its figures.
+    """One service and judge with its figures."""
 
-    Attributes:
-        row: The figures of the report; the compared period is the week before.
-        chart: A small chart of the share with its interval; None without a point.
-        points: For the large chart: seconds, share, lower and upper limit.
-        reasons: Why verdicts have no score, with their number, of the outbox.
-        cost: USD of the verdicts of the outbox; None where no price is known.
-        falls: Whether the share is below that of the week before, beyond the interval of the difference.
-        since: When an open drop of the monitor began, as text; empty without one.
-    """
-
-    row: Row
-    chart: Chart | None
-    points: Sequence[tuple[float, float, float, float]]
-    reasons: Sequence[tuple[str, int]]
-    cost: float | None
-    falls: bool
-    since: str
+    row: Row  # The figures of the report; the compared period is the week before.
+    chart: Chart | None  # A small chart of the share with its interval; None without a point.
+    points: Sequence[tuple[float, float, float, float]]  # For the large chart: seconds, share, lower and upper limit.
+    reasons: Sequence[tuple[str, int]]  # Why verdicts have no score, with their number, of the outbox.
+    cost: float | None  # USD of the verdicts of the outbox; None where no price is known.
+    falls: bool  # Whether the share is below that of the week before, beyond the interval of the difference.
+    since: str  # When an open drop of the monitor began, as text; empty without one.
 
     @property
     def title(self) -> str:
@@ -67,19 +56,12 @@ class Panel(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """Everything that the overview shows.
+    """Everything that the overview shows."""
 
-    Attributes:
-        headline: What got worse, since when, and how sure.
-        is_bad: Whether something got worse.
-        panels: Sorted: what falls first.
-        at: When it was computed, in seconds since the epoch.
-    """
-
-    headline: str
-    is_bad: bool
-    panels: Sequence[Panel]
-    at: float
+    headline: str  # What got worse, since when, and how sure.
+    is_bad: bool  # Whether something got worse.
+    panels: Sequence[Panel]  # Sorted: what falls first.
+    at: float  # When it was computed, in seconds since the epoch.
 
 
 class Stage(NamedTuple):
@@ -124,9 +106,9 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
     """Compute the shares of the last week against the week before, from the sums of the monitor."""
     now = store.now_ms() / 1000
     week = _DAYS * DAY_S
-    known = read_series(store)
-    series = [one for one in known.values() if not one.segment][:_MOST_ROWS]
-    scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, _BY, None, (), now)
+    all_series = read_series(store)
+    series = [series for series in all_series.values() if not series.segment][:_MOST_ROWS]
+    scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now)
     evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
     incidents = read_incidents(store, [one.id for one in series])
     open_drops = {
@@ -162,7 +144,7 @@ def _panel(
     return Panel(
         row,
         chart(report, row) if row.points else None,
-        [(one.begins_at.timestamp(), one.share.value, one.share.low, one.share.high) for one in row.points],
+        [(point.begins_at.timestamp(), point.share.value, point.share.low, point.share.high) for point in row.points],
         reasons.get(pair, []),
         costs.get(pair),
         row.difference is not None and row.difference.high < 0 and row.difference.value <= -_FALL,
@@ -179,7 +161,7 @@ def _headline(
     more = sum(panel.falls or bool(panel.since) for panel in panels) - 1
     others = f" {more} more below." if more > 0 else ""
     if open_drops:
-        (service, environment, judge, metric), (_, drop) = max(open_drops.items(), key=lambda one: one[1][1].size)
+        (service, environment, judge, metric), (_, drop) = max(open_drops.items(), key=lambda pair: pair[1][1].size)
         name = " ".join(filter(None, (judge if metric == judge else f"{judge} {metric}", "of", service, environment)))
         low, high, since = (utc_minute(at * FIVE_MINUTES_S) for at in (drop.low, drop.high, drop.since))
         fell = f"{name} got worse by about {100 * drop.size:.0f} points since {since} UTC"
@@ -187,12 +169,11 @@ def _headline(
         sure = f"(with 90 % certainty between {low} and {high}); the monitor's alarm is open."
         return f"{fell} {sure}{part}{others}", True
     for panel in sorted(panels, key=lambda panel: panel.row.difference.value if panel.row.difference else 0.0):
-        found, share = panel.row.difference, panel.row.share
-        if panel.falls and found is not None and share is not None:
-            fewer = (
-                f"{100 * share.value:.0f} % pass this week, {-100 * found.value:.1f} points fewer than the week before"
-            )
-            sure = f"(95 % interval {-100 * found.high:.1f} to {-100 * found.low:.1f})"
+        difference, share = panel.row.difference, panel.row.share
+        if panel.falls and difference is not None and share is not None:
+            points = f"{-100 * difference.value:.1f} points fewer than the week before"
+            fewer = f"{100 * share.value:.0f} % pass this week, {points}"
+            sure = f"(95 % interval {-100 * difference.high:.1f} to {-100 * difference.low:.1f})"
             begun = began(panel.row.points)
             since = f", since about {begun:%d %B}" if begun else ""
             return f"{panel.title} got worse{since}: {fewer} {sure}.{others}", True
@@ -209,8 +190,8 @@ def began(points: Sequence[Point]) -> dt.datetime | None:
     """
 
     def likelihood(some: Sequence[Point]) -> float:
-        judged = sum(one.judgements for one in some)
-        passed = sum(one.share.value * one.judgements for one in some)
+        judged = sum(point.judgements for point in some)
+        passed = sum(point.share.value * point.judgements for point in some)
         parts = ((passed, passed / judged), (judged - passed, 1 - passed / judged)) if judged else ()
         return sum(count * math.log(share) for count, share in parts if share > 0)
 
@@ -219,7 +200,7 @@ def began(points: Sequence[Point]) -> dt.datetime | None:
     for place in range(1, len(points)):
         before, after = points[:place], points[place:]
         gain = likelihood(before) + likelihood(after) - whole
-        means = [sum(one.share.value for one in some) / len(some) for some in (before, after)]
+        means = [sum(point.share.value for point in some) / len(some) for some in (before, after)]
         if gain > best[0] and means[1] < means[0]:
             best = gain, after[0].begins_at
     return best[1]
@@ -227,7 +208,7 @@ def began(points: Sequence[Point]) -> dt.datetime | None:
 
 def read_funnel(store: Store) -> Funnel:
     """Lay out the accounting as stages."""
-    account = summed([read_account(one) for one in store.answering])
+    account = summed([read_account(shard) for shard in store.answering])
     arrived = account.published - account.dropped - account.unread - account.cut_off - account.lost_by_redis
     traces = [
         _stage("published", account.published, "by services", account, _UNREAD),
@@ -241,10 +222,10 @@ def read_funnel(store: Store) -> Funnel:
         _stage("scored", account.scored, "with a score", account, {}),
     ]
     pending, behind = Counter[str](), Counter[str]()
-    for one in store.answering:
-        groups = groups_of(one, one.keys.verdicts)
+    for shard in store.answering:
+        groups = groups_of(shard, shard.keys.verdicts)
         pending.update(groups)
-        behind.update({name: found.lag for name, found in measure(one, groups=tuple(groups)).outbox.items()})
+        behind.update({name: position.lag for name, position in measure(shard, groups=tuple(groups)).outbox.items()})
     exports = [(name, behind[name], waiting) for name, waiting in sorted(pending.items()) if name in behind]
     return Funnel(traces, evaluations, exports, account.lost)
 

@@ -30,13 +30,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError
 from worker.features.board.access import Access, BoardMetrics, Guard, form_token, is_form_token
-from worker.features.board.index import (
-    NEWEST_FIRST,
-    VerdictIndex,
-    condition,
-    is_drawn,
-    leading_score,
-)
+from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.features.board.overview import OverviewThread
 from worker.features.board.settings import BOARD
@@ -47,7 +41,6 @@ from worker.features.report.html import TEMPLATES
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
 _MAX_FORM_BYTES: Final = 64 * 1024
-_MAX_SKIPPED: Final = 1_000
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
 _NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
@@ -122,9 +115,9 @@ class Board:
 
     def verdicts_page(self, request: Request) -> Response:
         """List verdicts, the newest first."""
-        wanted, form = _filter(request.query_params)
+        selected, form = _filter(request.query_params)
         before = request.query_params.get("before", "")
-        names = self._index.select(wanted, limit=_PAGE + 1, before=before)
+        names = self._index.select(selected, limit=_PAGE + 1, before=before)
         query = {name: value for name, value in request.query_params.items() if value and name != "before"}
         older = f"/verdicts?{urlencode({**query, 'before': names[_PAGE - 1]})}" if len(names) > _PAGE else ""
         return self._page(
@@ -144,7 +137,7 @@ class Board:
     def verdict_page(self, request: Request) -> Response:
         """Show one verdict with the text of its trace."""
         entry = self._entry(request)
-        found = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
+        published = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
         siblings = self._index.read(self._index.select(VerdictFilter(traces=(entry.verdict.trace_id,)), limit=20))
         return self._page(
             request,
@@ -153,7 +146,7 @@ class Board:
             verdict=entry.verdict,
             figures=figures(entry),
             details=further_details(entry.verdict.details),
-            trace=None if found is None else self._pages.page(entry.verdict, found),
+            trace=None if published is None else self._pages.page(entry.verdict, published),
             elsewhere=self._pages.links(entry.verdict),
             whole=bool(request.query_params.get("whole")),
             siblings=[one for one in siblings.values() if one.verdict.evaluation_id != entry.verdict.evaluation_id],
@@ -162,12 +155,12 @@ class Board:
     def request_page(self, request: Request) -> Response:
         """Show the request as the installed judge renders it."""
         verdict = self._entry(request).verdict
-        found = self._pages.trace(verdict)
+        published = self._pages.trace(verdict)
         judge = self._pages.judge(verdict.judge, verdict.judge_model)
         messages, why = list[tuple[str, str]](), "The text of the trace is gone from the stream."
-        if found is not None:
+        if published is not None:
             try:
-                messages, why = self._pages.request(verdict, found.trace), ""
+                messages, why = self._pages.request(verdict, published.trace), ""
             except JudgeFailedError as error:
                 why = str(error)
         return self._page(
@@ -182,10 +175,10 @@ class Board:
 
     def dataset(self, request: Request) -> Response:
         """Send the selected traces as JSON lines."""
-        wanted, _ = _filter(request.query_params)
-        where, values = condition(wanted)
+        selected, _ = _filter(request.query_params)
+        where, values = condition(selected)
         newest = f"SELECT trace_id FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT {_MOST_SAVED}"  # noqa: S608 - constants
-        chosen = wanted._replace(trace_ids=frozenset(name for (name,) in self._index.query(newest, values)))
+        chosen = selected._replace(trace_ids=frozenset(name for (name,) in self._index.query(newest, values)))
         dataset = Dataset(self._store, self._settings, chosen, limit=_MOST_SAVED)
 
         def lines() -> Iterator[bytes]:
@@ -202,26 +195,26 @@ class Board:
         user = self._annotator(request, params.get("as", ""))
         queue = _queue(params)
         answers = read_answers(self._store)
-        skipped = frozenset(params.get("skip", "").split(",")[-_MAX_SKIPPED:]) - {""}
+        skipped = frozenset(params.get("skip", "").split(",")[-1_000:]) - {""}
         question = self._chosen(params, queue) or self._queue.next(queue, self._hash(user), answers, skipped)
-        mine = [one for given in answers.values() for one in given if one.annotator == self._hash(user)]
-        last = max(mine, key=lambda one: one.answered_at, default=None)
+        mine = [answer for of_label in answers.values() for answer in of_label if answer.annotator == self._hash(user)]
+        last = max(mine, key=lambda answer: answer.answered_at, default=None)
         context: dict[str, Any] = {"question": question, "texts": None, "previous": None, "gone": False}
         if question is not None:
-            found = self._pages.trace(question.entry.verdict, whole=bool(params.get("whole")))
-            context["gone"] = found is None
-            if found is not None:
-                context["texts"] = self._pages.page(question.entry.verdict, found, explained=False)
-            known = answers.get(question.label_id, ())
-            context["previous"] = next((one for one in known if one.annotator == self._hash(user)), None)
+            published = self._pages.trace(question.entry.verdict, whole=bool(params.get("whole")))
+            context["gone"] = published is None
+            if published is not None:
+                context["texts"] = self._pages.page(question.entry.verdict, published, explained=False)
+            of_label = answers.get(question.label_id, ())
+            context["previous"] = next((answer for answer in of_label if answer.annotator == self._hash(user)), None)
             context["asks"], context["passes"] = self._asked(question)
         of_queue = {
-            name: given
-            for name, given in answers.items()
-            if queue.judge in {"", given[0].judge}
-            and queue.service in {"", given[0].service}
+            name: of_label
+            for name, of_label in answers.items()
+            if queue.judge in {"", of_label[0].judge}
+            and queue.service in {"", of_label[0].service}
             # Failures that somebody looked for say nothing of how often the judge is right.
-            and (queue.kind != "random" or any(isinstance(one.drawn, float) for one in given))
+            and (queue.kind != "random" or any(isinstance(answer.drawn, float) for answer in of_label))
         }
         query = {"kind": queue.kind, "service": queue.service, "judge": queue.judge, "as": params.get("as", "")}
         name = "" if question is None else question.label_id
@@ -261,8 +254,8 @@ class Board:
             raise _PageError(
                 403, "This form is not of this board, or of another user. Go back, reload, and answer again."
             )
-        said = form.get("said", "")
-        if said not in _SAID:
+        opinion = form.get("said", "")
+        if opinion not in _SAID:
             raise _PageError(400, "Choose pass, fail or cannot tell.")
         entry = self._index.find(form.get("evaluation_id", ""))
         metric, score = ("", None) if entry is None else leading_score(entry.verdict)
@@ -277,7 +270,7 @@ class Board:
             trace_id=verdict.trace_id,
             judge=verdict.judge,
             metric=metric,
-            said=cast("Said", said),
+            said=cast("Said", opinion),
             # Not what the form says alone: an address can name any verdict.
             drawn=drawn if drawn in RATES and is_drawn(verdict, drawn) else "queue",
             annotator=self._hash(user),
@@ -293,10 +286,10 @@ class Board:
             session_id=verdict.session_id,
             user_id=verdict.user_id,
         )
-        found = self._pages.trace_anywhere(verdict)
-        if found is not None and KEEP_LABELLED.of(self._settings) and found.source != "label":
+        published = self._pages.trace_anywhere(verdict)
+        if published is not None and KEEP_LABELLED.of(self._settings) and published.source != "label":
             # Before the label: one without a copy cannot be exported as a whole.
-            keep_trace(self._store, found.trace, MAX_LABELLED_BYTES.of(self._settings))
+            keep_trace(self._store, published.trace, MAX_LABELLED_BYTES.of(self._settings))
         submit(self._store, answer, verdict)
         kept = {name: form.get(name, "") for name in ("kind", "service", "judge", "rate", "as", "skip")}
         query = urlencode({**{name: value for name, value in kept.items() if value}, "done": answer.label_id})
@@ -325,14 +318,14 @@ class Board:
     def _asked(self, question: Question) -> tuple[str, str]:
         """Return the judge's question, and the rule by which its metric passes; empty where they are not known."""
         judge = self._pages.judge(question.entry.verdict.judge, question.entry.verdict.judge_model)
-        known = () if judge is None else judge.metrics
-        rule = next((metric.passes for metric in known if metric.name == question.metric), "")
+        metrics = () if judge is None else judge.metrics
+        rule = next((metric.passes for metric in metrics if metric.name == question.metric), "")
         return "" if judge is None else judge.asks, rule
 
-    def _annotator(self, request: Request, given: str) -> str:
+    def _annotator(self, request: Request, name: str) -> str:
         """Return the name of the user, or the name that the form gives where nobody has to sign in."""
         user: str = request.state.user
-        return user or given.strip()[:100] or "anonymous"
+        return user or name.strip()[:100] or "anonymous"
 
     def _hash(self, user: str) -> str:
         return hashed_user(user, self._user_keys.current()) or ""

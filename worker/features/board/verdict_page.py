@@ -23,30 +23,19 @@ from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
 from worker.features.board.settings import BOARD
 
-_SEARCHED: Final = 4_000
 MAX_TEXT_CHARS: Final = 200_000
 _MAX_DOCUMENTS: Final = 200
-_MAX_REQUEST_CHARS: Final = 500_000
 
 
 class Part(NamedTuple):
-    """A part of a text.
+    """A part of a text."""
 
-    Attributes:
-        text: Its text; signs that are not visible are written as such.
-        kinds: Classes of the style sheet: `S`, `U`, `C`, `N` of a sentence, `relevant`, `used`, `evidence`.
-        mark: Letters shown before it, so that colour is not needed.
-        id: The anchor of its evidence, empty without one.
-        target: Where a click leads: the anchor of its first evidence.
-        note: What the mark means.
-    """
-
-    text: str
-    kinds: str = ""
-    mark: str = ""
-    id: str = ""
-    target: str = ""
-    note: str = ""
+    text: str  # Its text; signs that are not visible are written as such.
+    kinds: str = ""  # Classes of the style sheet: `S`, `U`, `C`, `N` of a sentence, `relevant`, `used`, `evidence`.
+    mark: str = ""  # Letters shown before it, so that colour is not needed.
+    id: str = ""  # The anchor of its evidence, empty without one.
+    target: str = ""  # Where a click leads: the anchor of its first evidence.
+    note: str = ""  # What the mark means.
 
 
 class Proof(NamedTuple):
@@ -105,16 +94,16 @@ class VerdictPages:
     def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
         """Find the redacted trace of a verdict; None where its text is gone.
 
-        Args:
-            verdict: The verdict.
-            whole: Whether the whole stream is searched, which takes seconds, not only near the times of the verdict.
+        With ``whole`` the whole stream is searched, which takes seconds, not only near the times of the verdict.
         """
         lookup = TraceLookup(self._store, self._settings)
         if whole:
             published = lookup.find({verdict.trace_id}).get(verdict.trace_id, [])
-            found = next((one for one in published if one.trace.span_id == verdict.span_id), None)
+            found = next(
+                (publication for publication in published if publication.trace.span_id == verdict.span_id), None
+            )
         else:
-            found = lookup.near(verdict, _SEARCHED)
+            found = lookup.near(verdict, 4_000)
         if found is not None and self._redaction is not None:
             found = found._replace(trace=self._redaction.trace(found.trace))
         return found
@@ -123,41 +112,35 @@ class VerdictPages:
         """Find the redacted trace of a verdict, if need be in the whole stream."""
         return self.trace(verdict) or self.trace(verdict, whole=True)
 
-    def page(self, verdict: Verdict, found: FoundTrace, *, explained: bool = True) -> TracePage:
-        """Lay out the texts of a trace.
-
-        Args:
-            verdict: The verdict.
-            found: Its trace.
-            explained: Whether what the verdict says is shown; without it only the texts are.
-        """
+    def page(self, verdict: Verdict, published: FoundTrace, *, explained: bool = True) -> TracePage:
+        """Lay out the texts of a trace; without ``explained`` nothing of what the verdict says."""
         explanation, judge = Explanation(), self.judge(verdict.judge, verdict.judge_model)
         if explained and "session" not in verdict.details:
             try:
-                explanation = explain(verdict, found.trace, judge)
+                explanation = explain(verdict, published.trace, judge)
             except JudgeFailedError:
                 explanation = Explanation()
-        trace = found.trace
-        context = [one if isinstance(one, str) else one.text for one in trace.context or ()]
+        trace = published.trace
+        context = [document if isinstance(document, str) else document.text for document in trace.context or ()]
         anchors, spans = _anchors(explanation, len(context))
-        results = {one.rank: one for one in explanation.documents}
+        results = {result.rank: result for result in explanation.documents}
         shown = []
         for rank, document in enumerate((trace.context or ())[:_MAX_DOCUMENTS], 1):
             result = results.get(rank)
-            said = "" if result is None else {True: "relevant", False: "not relevant", None: "unknown"}[result.passed]
+            mark = "" if result is None else {True: "relevant", False: "not relevant", None: "unknown"}[result.passed]
             name = "" if isinstance(document, str) else document.id or document.source or ""
-            why = f"{said}: {result.rationale}" if result is not None and result.rationale else said
+            why = f"{mark}: {result.rationale}" if result is not None and result.rationale else mark
             shown.append(ShownDocument(rank, name, divide(context[rank - 1], spans[rank - 1]), why))
         lines = []
-        for one in explanation.sentences:
+        for sentence in explanation.sentences:
             proofs = []
-            for each in one.evidence:
+            for each in sentence.evidence:
                 links = dict.fromkeys((anchors[at], f"document {at.document + 1}") for at in each.places)
                 proofs.append(Proof(each.text, each.found, list(links), each.looked_up))
-            lines.append(SentenceLine(one.letter, OUTCOMES[one.letter], one.text, one.note, proofs))
+            lines.append(SentenceLine(sentence.letter, OUTCOMES[sentence.letter], sentence.text, sentence.note, proofs))
         return TracePage(
             trace,
-            found.source,
+            published.source,
             divide(trace.output, _of_answer(explanation, anchors)),
             lines,
             shown,
@@ -177,11 +160,11 @@ class VerdictPages:
         if judge.run is not None:
             raise JudgeFailedError(f"{judge.name} judges in Python and asks no model")
         prompts = judge.prompts(judge.prepare(trace))
-        found = [(one.role, one.content[:_MAX_REQUEST_CHARS]) for one in render(prompts[0])] if prompts else []
-        questions = [("question", one.instructions) for one in prompts[0].questions] if prompts else []
+        messages = [(message.role, message.content[:500_000]) for message in render(prompts[0])] if prompts else []
+        questions = [("question", question.instructions) for question in prompts[0].questions] if prompts else []
         if len(prompts) > 1:
             questions.append(("note", f"{len(prompts) - 1} further requests differ in their material only."))
-        return [*found, *questions]
+        return [*messages, *questions]
 
     def links(self, verdict: Verdict) -> list[tuple[str, str]]:
         """Return links to the trace elsewhere, by name."""
@@ -241,7 +224,7 @@ def figures(entry: OutboxEntry) -> list[tuple[str, str]]:
     """Return the figures of a verdict with their names, as text."""
     verdict = entry.verdict
     cost = "unknown" if verdict.cost_usd is None else f"{verdict.cost_usd:.6g} USD"
-    found = [
+    rows = [
         ("outcome", outcome_of(entry)),
         ("judge", f"{verdict.judge}, version {verdict.judge_version[:8]}"),
         ("judge model", verdict.judge_model),
@@ -256,7 +239,7 @@ def figures(entry: OutboxEntry) -> list[tuple[str, str]]:
         ("session", verdict.session_id or ""),
         ("evaluation", verdict.evaluation_id),
     ]
-    return [(name, neutralise(value)) for name, value in found if value]
+    return [(name, neutralise(value)) for name, value in rows if value]
 
 
 def further_details(details: Mapping[str, object]) -> str:
@@ -275,7 +258,7 @@ def _anchors(explanation: Explanation, documents: int) -> tuple[dict[Place, str]
     """Name the places of the evidence, of which those that overlap are one, and list the spans of each document."""
     spans: list[list[Span]] = [[] for _ in range(documents)]
     anchors: dict[Place, str] = {}
-    places = sorted({at for one in explanation.sentences for each in one.evidence for at in each.places})
+    places = sorted({at for sentence in explanation.sentences for each in sentence.evidence for at in each.places})
     number, merged = 0, list[Place]()
     for at in places:
         if merged and merged[-1].document == at.document and at.start < merged[-1].end:
@@ -286,21 +269,21 @@ def _anchors(explanation: Explanation, documents: int) -> tuple[dict[Place, str]
         anchors[at] = f"evidence-{number}"
     for name, at in enumerate(merged, 1):
         spans[at.document].append(Span(at.start, at.end, Part("", "evidence", id=f"evidence-{name}", note="evidence")))
-    for one in explanation.document_sentences:
-        if one.place is not None:
-            kinds = " ".join(word for word, is_so in (("relevant", one.relevant), ("used", one.used)) if is_so)
-            mark = "R" * one.relevant + "U" * one.used
-            note = ": ".join(filter(None, (kinds.replace(" ", " and "), one.note)))
+    for line in explanation.document_sentences:
+        if line.place is not None:
+            kinds = " ".join(word for word, is_so in (("relevant", line.relevant), ("used", line.used)) if is_so)
+            mark = "R" * line.relevant + "U" * line.used
+            note = ": ".join(filter(None, (kinds.replace(" ", " and "), line.note)))
             part = Part("", kinds, mark, note=note)
-            spans[one.place.document].append(Span(one.place.start, one.place.end, part))
+            spans[line.place.document].append(Span(line.place.start, line.place.end, part))
     return anchors, spans
 
 
 def _of_answer(explanation: Explanation, anchors: Mapping[Place, str]) -> list[Span]:
-    found = []
-    for one in explanation.sentences:
-        if one.place is not None:
-            first = next((anchors[at] for each in one.evidence for at in each.places), "")
-            part = Part("", one.letter, one.letter, target=first, note=OUTCOMES[one.letter])
-            found.append(Span(one.place.start, one.place.end, part))
-    return found
+    spans = []
+    for sentence in explanation.sentences:
+        if sentence.place is not None:
+            first = next((anchors[at] for each in sentence.evidence for at in each.places), "")
+            part = Part("", sentence.letter, sentence.letter, target=first, note=OUTCOMES[sentence.letter])
+            spans.append(Span(sentence.place.start, sentence.place.end, part))
+    return spans

@@ -37,20 +37,13 @@ from worker.core.telemetry.backlog import measure
 from worker.features.demo.final_report import Results, percent, services, summary
 from worker.features.demo.sample_traffic import DROP, JUDGES, Traffic, load_samples, make_plan
 
-_MAX_SECONDS: Final = 3600
 # In a shorter run too few traces come before and after the drop to tell it from chance.
 _MIN_SECONDS: Final = 4
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_STATUS_OF_SIGNALS: Final = 128
 _VARIABLES: Final = "TRACEJUDGE_"
 _ENVIRONMENT: Final = "demo"
 _START_TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 8.0
-_SDK_TIMEOUT_S: Final = 1.0
-_LAST_LINES: Final = 8
 _STEP_S: Final = 0.1
-_FIRST_LINE_S: Final = 1.0
-_LINE_EVERY_S: Final = 5.0
 _FLUSH_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 30.0
 
@@ -62,7 +55,7 @@ class DemoError(Exception):
 @click.command("demo")
 @click.option(
     "--seconds",
-    type=click.IntRange(min=_MIN_SECONDS, max=_MAX_SECONDS),
+    type=click.IntRange(min=_MIN_SECONDS, max=3600),
     default=25,
     show_default=True,
     metavar="N",
@@ -134,7 +127,7 @@ def _ending_on_signals() -> Iterator[None]:
     def end(number: int, _: FrameType | None) -> NoReturn:
         _ignore_signals()
         # Not KeyboardInterrupt, which click turns into "Aborted!" and exit code 1.
-        raise SystemExit(_STATUS_OF_SIGNALS + number)
+        raise SystemExit(128 + number)
 
     former = [(number, signal.signal(number, end)) for number in _SIGNALS]
     try:
@@ -157,8 +150,7 @@ class Session(NamedTuple):
     worker: "WorkerProcess"
     redis_version: str
     redis_url: str
-    board_url: str = ""
-    """Empty without a board."""
+    board_url: str = ""  # Empty without a board.
 
     @property
     def addresses(self) -> str:
@@ -185,7 +177,7 @@ def open_session() -> Iterator[Session]:
             yield Session(store, worker, redis.version, redis.url, board_url)
         finally:
             _ignore_signals()
-            tracejudge.shutdown(_SDK_TIMEOUT_S)
+            tracejudge.shutdown(1.0)
             store.close()
 
 
@@ -285,7 +277,7 @@ class WorkerProcess:
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_TIMEOUT_S)
+                self._process.wait(8.0)
             self._process.kill()
             self._process.wait()
         if self._watcher is not None:
@@ -297,7 +289,7 @@ class WorkerProcess:
         return self._folder / "worker.log"
 
     def _last_lines(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-8:])
 
 
 class Outcome(NamedTuple):
@@ -338,12 +330,12 @@ def run(session: Session, seconds: float) -> Outcome:
     plan = make_plan(load_samples(), seconds)
     began_s, began_at = time.monotonic(), time.time()
     traffic = Traffic(plan, began_at)
-    next_line_s = _FIRST_LINE_S
+    next_line_s = 1.0
     while (elapsed_s := time.monotonic() - began_s) < seconds:
         traffic.publish_due(elapsed_s)
         session.worker.check()
         if elapsed_s >= next_line_s:
-            next_line_s += _LINE_EVERY_S
+            next_line_s += 5.0
             judged = _judged(read_account(session.store))
             note(f"{elapsed_s:3.0f} s  {traffic.published:,} traces published, {judged:,} evaluations finished")
         time.sleep(traffic.pause_s(elapsed_s, _STEP_S))

@@ -5,6 +5,6 @@ from typing import Final
 from worker.core.features import Command, Feature
 
 _COMMANDS: Final = {
-    "demo": Command("worker.features.demo.command", "Run sample traffic through an embedded Redis and a real worker"),
+    "demo": Command("worker.features.demo.command", "Run sample traffic through an embedded Redis and a real worker")
 }
 FEATURE: Final = Feature(name="demo", commands=_COMMANDS)

@@ -15,7 +15,6 @@ from worker.features.demo.sample_traffic import DROP
 
 ALERT: Final = "TraceJudgeQualityDrop"
 SEVERITY: Final = "page"
-_WEEK_S: Final = 7 * 86_400
 # Of ten series chance then marks one in some thirty runs; with 95 % it would in every second or third.
 _Z: Final = 3.0
 
@@ -163,7 +162,7 @@ def planted_alert(results: Results, seconds: float, environment: str) -> Alert |
         return None
     # Laplace's rule of succession: a share of exactly 0 or 1 has no likelihood ratio.
     expected = (before.passed + 1) / (before.rated + 2)
-    norm = flat(expected, per_week=before.rated / (seconds / 2) * _WEEK_S)
+    norm = flat(expected, per_week=before.rated / (seconds / 2) * 7 * 86_400)
     limits = limits_of(norm, Moments(), series=len(results.series))
     if step(State(), 0, after.passed, after.failed, expected=expected, limits=limits) is None:
         return None

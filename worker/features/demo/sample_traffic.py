@@ -21,7 +21,6 @@ _SEED: Final = 20
 _LABELS: Final = ("relevant", "safe", "grounded", "correct")
 # Each repetition of a sample is another trace, and another conversation: in one its verdicts would count as dependent.
 _IDS: Final = ("trace_id", "span_id", "id", "session_id")
-FAILING_SERVICE: Final = "code-helper"
 # Judges for which shared words are some evidence: code shares few words with its documents, and a request for a summary
 # few with the summary, so groundedness of the one and relevance of the other would measure the heuristic only.
 JUDGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,7 +28,6 @@ JUDGES: Final[Mapping[str, tuple[str, ...]]] = {
     "code-helper": ("answer_relevance", "safety"),
     "summariser": ("groundedness", "safety"),
 }
-_CALL_SECONDS: Final = (0.6, 2.8)
 
 
 class Mix(NamedTuple):
@@ -101,13 +99,13 @@ def load_samples() -> Mapping[str, Samples]:
         for line in file.read_text(encoding="utf-8").splitlines()
         if line.strip()
     )
-    found: dict[str, tuple[list[tracejudge.Trace], list[tracejudge.Trace]]] = {}
+    traces: dict[str, tuple[list[tracejudge.Trace], list[tracejudge.Trace]]] = {}
     for trace in map(decoder.decode, lines):
         labels = trace.tags or {}
         if labels.get("hard") != "yes":
             is_bad = any(labels.get(label) == "no" for label in _LABELS)
-            found.setdefault(trace.service, ([], []))[is_bad].append(trace)
-    return {service: Samples(tuple(good), tuple(bad)) for service, (good, bad) in found.items()}
+            traces.setdefault(trace.service, ([], []))[is_bad].append(trace)
+    return {service: Samples(tuple(good), tuple(bad)) for service, (good, bad) in traces.items()}
 
 
 def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...]:
@@ -124,9 +122,9 @@ def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...
         while at_s < seconds:
             mix = after if service == DROP.service and at_s >= seconds / 2 else before
             trace = (good if mix.deal() else bad).deal()
-            if service == FAILING_SERVICE and not failing.deal():
+            if service == "code-helper" and not failing.deal():
                 trace = replace(trace, output="", error="the provider did not answer in time", usage=None)
-            shots.append(Shot(at_s, trace, dice.uniform(*_CALL_SECONDS)))
+            shots.append(Shot(at_s, trace, dice.uniform(0.6, 2.8)))
             at_s += dice.uniform(0.5, 1.5) / TRACES_PER_S
     return tuple(sorted(shots, key=lambda shot: shot.at_s))
 

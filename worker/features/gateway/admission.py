@@ -32,16 +32,11 @@ from worker.core.telemetry.metrics import Metric, ProcessMetrics
 from worker.features.gateway.settings import GATEWAY
 
 log = structlog.get_logger("tracejudge.gateway")
-_BODY_S: Final = 30.0
-_MAX_HELD_BYTES: Final = 80 * 1024 * 1024
-"""Bodies that one process holds at a time: parsed, they take up to twice as much again."""
 _GZIP: Final = 31  # zlib's window size of gzip
 _MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and costs as much as thousands
-_RETRY_S: Final = 1.0
 _TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
 # Codes of google.rpc.Status, in which OTLP reports errors.
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
-_RPC_INTERNAL: Final = 13
 _VARINT_BASE: Final = 128
 
 
@@ -88,7 +83,7 @@ class RefusedError(Exception):
         self.retry_s = retry_s
 
 
-def full(message: str, retry_s: float = _RETRY_S) -> RefusedError:
+def full(message: str, retry_s: float = 1.0) -> RefusedError:
     """Make the error of a request that finds no room; the client sends it again later."""
     return RefusedError(_TOO_MANY, "full", message, retry_s)
 
@@ -135,8 +130,8 @@ def form_of(request: Request, accepted: Sequence[Form]) -> Form:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     form = _FORMS.get(media)
     if form not in accepted or form is None:
-        wanted = " or ".join(one.value for one in accepted)
-        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", f"Content-Type must be {wanted}")
+        types = " or ".join(form.value for form in accepted)
+        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "content_type", f"Content-Type must be {types}")
     if request.headers.get("content-encoding", "identity").strip().lower() not in {"identity", "gzip", ""}:
         raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "encoding", "Content-Encoding must be gzip or identity")
     return form
@@ -145,13 +140,13 @@ def form_of(request: Request, accepted: Sequence[Form]) -> Form:
 class Bodies:
     """Reads bodies, all of one process within a bound."""
 
-    def __init__(self, max_body_bytes: int, *, timeout_s: float = _BODY_S) -> None:
+    def __init__(self, max_body_bytes: int, *, timeout_s: float = 30.0) -> None:
         self._max_body_bytes = max_body_bytes
-        self._max_held_bytes = max(_MAX_HELD_BYTES, max_body_bytes)
+        # Of all bodies that one process holds at a time: parsed, they take up to twice as much again.
+        self._max_held_bytes = max(80 * 1024 * 1024, max_body_bytes)
         self._timeout_s = timeout_s
         self._inflating = asyncio.Lock()
-        self.held_bytes = 0
-        """Bytes of all bodies that are being read or used."""
+        self.held_bytes = 0  # Bytes of all bodies that are being read or used.
 
     async def read(self, request: Request) -> "Body":
         """Read and decompress a body; the caller releases it.
@@ -181,11 +176,7 @@ class Bodies:
         return body
 
     def check(self, size_bytes: int) -> None:
-        """Check the size of one body.
-
-        Raises:
-            RefusedError: It is too large.
-        """
+        """Check the size of one body. Raises RefusedError: It is too large."""
         if size_bytes > self._max_body_bytes:
             message = f"the body is over {self._max_body_bytes:,} bytes, decompressed; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
@@ -196,28 +187,28 @@ class Bodies:
                 yield part
             return
         broken = RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid gzip")
-        one = zlib.decompressobj(_GZIP)
+        inflater = zlib.decompressobj(_GZIP)
         received_bytes = members = 0
         async for part in request.stream():
             # Blocks of a stream may be empty, without end.
             received_bytes += len(part)
             self.check(received_bytes)
             while part:
-                if one.eof:
+                if inflater.eof:
                     # A gzip file may consist of several members.
-                    one, members = zlib.decompressobj(_GZIP), members + 1
+                    inflater, members = zlib.decompressobj(_GZIP), members + 1
                     if members >= _MAX_MEMBERS:
                         raise too_many_values()
                 try:
                     # Most parts end with 64 KiB. A kilobyte may become a megabyte, and others must not wait for that.
-                    yield one.decompress(part, 1 << 16)
-                    async with self._inflating if one.unconsumed_tail else contextlib.nullcontext():
-                        while one.unconsumed_tail:
-                            yield await asyncio.to_thread(one.decompress, one.unconsumed_tail, 1 << 20)
+                    yield inflater.decompress(part, 1 << 16)
+                    async with self._inflating if inflater.unconsumed_tail else contextlib.nullcontext():
+                        while inflater.unconsumed_tail:
+                            yield await asyncio.to_thread(inflater.decompress, inflater.unconsumed_tail, 1 << 20)
                 except zlib.error:
                     raise broken from None
-                part = one.unused_data  # noqa: PLW2901 - the next member
-        if received_bytes and not one.eof:
+                part = inflater.unused_data  # noqa: PLW2901 - the next member
+        if received_bytes and not inflater.eof:
             raise broken
 
 
@@ -246,17 +237,12 @@ class Body:
         self._parts, self.size_bytes = [], 0
 
 
-def refusal(error: RefusedError, form: Form) -> Response:
-    """Build the reply to a refused request."""
-    return status_reply(error.status, str(error), form, error.retry_s)
-
-
 def status_reply(status: HTTPStatus, message: str, form: Form, retry_s: float | None = None) -> Response:
     """Build an error reply as OTLP wants it: google.rpc.Status in the encoding of the request."""
     headers = {} if retry_s is None else {"Retry-After": str(max(1, math.ceil(retry_s)))}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="tracejudge"'
-    code = _RPC_CODES.get(status, _RPC_INTERNAL)
+    code = _RPC_CODES.get(status, 13)  # INTERNAL
     if form is Form.PROTOBUF:
         text = message.encode()
         # Field 1 is the code; field 2 the message, after its length in two digits.
@@ -330,11 +316,10 @@ class Access:
             return self._anonymous
         shown = Credential(authorization)
         # No early end: the time must not tell which token is similar.
-        found = [client for token, client in self._clients if shown.shows(token)]
-        return found[0] if found and shown.scheme == "bearer" else None
+        clients = [client for token, client in self._clients if shown.shows(token)]
+        return clients[0] if clients and shown.scheme == "bearer" else None
 
 
-_LOG_EVERY_S: Final = 60.0
 _NO_CALL: Final = "no_model_call"
 EXPLAINED: Final = {
     "no_service": "the resource has no service.name",
@@ -355,10 +340,6 @@ class Loss(Struct, frozen=True):
     detail: str = ""
     names: tuple[str, ...] = ()
     trace_id: str | None = None
-
-    def with_more(self, count: int) -> "Loss":
-        """Return the loss of further items for the same reason."""
-        return msgspec.structs.replace(self, count=self.count + count)
 
 
 class Losses:
@@ -381,16 +362,16 @@ class Losses:
 
     def drop(self, losses: Iterable[Loss], client: str | None = None) -> None:
         """Record dropped items; ``client`` is the name of their token."""
-        for one in losses:
-            if not one.count:
+        for loss in losses:
+            if not loss.count:
                 continue
-            self._metrics.dropped.labels(one.reason).inc(one.count)
-            is_logged = self._log(("items dropped", one.reason, ""), one.count)
+            self._metrics.dropped.labels(loss.reason).inc(loss.count)
+            is_logged = self._log(("items dropped", loss.reason, ""), loss.count)
             # Services send many spans that call no model: listed each time, they would displace all others.
-            if one.reason != _NO_CALL or is_logged:
-                detail = one.detail or EXPLAINED.get(one.reason, "")
-                told = (one.reason, f"{detail} ({one.count:,} items)" if one.count > 1 else detail)
-                names, trace_id = shown_names(one.names), shown_id(one.trace_id)
+            if loss.reason != _NO_CALL or is_logged:
+                detail = loss.detail or EXPLAINED.get(loss.reason, "")
+                told = (loss.reason, f"{detail} ({loss.count:,} items)" if loss.count > 1 else detail)
+                names, trace_id = shown_names(loss.names), shown_id(loss.trace_id)
                 self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
 
     def leave_out(self, field: str, service: str, trace_id: str) -> None:
@@ -417,7 +398,7 @@ class Losses:
             if now < self._next_s.get(subject, now) and not at_end:
                 self._counts[subject] = total
                 return False
-            self._next_s[subject] = now + _LOG_EVERY_S
+            self._next_s[subject] = now + 60.0
         event, reason, path = subject
         write = log.info if reason == _NO_CALL else log.warning
         write(event, reason=reason, count=total, **({"path": path} if path else {}))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tracejudge.delivery.buffer import Entry
 from worker.core.storage.client import StoreError, StoreFullError
 from worker.features.gateway.admission import (
     Access,
@@ -30,17 +29,16 @@ from worker.features.gateway.admission import (
     RefusedError,
     form_of,
     full,
-    refusal,
     status_reply,
 )
+from worker.features.gateway.gathering import Gatherers
 from worker.features.gateway.intake import Encoder, Intake, read_intake
 from worker.features.gateway.otlp import Request as OtlpRequest
 from worker.features.gateway.otlp import read_request, reply_content
+from worker.features.gateway.publishing import Streams
 
 log = structlog.get_logger("tracejudge.gateway")
-_ANSWER_S: Final = 10.0
-"""How long a request waits for Redis; then the client sends it again."""
-_WORK_S: Final = 30.0
+_ANSWER_S: Final = 10.0  # How long a request waits for Redis; then the client sends it again.
 _LARGE_BYTES: Final = 128 * 1024
 """Larger bodies are read beside the event loop, and only two at once, so that others have threads left."""
 _LATE: Final = "Redis does not answer; send this again later"
@@ -48,32 +46,7 @@ _BUSY: Final = "the gateway is busy; send fewer items at once, or this again lat
 _MAX_KEY_CHARS: Final = 200
 _OTLP_FORMS: Final = (Form.PROTOBUF, Form.JSON)
 _JSON_FORMS: Final = (Form.JSON, Form.LINES)
-_PATHS: Final = "POST to /v1/traces, /v1/logs or /v1/tracejudge"
 Handler = Callable[[Request, Client, Form], Awaitable[Response]]
-
-
-class Stream(Protocol):
-    """Writes entries into the stream."""
-
-    def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
-        """Queue entries; the future ends when Redis has them. Sent again, repeatable ones have the same ids."""
-        ...
-
-
-class Room(Protocol):
-    """Knows how much the streams have room for."""
-
-    def check(self) -> None:
-        """Raise ``RefusedError`` if there is none."""
-        ...
-
-
-class Gathering(Protocol):
-    """Stores spans until their trace is complete."""
-
-    def add(self, request: OtlpRequest) -> None:
-        """Store the spans of a request in Redis."""
-        ...
 
 
 class Gateway:
@@ -85,9 +58,8 @@ class Gateway:
         access: Access,
         bodies: Bodies,
         encoder: Callable[[], Encoder],
-        stream: Stream,
-        gatherer: Gathering,
-        capacity: Room,
+        streams: Streams,
+        gatherer: Gatherers,
         executor: Executor,
         metrics: GatewayMetrics,
         losses: Losses,
@@ -95,9 +67,8 @@ class Gateway:
         self._access = access
         self._bodies = bodies
         self._encoder = encoder
-        self._stream = stream
+        self._streams = streams
         self._gatherer = gatherer
-        self._capacity = capacity
         self._executor = executor
         self._large = asyncio.Semaphore(2)
         self._metrics = metrics
@@ -129,12 +100,12 @@ class Gateway:
                 if client is None:
                     message = "send a token of this gateway, as Authorization: Bearer TOKEN"
                     raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)  # noqa: TRY301
-                given = form_of(request, accepted)
-                self._capacity.check()
-                reply = await handler(request, client, given)
+                form = form_of(request, accepted)
+                self._streams.check()
+                reply = await handler(request, client, form)
             except RefusedError as error:
                 self._losses.refuse(error, path)
-                reply = refusal(error, _reply_form(request, accepted[0]))
+                reply = status_reply(error.status, str(error), _reply_form(request, accepted[0]), error.retry_s)
                 # The rest of the body is not read.
                 if error.status in {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT}:
                     reply.headers["Connection"] = "close"
@@ -148,17 +119,17 @@ class Gateway:
         try:
             size = body.size_bytes
             read = partial(read_request, body.take(), form, is_log=is_log, service=client.service)
-            found: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
-            self._admit_rate(client, found.count + found.ignored)
-            if found.traces:
-                adding = self._executor.submit(self._gatherer.add, found)
+            items: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
+            self._admit_rate(client, items.count + items.ignored)
+            if items.traces:
+                adding = self._executor.submit(self._gatherer.add, items)
                 await self._answered(adding, _ANSWER_S, _LATE)
         finally:
             body.release()
-        too_large = found.dropped.get("trace_too_large")
-        self._metrics.items.labels("log" if is_log else "span").inc(found.count - (too_large.count if too_large else 0))
-        self._losses.drop(found.dropped.values(), client.name)
-        return Response(reply_content(form, found, is_log=is_log), media_type=form.value)
+        too_large = items.dropped.get("trace_too_large")
+        self._metrics.items.labels("log" if is_log else "span").inc(items.count - (too_large.count if too_large else 0))
+        self._losses.drop(items.dropped.values(), client.name)
+        return Response(reply_content(form, items, is_log=is_log), media_type=form.value)
 
     async def _plain(self, request: Request, client: Client, form: Form) -> Response:
         key = request.headers.get("idempotency-key")
@@ -176,7 +147,7 @@ class Gateway:
                 body.size_bytes,
             )
             self._admit_rate(client, len(intake.entries) + len(intake.rejected))
-            written = self._stream.submit(intake.entries, are_repeatable=intake.is_repeatable)
+            written = self._streams.submit(intake.entries, are_repeatable=intake.is_repeatable)
             await self._answered(written, _ANSWER_S, _LATE)
         finally:
             body.release()
@@ -196,7 +167,7 @@ class Gateway:
     async def _work(self, function: Callable[[], Any], size_bytes: int) -> Any:
         """Read a body of a size beside the event loop."""
         async with self._large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
-            return await self._answered(self._executor.submit(function), _WORK_S, _BUSY)
+            return await self._answered(self._executor.submit(function), 30.0, _BUSY)
 
     async def _answered(self, running: "Future[Any]", most_s: float, late: str) -> Any:
         """Wait for a thread, but not for longer than a client waits; ``late`` is the cause of a longer wait."""
@@ -215,7 +186,7 @@ class Gateway:
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Answer a request that has no route, or whose handler failed."""
         status = HTTPStatus(getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR))
-        message = _PATHS
+        message = "POST to /v1/traces, /v1/logs or /v1/tracejudge"
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:
             # Only the type: the text of an unexpected error may quote a request.
             log.error("request failed", error=type(error).__name__)

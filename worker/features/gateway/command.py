@@ -13,8 +13,6 @@ from worker.core.telemetry import logs
 from worker.core.telemetry.service import OUTAGE
 from worker.features.gateway.settings import GATEWAY
 
-_NEEDED = ("starlette", "uvicorn")
-
 
 @click.command("gateway")
 @REDIS
@@ -25,11 +23,11 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
 
     OTLP/HTTP at /v1/traces and /v1/logs, JSON at /v1/tracejudge. A reply of 200 means that Redis has the data.
     """
-    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise SettingsError("the gateway needs further packages: pip install 'tracejudge-worker[gateway]'")
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = GATEWAY.replace(settings, msgspec.structs.replace(GATEWAY.of(settings), **given))
+    listen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = GATEWAY.replace(settings, msgspec.structs.replace(GATEWAY.of(settings), **listen))
     OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
     note_unknown_variables(settings)
     logs.configure(settings.log_level)

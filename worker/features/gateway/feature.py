@@ -20,7 +20,7 @@ class GatewayKeys(KeySpace):
 
 
 _COMMANDS: Final = {
-    "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON"),
+    "gateway": Command("worker.features.gateway.command", "Accept traces over HTTP: OTLP and plain JSON")
 }
 FEATURE: Final = Feature(
     name="gateway",

@@ -8,9 +8,8 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -27,21 +26,13 @@ from worker.features.gateway.admission import Loss, Losses, RefusedError, full
 from worker.features.gateway.feature import GatewayKeys
 from worker.features.gateway.intake import Encoder
 from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
-from worker.features.gateway.publishing import away
+from worker.features.gateway.publishing import Streams, away
 from worker.features.gateway.settings import Gateway
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
-_TTL_S: Final = 24 * 3600
-_ROOTLESS: Final = 4
-"""Without its root a trace waits longer: services export a root last, and batch exporters every five seconds."""
 _MAX_TRACES: Final = 1_000
-_TAKEN_TRACES: Final = 200
-_TAKEN_BYTES: Final = 4 * 1024 * 1024
 _IDLE_S: Final = 0.25
-_PATIENCE_S: Final = 2.0
-_ID_BYTES: Final = 8
-_MAX_HEIGHT: Final = 1_000
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _MESSAGES: Final = {
@@ -70,14 +61,14 @@ class Gatherer:
         self.store = store
         keys = GatewayKeys(store.keys.prefix)
         self._keys, self._key_of = (keys.gather, keys.gather_due), keys.gathered
+        # Without its root a trace waits longer: services export a root last, and batch exporters every five seconds.
         self._waits_ms = (
             round(settings.gather_s * 1000),
-            round(min(settings.gather_max_s, _ROOTLESS * settings.gather_s) * 1000),
+            round(min(settings.gather_max_s, 4 * settings.gather_s) * 1000),
             round(settings.gather_max_s * 1000),
         )
-        self._bounds = settings.max_trace_bytes, settings.max_gather_bytes, _TTL_S
-        self.held_bytes = 0
-        """Bytes of all gathered spans when Redis was last asked."""
+        self._bounds = settings.max_trace_bytes, settings.max_gather_bytes, 24 * 3600
+        self.held_bytes = 0  # Bytes of all gathered spans when Redis was last asked.
 
     def add(self, request: Request, trace_ids: Collection[str] | None = None) -> None:
         """Store the spans of a request, or of some of its traces; those of too large traces are dropped there.
@@ -86,25 +77,25 @@ class Gatherer:
             RefusedError: There is no room for all.
             StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
         """
-        groups = [one for one in request.traces.items() if trace_ids is None or one[0] in trace_ids]
+        groups = [group for group in request.traces.items() if trace_ids is None or group[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
             some = groups[start : start + _MAX_TRACES]
             arguments: list[Any] = [*self._waits_ms, *self._bounds]
             for trace_id, group in some:
                 arguments += (trace_id, int(group.has_root), _part_encoder.encode(list(group.parts.values())))
             key_names = (*self._keys, *(self._key_of(trace_id) for trace_id, _ in some))
-            found = self.store.run("gather_add", key_names, arguments)
-            if found is None:
+            reply = self.store.run("gather_add", key_names, arguments)
+            if reply is None:
                 raise full("too many spans wait for the rest of their traces; send these again later")
-            self.held_bytes, *too_large = found
+            self.held_bytes, *too_large = reply
             request.drop("trace_too_large", count=sum(some[place][1].count for place in too_large))
 
     def take(self, most: int) -> list[Taken]:
         """Lease traces that are due."""
-        bounds = _LEASE_MS, min(most, _TAKEN_TRACES), _TAKEN_BYTES
-        found = self.store.run("gather_take", self._keys, bounds)
+        bounds = _LEASE_MS, min(most, 200), 4 * 1024 * 1024
+        reply = self.store.run("gather_take", self._keys, bounds)
         taken = []
-        for trace_id, flat in found:
+        for trace_id, flat in reply:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             # Redis returns the fields in any order; the events of a conversation are read in that of their arrival.
             parts = tuple(fields[name] for name in sorted(filter(bytes.isdigit, fields), key=int))
@@ -113,7 +104,7 @@ class Gatherer:
 
     def finish(self, taken: Iterable[Taken]) -> None:
         """Remove what was published."""
-        arguments = [value for one in taken for value in (one.trace_id, one.number)]
+        arguments = [value for lease in taken for value in (lease.trace_id, lease.number)]
         self.held_bytes = self.store.run("gather_done", self._keys, arguments)
 
 
@@ -127,7 +118,7 @@ class Gatherers:
     @property
     def held_bytes(self) -> int:
         """Bytes of all gathered spans when the servers were last asked."""
-        return sum(one.held_bytes for one in self.each)
+        return sum(gatherer.held_bytes for gatherer in self.each)
 
     def add(self, request: Request) -> None:
         """Store the spans of a request.
@@ -167,9 +158,9 @@ def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
     services: dict[str, dict[str, RawSpan]] = {}
     sources: dict[str, Source] = {}
     everywhere = {span.span_id for _, span in decoded.spans}
-    for source, given in decoded.spans:
-        further = events.get(given.span_id)
-        span = msgspec.structs.replace(given, events=(*given.events, *further)) if further else given
+    for source, raw in decoded.spans:
+        further = events.get(raw.span_id)
+        span = msgspec.structs.replace(raw, events=(*raw.events, *further)) if further else raw
         services.setdefault(source.service, {})[span.span_id] = span
         sources.setdefault(source.service, source)
     for service, spans in services.items():
@@ -189,7 +180,7 @@ def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
 
 def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
     """Return the local root above a span, else the topmost span of its service that is known."""
-    for _ in range(_MAX_HEIGHT):  # parents may form a circle
+    for _ in range(1_000):  # parents may form a circle
         parent = spans.get(span.parent_id or "")
         # A request to its own service is a root; other spans with a remote parent are not, such as those that logfire
         # writes of a stream, if that parent is in the same service.
@@ -215,24 +206,7 @@ def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
 
 def publication_id(trace_id: str, span_id: str) -> str:
     """Derive the id of a publication: a trace that is joined again after a crash has the same."""
-    return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=_ID_BYTES, person=b"gateway").hexdigest()
-
-
-class Stream(Protocol):
-    """Writes entries into the stream."""
-
-    @property
-    def room(self) -> int:
-        """How many entries the stream has room for."""
-        ...
-
-    def shard_of(self, entry: Entry) -> int:
-        """Return the number of the Redis that an entry goes to."""
-        ...
-
-    def submit(self, entries: Sequence[Entry]) -> "Future[None]":
-        """Queue entries; the future ends when Redis has them."""
-        ...
+    return hashlib.blake2b(f"{trace_id}:{span_id}".encode(), digest_size=8, person=b"gateway").hexdigest()
 
 
 class Joiner(ServiceThread):
@@ -244,21 +218,21 @@ class Joiner(ServiceThread):
         self,
         gatherer: Gatherer,
         encoder: Encoder,
-        stream: Stream,
+        streams: Streams,
         losses: Losses,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("gateway-joiner")
         self._gatherer = gatherer
         self._encoder = encoder
-        self._stream = stream
+        self._streams = streams
         self._losses = losses
         self._clock = clock
 
     def run_once(self) -> None:
         """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
         self._losses.write()
-        room = self._stream.room
+        room = self._streams.room
         # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
         taken = self._gatherer.take(room) if room > 0 else []
         if not taken:
@@ -266,12 +240,12 @@ class Joiner(ServiceThread):
             return
         # By where their entries go: a Redis that is away holds up its own traces only.
         by_shards: dict[frozenset[int], tuple[list[Taken], list[Entry]]] = {}
-        for one in taken:
+        for lease in taken:
             entries: list[Entry] = []
-            with self._guarded(one.trace_id, len(one.parts)):
-                entries += self._joined(one)
-            there, of_them = by_shards.setdefault(frozenset(map(self._stream.shard_of, entries)), ([], []))
-            there.append(one)
+            with self._guarded(lease.trace_id, len(lease.parts)):
+                entries += self._joined(lease)
+            there, of_them = by_shards.setdefault(frozenset(map(self._streams.shard_of, entries)), ([], []))
+            there.append(lease)
             of_them += entries
         own = self._gatherer.store
         failed: Exception | None = None
@@ -279,7 +253,7 @@ class Joiner(ServiceThread):
             is_own = shards <= {own.shard}
             try:
                 # What is not written in time is joined again when the lease ends.
-                self._stream.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else _PATIENCE_S)
+                self._streams.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else 2.0)
             except (RefusedError, FutureTimeoutError) as error:
                 # For the sessions of another Redis, which is away, this one is no less ready.
                 if is_own:

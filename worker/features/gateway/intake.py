@@ -35,11 +35,7 @@ from worker.core.selection.lenient import (
 )
 from worker.features.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
 
-SERVICE: Final = "tracejudge-gateway"
-"""The producer's service in the accounting; each trace has its own."""
-_MAX_FIELD_BYTES: Final = 64 * 1024
-_MAX_TRACE_BYTES: Final = 256 * 1024
-_MAX_VALUES: Final = 500_000
+SERVICE: Final = "tracejudge-gateway"  # The producer's service in the accounting; each trace has its own.
 _MAX_OBJECTS: Final = 20_000
 _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
@@ -57,8 +53,8 @@ def sdk_settings(settings: Settings) -> SdkSettings:
         settings,
         SERVICE,
         redact=None if redaction is None else redaction.functions,
-        max_field_bytes=_MAX_FIELD_BYTES,
-        max_trace_bytes=min(_MAX_TRACE_BYTES, settings.max_trace_bytes),
+        max_field_bytes=64 * 1024,
+        max_trace_bytes=min(256 * 1024, settings.max_trace_bytes),
     )
 
 
@@ -102,19 +98,13 @@ class Rejected(NamedTuple):
     names: tuple[str, ...] = ()
     trace_id: str | None = None
 
-    @property
-    def loss(self) -> Loss:
-        """The object as a loss of the gateway."""
-        return Loss(self.reason.reason, 1, self.reason.words, self.names, self.trace_id)
-
 
 class Intake:
     """The entries of one request, the trace id of each, what was rejected, and the fields that were left out."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.is_repeatable = True
-        """Whether all entries have the same ids when the request is sent again."""
+        self.is_repeatable = True  # Whether all entries have the same ids when the request is sent again.
         self.trace_ids: list[str] = []
         self.rejected: list[Rejected] = []
         self.left_out: Counter[LeftOut] = Counter()
@@ -131,8 +121,9 @@ class Intake:
     @property
     def losses(self) -> Iterator[Loss]:
         """The rejected objects: the first ones with their names, of the others how many for each reason."""
-        yield from (one.loss for one in self.rejected[:_MAX_SHOWN])
-        for reason, count in Counter(one.reason for one in self.rejected[_MAX_SHOWN:]).items():
+        for _, reason, names, trace_id in self.rejected[:_MAX_SHOWN]:
+            yield Loss(reason.reason, 1, reason.words, names, trace_id)
+        for reason, count in Counter(item.reason for item in self.rejected[_MAX_SHOWN:]).items():
             yield Loss(reason.reason, count, reason.words)
 
     def reply(self) -> dict[str, object]:
@@ -140,10 +131,12 @@ class Intake:
         shown: dict[str, object] = {"accepted": len(self.entries), "trace_ids": self.trace_ids}
         if self.rejected:
             shown["rejected"] = len(self.rejected)
-            shown["errors"] = [{"index": one.place, "reason": one.reason.words} for one in self.rejected[:_MAX_SHOWN]]
+            shown["errors"] = [
+                {"index": item.place, "reason": item.reason.words} for item in self.rejected[:_MAX_SHOWN]
+            ]
         if self.left_out:
             ordered = sorted(self.left_out.items())
-            shown["left_out"] = [{"field": one.field, "type": one.kind, "count": count} for one, count in ordered]
+            shown["left_out"] = [{"field": field.field, "type": field.kind, "count": count} for field, count in ordered]
         if self.unknown:
             shown["unknown"] = [
                 {"name": name, "did_you_mean": field} if field else {"name": name}
@@ -155,12 +148,9 @@ class Intake:
 def read_intake(
     body: bytes, form: Form, encoder: Encoder, *, service: str | None, repeat_key: str | None, now_s: float
 ) -> Intake:
-    """Read the objects of a body and encode them as entries.
+    """Read the objects of a body and encode them as entries, with the encoder of the calling thread.
 
     Args:
-        body: The content of the request.
-        form: Its encoding.
-        encoder: The encoder of the calling thread.
         service: The service of every trace; otherwise each names its own.
         repeat_key: The client's key of this request: the same key gives the same ids, so that a repeat counts once.
         now_s: The time of a trace that has none, unless a repeat of it could be recognized.
@@ -168,29 +158,29 @@ def read_intake(
     Raises:
         RefusedError: The body is no JSON.
     """
-    check_values(body, _MAX_VALUES)
+    check_values(body, 500_000)
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
         left_out: list[LeftOut] = []
-        given: Lenient | None = None
+        record: Lenient | None = None
         try:
-            given = Lenient(raw)
-            has_content = not _CONTENT.isdisjoint(given.meanings.values())
-            if not has_content and any(snake_case(name) == "score" for name in given.raw):
+            record = Lenient(raw)
+            has_content = not _CONTENT.isdisjoint(record.meanings.values())
+            if not has_content and any(snake_case(name) == "score" for name in record.raw):
                 feedback = read_feedback(raw)
                 trace_id = feedback.trace_id
                 outcome = encoder.encode(Kind.FEEDBACK, msgspec.structs.asdict(feedback), now_s)
             else:
-                fields, left_out = given.decoded(keeps_unknown=True)
-                trace_id = _complete(fields, given, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
+                fields, left_out = record.decoded(keeps_unknown=True)
+                trace_id = _complete(fields, record, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
                 # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
-                is_repeatable = given.trace_id is not None or bool(repeat_key)
+                is_repeatable = record.trace_id is not None or bool(repeat_key)
                 intake.is_repeatable &= is_repeatable
                 outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
                 intake.add_unknown(encoder.notes)
                 left_out += losses(encoder.notes)
-                if given.trace_id is None:
-                    unused = (value for value in given.values("trace_id") if value is not None and value != "")
+                if record.trace_id is None:
+                    unused = (value for value in record.values("trace_id") if value is not None and value != "")
                     left_out += losses(Note("unreadable", "trace_id", type(value).__name__) for value in unused)
         except NoTraceError as error:
             if raw is body and error.reason == "not_json" and form is Form.JSON:
@@ -202,10 +192,10 @@ def read_intake(
             intake.trace_ids.append(trace_id)
             intake.left_out.update(set(left_out))
         else:
-            path = next((path for name, path in _OTLP_PATHS.items() if given is not None and name in given.raw), None)
+            path = next((path for name, path in _OTLP_PATHS.items() if record is not None and name in record.raw), None)
             if path is not None:
                 outcome = Refused(f"OTLP: send it to {path}")
-            named = ((), None) if given is None else (tuple(islice(given.raw, _MAX_SHOWN)), given.trace_id)
+            named = ((), None) if record is None else (tuple(islice(record.raw, _MAX_SHOWN)), record.trace_id)
             intake.rejected.append(Rejected(index, outcome, *named))
     return intake
 
@@ -232,7 +222,7 @@ def _malformed() -> RefusedError:
     return RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid JSON")
 
 
-def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str | None, repeat_key: str | None) -> str:
+def _complete(fields: dict[str, Any], record: Lenient, raw: bytes, service: str | None, repeat_key: str | None) -> str:
     """Complete the service and the ids; return the trace id.
 
     The ids of a trace with a trace id derive from its text, so that a repeat counts once. Without any id two equal
@@ -241,14 +231,14 @@ def _complete(fields: dict[str, Any], given: Lenient, raw: bytes, service: str |
     Raises:
         NoTraceError: It has no service.
     """
-    named = map(service_name, given.values("service"))
+    named = map(service_name, record.values("service"))
     texts = (text_form(value) for value in named if not isinstance(value, dict | list | None))
     fields["service"] = service or next((text for text in texts if text), None)
     if not fields["service"]:
         raise NoTraceError("wrong_type", "no service")
     for name in [name for name in fields if name != "service" and meaning(name) == "service"]:
         del fields[name]
-    trace_id = given.trace_id
+    trace_id = record.trace_id
     if trace_id is None and repeat_key is None:
         fields["trace_id"] = fresh_trace_id()
         return str(fields["trace_id"])

@@ -4,9 +4,9 @@ On the path of a request nothing is built for an attribute: spans are grouped by
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -19,20 +19,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
-from worker.features.gateway.admission import (
-    EXPLAINED,
-    Form,
-    Loss,
-    RefusedError,
-    check_values,
-    too_many_values,
-)
+from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
 
-_TRACE_ID_BYTES: Final = 16
-_SPAN_ID_BYTES: Final = 8
-_MAX_ITEMS: Final = 100_000
-"""Resources with their attributes, scopes and items in one request of protobuf."""
-_MAX_VALUES: Final = 1_000_000
 _LARGE_BYTES: Final = 1024 * 1024
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2
@@ -42,13 +30,9 @@ _FIXED: Final = {1: 8, 5: 4}
 _CONTINUED: Final = 0x80
 _MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
-_NANOSECONDS: Final = 1e9
-_MAX_EVENTS: Final = 512
 _MAX_DEPTH: Final = 20
-_MAX_CHARS: Final = 200
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = {1: "ok", 2: "error"}
-_EVENT_PREFIX: Final = "gen_ai."
 _EVENT_NAME: Final = "event.name"
 _ENVIRONMENTS: Final = ("deployment.environment.name", "deployment.environment")
 
@@ -88,26 +72,46 @@ class Request:
     def __init__(self) -> None:
         self.traces: dict[str, Group] = {}
         self.count = 0
-        self.ignored = 0
-        """Log records that are no part of a conversation with a model; they are accepted and not kept."""
+        self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
         self.dropped: dict[str, Loss] = {}
 
     def drop(self, reason: str, names: Iterable[str] = (), count: int = 1) -> None:
         """Count items that cannot be used; ``names`` are those of attributes of the first one."""
         if count:
-            known = self.dropped.get(reason)
-            self.dropped[reason] = Loss(reason, count, names=tuple(names)) if known is None else known.with_more(count)
+            loss = self.dropped.get(reason)
+            loss = loss or Loss(reason, 0, names=tuple(names))
+            self.dropped[reason] = msgspec.structs.replace(loss, count=loss.count + count)
 
-    def add(self, trace_id: str, part: tuple[str, bool, Source, str], item: bytes, *, is_root: bool) -> None:
-        """Add an item to its trace."""
+    def add(
+        self,
+        part: tuple[str, bool, Source, str],
+        item: bytes,
+        ids: tuple[bytes, bytes],
+        event: str,
+        *,
+        is_root: bool,
+        names: Iterable[str] = (),
+    ) -> None:
+        """Add an item to its trace, or count why it is not used.
+
+        ``part`` is form, kind, source and scope; ``ids`` are trace id and span id, ``event`` the name of a log record's
+        event, and ``names`` those of the attributes.
+        """
+        if part[1] and not event.startswith("gen_ai."):
+            self.ignored += 1
+            return
+        if (len(ids[0]), len(ids[1])) != (16, 8):
+            self.drop("no_ids", names)
+            return
+        trace_id = ids[0].hex()
         group = self.traces.get(trace_id)
         if group is None:
             group = self.traces[trace_id] = Group()
         key = part[2], part[3]
-        found = group.parts.get(key)
-        if found is None:
-            found = group.parts[key] = Part(*part, items=[])
-        found.items.append(item)
+        own = group.parts.get(key)
+        if own is None:
+            own = group.parts[key] = Part(*part, items=[])
+        own.items.append(item)
         group.has_root |= is_root
         group.count += 1
         self.count += 1
@@ -122,7 +126,7 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
     try:
         if form is Form.PROTOBUF:
             return _read_protobuf(body, service, is_log=is_log)
-        check_values(body, _MAX_VALUES)
+        check_values(body, 1_000_000)
         return _read_json(body, service, is_log=is_log)
     except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
@@ -149,7 +153,7 @@ def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
 
 def _source(attributes: Mapping[str, object], service: str | None) -> Source | None:
     def text(*names: str) -> str | None:
-        return next((one[:_MAX_CHARS] for name in names if isinstance(one := attributes.get(name), str) and one), None)
+        return next((value[:200] for name in names if isinstance(value := attributes.get(name), str) and value), None)
 
     named = service or text("service.name")
     return None if named is None else Source(named, text(*_ENVIRONMENTS), text("service.version"))
@@ -157,8 +161,9 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
 
 def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
     """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
-    found = Request()
-    fields = _Splitter(_MAX_ITEMS).fields
+    request = Request()
+    # At most so many resources with their attributes, scopes and items in one request.
+    fields = _Splitter(100_000).fields
     for number, of_resource in fields(memoryview(body)):
         if number != 1:
             continue
@@ -171,7 +176,7 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
             parts = fields(of_scope)
             items = [content for number, content in parts if number == _ITEMS]
             if source is None:
-                found.drop("no_service", attributes, len(items))
+                request.drop("no_service", attributes, len(items))
                 continue
             scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
             part = ("p", is_log, source, scope.name)
@@ -181,14 +186,11 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
                 content = bytes(item)
                 # Spans and log records have the same names of ids, which their types do not express.
                 read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
-                if is_log and not (read.event_name or _event_name(read.attributes)).startswith(_EVENT_PREFIX):
-                    found.ignored += 1
-                elif len(trace_id := read.trace_id) != _TRACE_ID_BYTES or len(read.span_id) != _SPAN_ID_BYTES:
-                    found.drop("no_ids", (one.key for one in read.attributes))
-                else:
-                    is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
-                    found.add(trace_id.hex(), part, content, is_root=is_root)
-    return found
+                event = (read.event_name or _event_name(read.attributes)) if is_log else ""
+                is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
+                names = (attribute.key for attribute in read.attributes)
+                request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
+    return request
 
 
 class _Splitter:
@@ -204,7 +206,7 @@ class _Splitter:
             DecodeError: It is no message.
             RefusedError: The request has too many fields.
         """
-        found: list[tuple[int, memoryview]] = []
+        fields: list[tuple[int, memoryview]] = []
         at, end, skipped = 0, len(data), 0
         try:
             while at < end:
@@ -212,7 +214,7 @@ class _Splitter:
                 kind, number = tag & 7, tag >> 3
                 if kind == _LENGTH and number:
                     size, at = _varint(data, at)
-                    found.append((number, data[at : at + size]))
+                    fields.append((number, data[at : at + size]))
                     at += size
                 elif kind in _FIXED and number:
                     skipped, at = skipped + 1, at + _FIXED[kind]
@@ -220,14 +222,14 @@ class _Splitter:
                     skipped, at = skipped + 1, _varint(data, at)[1]
                 else:
                     raise DecodeError("unknown field")
-                if len(found) + skipped > self._left:
+                if len(fields) + skipped > self._left:
                     raise too_many_values()
         except IndexError:
             raise DecodeError("cut off") from None
         if at != end:
             raise DecodeError("cut off")
-        self._left -= len(found)
-        return found
+        self._left -= len(fields)
+        return fields
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
@@ -245,7 +247,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
     """Return the name of an event that has it among its attributes, as before OTLP 1.5."""
-    return next((one.value.string_value or "" for one in attributes if one.key == _EVENT_NAME and one.value), "")
+    return next((pair.value.string_value or "" for pair in attributes if pair.key == _EVENT_NAME and pair.value), "")
 
 
 class _Value(Struct, rename="camel"):
@@ -327,32 +329,27 @@ def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
 
 
 def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
-    found = Request()
+    request = Request()
     for resource in _resources(body, is_log=is_log):
         attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
         source = _source(attributes, service)
         for scope in resource.scope_logs if is_log else resource.scope_spans:
             raws = scope.log_records if is_log else scope.spans
             if source is None:
-                found.drop("no_service", attributes, len(raws))
+                request.drop("no_service", attributes, len(raws))
                 continue
             part = ("j", is_log, source, scope.scope.name if scope.scope else "")
             for raw in raws:
                 try:
                     ids = _ids_decoder.decode(raw)
-                    trace_id, span_id = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
+                    both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
                     name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
                 except (msgspec.ValidationError, ValueError):
-                    found.drop("no_ids")
+                    request.drop("no_ids")
                     continue
-                if is_log and not name.startswith(_EVENT_PREFIX):
-                    found.ignored += 1
-                elif len(trace_id) != _TRACE_ID_BYTES or len(span_id) != _SPAN_ID_BYTES:
-                    found.drop("no_ids")
-                else:
-                    is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
-                    found.add(trace_id.hex(), part, bytes(raw), is_root=is_root)
-    return found
+                is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
+                request.add(part, bytes(raw), both, name, is_root=is_root)
+    return request
 
 
 # ---- after the request: items as the SDK's types ----
@@ -386,8 +383,7 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
                 if part.is_log:
                     events.append(_log_event(part.form, item))
                 else:
-                    decode = _span if part.form == "p" else _json_span
-                    span = decode(trace_id, part.scope, item)
+                    span = _span(part.form, trace_id, part.scope, item)
                     spans[span.span_id] = (source, span)
             except (DecodeError, msgspec.DecodeError, ValueError, TypeError, RecursionError):
                 unreadable += 1
@@ -399,33 +395,39 @@ def _value(value: AnyValue, depth: int = 0) -> object:
     if kind is None or depth > _MAX_DEPTH:
         return None
     if kind == "array_value":
-        return [_value(one, depth + 1) for one in value.array_value.values]
+        return [_value(item, depth + 1) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return {one.key: _value(one.value, depth + 1) for one in value.kvlist_value.values}
+        return {attribute.key: _value(attribute.value, depth + 1) for attribute in value.kvlist_value.values}
     return None if kind == "bytes_value" else getattr(value, kind)
 
 
 def _attributes(attributes: Iterable[KeyValue]) -> dict[str, object]:
     # Most values are texts that are not empty, and asking for the kind costs more than reading one.
-    return {one.key: (value := one.value).string_value or _value(value) for one in attributes}
+    return {attribute.key: (value := attribute.value).string_value or _value(value) for attribute in attributes}
 
 
-def _span(trace_id: str, scope: str, item: bytes) -> RawSpan:
-    span = Span.FromString(item)
-    parent = span.parent_span_id.hex() or None
+def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
+    span: Any
+    if form == "p":
+        span, read = Span.FromString(item), cast("Callable[[Any], dict[str, object]]", _attributes)
+        span_id, parent, status = span.span_id.hex(), span.parent_span_id.hex(), span.status
+    else:
+        span, read = _span_decoder.decode(item), _json_attributes
+        span_id, parent = span.span_id.lower(), (span.parent_span_id or "").lower()
+        status = span.status or _JsonStatus()
     return RawSpan(
         trace_id=trace_id,
-        span_id=span.span_id.hex(),
+        span_id=span_id,
         name=span.name,
-        parent_id=parent,
-        is_local_root=parent is None or span.flags & _REMOTE == _REMOTE,
-        kind=_kind(span.kind),
+        parent_id=parent or None,
+        is_local_root=not parent or span.flags & _REMOTE == _REMOTE,
+        kind=_KINDS[span.kind] if isinstance(span.kind, int) and 0 <= span.kind < len(_KINDS) else _KINDS[0],
         started_at=_seconds(span.start_time_unix_nano),
         ended_at=_seconds(span.end_time_unix_nano),
-        status=_STATUS.get(span.status.code),
-        description=span.status.message or None,
-        attributes=_attributes(span.attributes),
-        events=tuple(RawEvent(one.name, _attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
+        status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
+        description=status.message or None,
+        attributes=read(span.attributes),
+        events=tuple(RawEvent(event.name, read(event.attributes)) for event in span.events[:512]),
         scope=scope or None,
     )
 
@@ -445,13 +447,9 @@ def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
     return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
 
 
-def _kind(number: object) -> str:
-    return _KINDS[number] if isinstance(number, int) and 0 <= number < len(_KINDS) else _KINDS[0]
-
-
 def _seconds(nanoseconds: object) -> float | None:
     number = int(nanoseconds) if isinstance(nanoseconds, int | str) and nanoseconds else 0
-    return number / _NANOSECONDS if number > 0 else None
+    return number / 1e9 if number > 0 else None
 
 
 class _JsonStatus(Struct):
@@ -497,32 +495,11 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
         return float(value.double_value)
     if value.array_value is not None:
         inner = msgspec.convert(value.array_value.get("values") or [], list[_Value])
-        return [_json_value(one, depth + 1) for one in inner]
+        return [_json_value(item, depth + 1) for item in inner]
     if value.kvlist_value is not None:
         return _json_attributes(msgspec.convert(value.kvlist_value.get("values") or [], list[_Attribute]), depth + 1)
     return value.string_value if value.bool_value is None else value.bool_value
 
 
 def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:
-    return {one.key: _json_value(one.value, depth) for one in attributes}
-
-
-def _json_span(trace_id: str, scope: str, item: bytes) -> RawSpan:
-    span = _span_decoder.decode(item)
-    parent = (span.parent_span_id or "").lower() or None
-    status = span.status or _JsonStatus()
-    return RawSpan(
-        trace_id=trace_id,
-        span_id=span.span_id.lower(),
-        name=span.name,
-        parent_id=parent,
-        is_local_root=parent is None or span.flags & _REMOTE == _REMOTE,
-        kind=_kind(span.kind),
-        started_at=_seconds(span.start_time_unix_nano),
-        ended_at=_seconds(span.end_time_unix_nano),
-        status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
-        description=status.message or None,
-        attributes=_json_attributes(span.attributes),
-        events=tuple(RawEvent(one.name, _json_attributes(one.attributes)) for one in span.events[:_MAX_EVENTS]),
-        scope=scope or None,
-    )
+    return {attribute.key: _json_value(attribute.value, depth) for attribute in attributes}

@@ -6,10 +6,10 @@ sent twice is stored once.
 
 import queue
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -32,12 +32,6 @@ log = structlog.get_logger("tracejudge.gateway")
 _MAX_ENTRIES: Final = 500
 _MAX_BYTES: Final = 4 * MIB
 _MAX_WAITING_BYTES: Final = 64 * MIB
-_WAIT_S: Final = 0.5
-_CHECK_S: Final = 1.0
-_MEAN_AGE_MS: Final = 10_000
-_FULL_SHARE: Final = 0.95
-_FULL_WAIT_S: Final = 5.0
-_CONNECTION: Final = frozenset({"ConnectionError", "TimeoutError"})
 
 
 class Capacity(ServiceThread):
@@ -52,46 +46,38 @@ class Capacity(ServiceThread):
     def __init__(self, settings: Settings, store: Store) -> None:
         super().__init__("gateway-capacity")
         self._store = store
-        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
+        self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, 10_000, settings.max_outbox_bytes)
         # Before the first measurement the requests wait for Redis in any case.
-        self._most = self.room = settings.max_stream
-        """How many entries may be written until the next measurement."""
+        self._most = self.room = settings.max_stream  # How many entries may be written until the next measurement.
 
     def run_once(self) -> None:
         """Measure, and wait."""
         # The cap that a worker has set applies to all who write.
         cap = self._store.call(lambda client: client.hget(self._store.keys.caps, "max_stream"))
         entries = int(cap) if cap and cap.isdigit() else self._caps.max_entries
-        found = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
-        self._most = int(_FULL_SHARE * found.capacity)
-        room = self._most - found.traces.lag
+        backlog = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
+        self._most = int(0.95 * backlog.capacity)
+        room = self._most - backlog.traces.lag
         if room <= 0 < self.room:
             log.warning("intake paused", why="the stream is at its cap and its entries are not read")
         self.room = room
-        self.stopping.wait(_CHECK_S)
+        self.stopping.wait(1.0)
 
     def check(self, entries: int = 0) -> None:
-        """Check that there is room for entries.
-
-        Raises:
-            RefusedError: There is none now, or there never can be.
-        """
+        """Check that there is room for entries. Raises RefusedError: There is none now, or there never can be."""
         if entries > self._most:
             message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
         if entries > self.room or self.room <= 0:
-            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+            raise stream_full()
 
 
-class _Waiting:
+class _Waiting(NamedTuple):
     """Entries of one caller, and its future."""
 
-    __slots__ = ("entries", "future", "size_bytes")
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self.entries = entries
-        self.size_bytes = sum(len(entry.payload) for entry in entries)
-        self.future: Future[None] = Future()
+    entries: Sequence[Entry]
+    size_bytes: int
+    future: "Future[None]"
 
 
 class Publisher(ServiceThread):
@@ -123,7 +109,7 @@ class Publisher(ServiceThread):
         Raises:
             RefusedError: Too much waits for Redis, or the stream has no room.
         """
-        waiting = _Waiting(entries)
+        waiting = _Waiting(entries, sum(len(entry.payload) for entry in entries), Future())
         if not entries:
             waiting.future.set_result(None)
             return waiting.future
@@ -150,7 +136,7 @@ class Publisher(ServiceThread):
         except DeliveryError as error:
             kind = str(error).partition(":")[0]
             # In the words of the store, so that one outage is one line of the log.
-            text = f"Redis does not answer ({kind})" if kind in _CONNECTION else str(error)
+            text = f"Redis does not answer ({kind})" if kind in {"ConnectionError", "TimeoutError"} else str(error)
             raise StoreError(text, self._address) from error
         self._metrics.published.inc(len(self._batch.entries))
         self._end(None)
@@ -162,7 +148,7 @@ class Publisher(ServiceThread):
             waiting = self._next
             try:
                 if waiting is None:
-                    waiting = self._queue.get_nowait() if count else self._queue.get(timeout=_WAIT_S)
+                    waiting = self._queue.get_nowait() if count else self._queue.get(timeout=0.5)
             except queue.Empty:
                 break
             if count and count + len(waiting.entries) > _MAX_ENTRIES:
@@ -213,7 +199,7 @@ class Streams:
     @property
     def room(self) -> int:
         """How many entries the emptiest stream has room for."""
-        return max(one.room for one in self._publishers)
+        return max(publisher.room for publisher in self._publishers)
 
     def shard_of(self, entry: Entry) -> int:
         """Return the number of the Redis that an entry goes to."""
@@ -231,15 +217,7 @@ class Streams:
             RefusedError: There is none now.
         """
         if self.room <= 0:
-            raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
-
-    def _check_all(self, shards: Iterable[int]) -> None:
-        """Check that each of these answers and has room."""
-        for shard in shards:
-            if self._stores[shard].is_away:
-                raise away(shard)
-            if self._publishers[shard].room <= 0:
-                raise full("the stream of traces is full; send this again later", _FULL_WAIT_S)
+            raise stream_full()
 
     def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
         """Queue entries; the future ends when every Redis has its own.
@@ -253,9 +231,12 @@ class Streams:
             by_shard.setdefault(self.shard_of(entry), []).append(entry)
         if len(by_shard) <= 1 and len(self._stores) == 1:
             return self._publishers[0].submit(entries)
-        if not are_repeatable:
-            # Each repeat would be further traces, for as long as the server is away.
-            self._check_all(by_shard)
+        # Each repeat of others would be further traces, for as long as a server is away.
+        for shard in () if are_repeatable else by_shard:
+            if self._stores[shard].is_away:
+                raise away(shard)
+            if self._publishers[shard].room <= 0:
+                raise stream_full()
         refused: RefusedError | None = None
         queued = []
         for shard, some in by_shard.items():
@@ -275,11 +256,11 @@ def together(futures: "Sequence[Future[None]]") -> "Future[None]":
     whole: Future[None] = Future()
     lock, left = threading.Lock(), len(futures)
 
-    def ended(one: "Future[None]") -> None:
+    def ended(future: "Future[None]") -> None:
         nonlocal left
         with lock:
             left -= 1
-            error = one.exception()
+            error = future.exception()
             if not whole.done() and error is not None:
                 whole.set_exception(error)
             elif not whole.done() and not left:
@@ -287,9 +268,14 @@ def together(futures: "Sequence[Future[None]]") -> "Future[None]":
 
     if not futures:
         whole.set_result(None)
-    for one in futures:
-        one.add_done_callback(ended)
+    for future in futures:
+        future.add_done_callback(ended)
     return whole
+
+
+def stream_full() -> RefusedError:
+    """Return the refusal of what a stream has no room for."""
+    return full("the stream of traces is full; send this again later", 5.0)
 
 
 def away(shard: int) -> RefusedError:

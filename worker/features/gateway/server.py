@@ -35,23 +35,17 @@ from worker.features.gateway.settings import GATEWAY
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
 _KEEP_ALIVE_S: Final = 75
-_MAX_HEAD_BYTES: Final = 16 * 1024
-_THREADS: Final = 4
 _TOO_MANY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 _BACKLOG: Final = 1_024
-_THREAD_STOP_S: Final = 5.0
-_SPARE_FILES: Final = 100
-_GC_THRESHOLDS: Final = (20_000, 20, 20)
 
 
 class _Connections:
     """What the connections of one process share."""
 
-    def __init__(self, most: int, metrics: GatewayMetrics) -> None:
+    def __init__(self, most: int) -> None:
         self.most = most
-        self.metrics = metrics
         self.open = 0
 
 
@@ -144,11 +138,7 @@ class GatewayServer:
     """One gateway process."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Build everything.
-
-        Raises:
-            SettingsError: A token, certificate or address cannot be used.
-        """
+        """Build everything. Raises SettingsError: A token, certificate or address cannot be used."""
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
@@ -170,7 +160,7 @@ class GatewayServer:
             for shard, thread in enumerate(threads):
                 self._readiness.watch(thread.name, "intake", thread, shard)
         self._pages = HttpServer.of(settings, environment, self._metrics.registry, self._readiness)
-        self._executor = _DaemonPool(_THREADS)
+        self._executor = _DaemonPool(4)
         bodies = Bodies(GATEWAY.of(settings).max_body_bytes)
         own = threading.local()
 
@@ -178,47 +168,53 @@ class GatewayServer:
             # An encoder keeps the cause of its last refusal, so each thread has its own.
             if not hasattr(own, "encoder"):
                 own.encoder = Encoder(sdk)
-            found: Encoder = own.encoder
-            return found
+            of_thread: Encoder = own.encoder
+            return of_thread
 
         self._gateway = Gateway(
             access=access,
             bodies=bodies,
             encoder=encoder,
-            stream=streams,
+            streams=streams,
             gatherer=gatherer,
-            capacity=streams,
             executor=self._executor,
             metrics=self._metrics,
             losses=self._losses,
         )
-        self._connections = _Connections(GATEWAY.of(settings).max_connections, self._metrics)
+        self._connections = _Connections(GATEWAY.of(settings).max_connections)
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
         self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)
         self._metrics.connections.set_function(lambda: self._connections.open)
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT.
-
-        Raises:
-            SettingsError: An address or certificate cannot be used.
-        """
+        """Serve until SIGTERM or SIGINT. Raises SettingsError: An address or certificate cannot be used."""
         gateway = GATEWAY.of(self._settings)
-        # The soft limit of open files, as far as the hard one allows.
+        # The soft limit of open files has room for a hundred more than the connections, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = gateway.max_connections + _SPARE_FILES
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        files = gateway.max_connections + 100
+        most = files if hard == resource.RLIM_INFINITY else min(files, hard)
         if soft != resource.RLIM_INFINITY and soft < most:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         listen, tls = Listen.of(gateway, "gateway."), Tls.of(gateway, "gateway.tls_").context()
         listener = listen.open(_BACKLOG)
-        server = self._server()
+        server = WebServer(
+            self._gateway.app(gateway.cors_origins),
+            self._readiness,
+            gateway.tls_cert,
+            gateway.tls_key,
+            http=type("Protocol", (BoundedProtocol,), {"shared": self._connections}),
+            date_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=int(self._settings.grace_s),
+            h11_max_incomplete_event_size=16 * 1024,
+        )
         page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.set_threshold(20_000, 20, 20)
         for thread in self._threads:
             thread.start()
         intake = listen.url(listener, is_tls=tls is not None)
@@ -228,27 +224,11 @@ class GatewayServer:
         finally:
             self._stop()
 
-    def _server(self) -> WebServer:
-        gateway = GATEWAY.of(self._settings)
-        protocol = type("Protocol", (BoundedProtocol,), {"shared": self._connections})
-        return WebServer(
-            self._gateway.app(gateway.cors_origins),
-            self._readiness,
-            gateway.tls_cert,
-            gateway.tls_key,
-            http=protocol,
-            date_header=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=int(self._settings.grace_s),
-            h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-        )
-
     def _stop(self) -> None:
         """Stop in the order of the data: uvicorn has answered every request, so nothing new comes to the threads."""
         self._readiness.begin_stop()
         for thread in reversed(self._threads):
-            thread.stop(_THREAD_STOP_S)
+            thread.stop(5.0)
         self._losses.write(at_end=True)
         self._pages.stop()
         for store in self._stores:

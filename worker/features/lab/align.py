@@ -31,6 +31,7 @@ from worker.base.commands.options import (
     JSON,
     NOTES,
     OUT,
+    TRACE_FILE,
     TRIES,
     amount,
     note,
@@ -55,7 +56,6 @@ _MIN_LABELLED: Final = 20
 _FEW_LABELLED: Final = 100
 # The first line of each file that is written.
 _HEADING: Final = "# Guidance of `tracejudge judges align`: read it before you use it."
-_EXTENDED: Final = ("instructions", "custom_prompt", "based_on")
 
 
 class Aligned(NamedTuple):
@@ -87,13 +87,7 @@ class Aligned(NamedTuple):
 
 @click.command("align")
 @click.argument("given", metavar="NAME|FILE")
-@click.argument(
-    "traces",
-    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
-    nargs=-1,
-    required=True,
-    metavar="LABELS...",
-)
+@click.argument("traces", type=TRACE_FILE, nargs=-1, required=True, metavar="LABELS...")
 @click.option("--model", required=True, metavar="NAME", help="The [models.NAME] that judges and writes the guidance.")
 @click.option(
     "--out",
@@ -172,9 +166,9 @@ def align(
     calls: list[Call] = []
 
     async def ask(one: Judge, trace: Trace) -> Assessment:
-        found = (await grader.ask(one, trace)).assessment
-        calls.extend(found.calls)
-        return found
+        assessment = (await grader.ask(one, trace)).assessment
+        calls.extend(assessment.calls)
+        return assessment
 
     def make(rules: Rules) -> Judge:
         return define(out.stem, {**table, "guidance": list(rules)})
@@ -231,12 +225,12 @@ def _table(judge: Judge, settings: Settings) -> Mapping[str, Any]:
         raise click.UsageError(f"{judge.name} is written in Python: it asks no model that guidance could change")
     if not is_definition(table):
         return {"based_on": judge.name, **({"settings": dict(table)} if table else {})}
-    if kind_of(table) not in _EXTENDED:
+    if kind_of(table) not in ("instructions", "custom_prompt", "based_on"):
         raise click.UsageError(f"{judge.name} asks with a template, which stays as it was published")
     return table
 
 
-def _check_out(out: Path, name: str, given: str, settings: Settings, *, force: bool) -> None:
+def _check_out(out: Path, name: str, source: str, settings: Settings, *, force: bool) -> None:
     """Check the place of the new file before any call is paid for."""
     if out.suffix != ".toml" or not is_name(out.stem):
         raise click.UsageError(f"--out: {out} is no name of a judge file; write it as judges.d/{name}.toml")
@@ -247,7 +241,7 @@ def _check_out(out: Path, name: str, given: str, settings: Settings, *, force: b
     if out.stem != name and out.stem in configured(settings.judges):
         raise click.UsageError(f"--out: {out.stem} is the name of another judge; choose one of its own")
     folder = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
-    own = [path for path in (Path(given), folder) if path is not None and path.exists()]
+    own = [path for path in (Path(source), folder) if path is not None and path.exists()]
     if out.exists() and not any(path.samefile(out) for path in own):
         raise click.UsageError(f"--out: {out} is there already, and does not define {name}; name another file")
     if out.exists() and not force and not out.read_text("utf-8", "replace").startswith(_HEADING):
@@ -264,15 +258,15 @@ def _only_tag(files: Sequence[TextIO], judge: Judge, metric: str | None, *, inve
             for tag, value in ((line.trace and line.trace.tags) or {}).items():
                 by_tag.setdefault(tag, []).append(Labelled(line.trace, value))  # type: ignore[arg-type]
         file.seek(0)
-    found = []
+    tags = []
     for tag, labelled in by_tag.items():
         try:
-            found += [tag] if compared(judge, metric, labelled, tag, invert=invert).is_rated else []
+            tags += [tag] if compared(judge, metric, labelled, tag, invert=invert).is_rated else []
         except click.UsageError:
             continue
-    if len(found) != 1:
-        raise click.UsageError(f"give --label TAG; tags that can be compared: {', '.join(sorted(found)) or 'none'}")
-    return found[0]
+    if len(tags) != 1:
+        raise click.UsageError(f"give --label TAG; tags that can be compared: {', '.join(sorted(tags)) or 'none'}")
+    return tags[0]
 
 
 def _divided(comparison: Comparison) -> Halves:
@@ -285,7 +279,7 @@ def _divided(comparison: Comparison) -> Halves:
     divided = halves(comparison.labelled)
     good, bad = comparison.names
     for half, purpose in zip(divided, ("to learn from", "to measure with"), strict=True):
-        labels = {says_yes(one.label) for one in half}
+        labels = {says_yes(item.label) for item in half}
         if len(labels) < 2:  # noqa: PLR2004 - yes and no
             lacking = bad if True in labels else good
             raise TracesError(f"the half {purpose} has no trace with the label {lacking!r}; label more of these")
@@ -356,13 +350,13 @@ class _Report(NamedTuple):
     @property
     def least_shown(self) -> float | None:
         """The smallest improvement that the held-out traces are likely to show."""
-        passing = sum(says_yes(one.label) for one in self.divided.held_out)
+        passing = sum(says_yes(trace.label) for trace in self.divided.held_out)
         before = balanced(self.aligned.before or self.aligned.first.judged).value
         return least_shown(passing, len(self.divided.held_out) - passing, before)
 
 
 def _figures(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, object]:
-    unscored = sum(one.passed is None for one in after)
+    unscored = sum(judged.passed is None for judged in after)
     return {
         "traces": len(before),
         "before": balanced(before)._asdict(),
@@ -399,8 +393,8 @@ def _value(value: object, *, lines: bool = False) -> str:
             return '"""\n' + "\n".join(_quoted(line)[1:-1] for line in value.split("\n")) + '"""'
         return _quoted(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
-        items = [_value(one) for one in value]
+        items = [_value(item) for item in value]
         return "[\n" + "".join(f"  {item},\n" for item in items) + "]" if lines else f"[{', '.join(items)}]"
     return json.dumps(value) if isinstance(value, bool | int | float) else str(value)

@@ -49,7 +49,7 @@ def join(first: Sequence[Trace], second: Sequence[Trace]) -> Pairs:
     for number, trace in enumerate(second):
         same_id = by_id.get(trace.trace_id, ())
         asked = _folded(trace.input) if has_text(trace.input) else None
-        found = next(
+        partner = next(
             (
                 place
                 for place in same_id
@@ -58,9 +58,9 @@ def join(first: Sequence[Trace], second: Sequence[Trace]) -> Pairs:
             ),
             None,
         )
-        if found is not None:
-            used.add(found)
-            partners[number] = first[found]
+        if partner is not None:
+            used.add(partner)
+            partners[number] = first[partner]
     by_request: dict[tuple[str, str], deque[int]] = {}
     for place, trace in enumerate(first):
         if place not in used and has_text(trace.input):
@@ -86,14 +86,14 @@ def comparing(judges: Sequence[Judge], criterion: str | None) -> Sequence[Judge]
     Raises:
         click.UsageError: A judge cannot be used to compare answers.
     """
-    found = [pairwise.comparing(criterion)] if criterion is not None or not judges else []
+    pairs = [pairwise.comparing(criterion)] if criterion is not None or not judges else []
     for judge in judges:
         pair = pairwise.comparing_by(judge)
         if pair is None:
             why = "it shows no model a single answer with a measure in words"
             raise click.UsageError(f"--judge {judge.name}: two answers cannot be compared by it, since {why}")
-        found.append(pair)
-    return found
+        pairs.append(pair)
+    return pairs
 
 
 class Comparison(Offline):
@@ -114,7 +114,7 @@ class Comparison(Offline):
         super().__init__(settings, judges, graders, on_invalid_line=on_invalid_line, advance=advance)
         self._first = first
         self._on_paired = on_paired
-        self.preferences = {(one.judge.name, one.judge_model): Preference() for one in self.sums}
+        self.preferences = {(row.judge.name, row.judge_model): Preference() for row in self.sums}
         self.alone_a = self.alone_b = 0
         self.total: int | None = None  # Number of pairs, once the files are read.
 
@@ -139,15 +139,15 @@ class Comparison(Offline):
                 yield job
 
     async def _traces(self, name: str, source: BinaryIO) -> Sequence[Trace]:
-        found = []
+        traces = []
         async for line in lines(source, self.settings.max_trace_bytes):
             entry = trace_of_row(line, self.settings.max_trace_bytes)
             if isinstance(entry, str):
                 self.skip(line.number, f"{entry} (in {name})")
                 continue
             self.unknown.update(entry.unknown)
-            found.append(entry.trace)
-        return found
+            traces.append(entry.trace)
+        return traces
 
     def write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
         """Write a verdict, and count its outcome."""
@@ -158,9 +158,9 @@ class Comparison(Offline):
             preference.flipped[str(position)] += 1
         preference.equal += verdict.details.get("preferred") == []
 
-    def of(self, one: JudgeSum) -> Preference:
+    def of(self, row: JudgeSum) -> Preference:
         """Return the outcomes of a judge by a model."""
-        return self.preferences[one.judge.name, one.judge_model]
+        return self.preferences[row.judge.name, row.judge_model]
 
     @property
     def is_matched(self) -> bool:
@@ -172,7 +172,7 @@ class Comparison(Offline):
         return {
             "pairs": self.traces,
             "without_partner": {"a": self.alone_a, "b": self.alone_b},
-            "judges": [{**judge_row(one), **_row(self.of(one))} for one in self.sums],
+            "judges": [{**judge_row(row), **_row(self.of(row))} for row in self.sums],
         }
 
     def table(self) -> Table:
@@ -180,29 +180,29 @@ class Comparison(Offline):
         table = Table("measure", "outcome", box=None, padding=(0, 2, 0, 0))
         table.add_column("pairs", justify="right")
         table.add_column("share (95 % interval)")
-        for one in self.sums:
-            preference = self.of(one)
-            for said, outcome in _ROWS:
+        for row in self.sums:
+            preference = self.of(row)
+            for result, outcome in _ROWS:
                 share = preference.share(outcome)
                 table.add_row(
-                    escape(one.name), said, f"{preference.outcomes[outcome]:,}", share.percent if share else "-"
+                    escape(row.name), result, f"{preference.outcomes[outcome]:,}", share.percent if share else "-"
                 )
         return table
 
     def lines(self) -> Iterator[str]:
         """Yield which file is preferred, the influence of the position, and the cost."""
-        for one in self.sums:
-            preference = self.of(one)
+        for row in self.sums:
+            preference = self.of(row)
             if (points := preference.points) is not None:
                 better = "A" if points.high < _EVEN else "B" if points.low > _EVEN else None
                 result = "no difference is shown" if better is None else f"{better} is better"
-                yield f"{one.name}: {result}; wins of B and half of the ties: {points.percent}"
+                yield f"{row.name}: {result}; wins of B and half of the ties: {points.percent}"
             if (bias := preference.bias) is not None:
                 positions = ", ".join(f"{preference.flipped[name]:,} to the {name}" for name in _POSITIONS)
-                yield f"{one.name}: preference follows the position in {bias.percent} of compared pairs: {positions}"
+                yield f"{row.name}: preference follows the position in {bias.percent} of compared pairs: {positions}"
             if preference.equal:
-                yield f"{one.name}: {amount(preference.equal, 'pair')} of equal answers, ties without a request"
-            yield judge_line(one)
+                yield f"{row.name}: {amount(preference.equal, 'pair')} of equal answers, ties without a request"
+            yield judge_line(row)
 
 
 def _row(preference: Preference) -> Mapping[str, object]:

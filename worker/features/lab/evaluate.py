@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from judges.core.combine import Combine
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from worker.base.commands.options import (
+    INPUT,
     NOTES,
     OFFLINE,
     OUT,
@@ -32,7 +33,7 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
 
 
 @click.command("evaluate")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=INPUT)
 @click.option(
     "--judge",
     "given",
@@ -44,7 +45,7 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
     "--compare",
     "other",
     metavar="A",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    type=INPUT,
     help="Compare the answers of FILE, B, with those of the file A, pair by pair.",
 )
 @click.option("--criterion", metavar="TEXT", help="With --compare: what makes an answer better, in words.")
@@ -138,11 +139,11 @@ def command(
 
 
 def _check_comparison(
-    file: str, given: tuple[str, ...], other: str | None, criterion: str | None, combine: Combine | None
+    file: str, judges: tuple[str, ...], other: str | None, criterion: str | None, combine: Combine | None
 ) -> None:
     """Refuse options that do not go together."""
     if other is None:
-        if not given:
+        if not judges:
             raise click.MissingParameter(param_hint="'--judge'", param_type="option")
         if criterion is not None:
             raise click.UsageError("--criterion is for --compare; leave it out, or give the file A by --compare")
@@ -160,7 +161,7 @@ def _report(
 ) -> None:
     compared = offline if isinstance(offline, Comparison) else None
     if as_json:
-        costs = [one.cost_usd for one in offline.sums if one.cost_usd is not None]
+        costs = [row.cost_usd for row in offline.sums if row.cost_usd is not None]
         document = {
             "file": files[-1],
             **({"compared_with": files[0]} if compared is not None else {}),
@@ -169,7 +170,7 @@ def _report(
             "lines_skipped": offline.skipped,
             "seconds": seconds,
             "cost_usd": sum(costs) if costs else None,
-            **({"judges": [judge_row(one) for one in offline.sums]} if compared is None else compared.document()),
+            **({"judges": [judge_row(row) for row in offline.sums]} if compared is None else compared.document()),
         }
         print_json(document)
         return
@@ -178,13 +179,13 @@ def _report(
     if compared is None:
         print_line(console, f"{amount(offline.traces, 'trace')} by {judge_models} in {seconds:.1f} s")
         print_table(console, metric_table(offline.sums))
-        said = [judge_line(one) for one in offline.sums]
+        sentences = [judge_line(row) for row in offline.sums]
     else:
         names = f"A = {files[0]}, B = {files[1]}"
         print_line(console, f"{amount(offline.traces, 'pair')} by {judge_models} in {seconds:.1f} s; {names}")
         print_table(console, compared.table())
-        said = [*compared.lines()]
-    for line in said:
+        sentences = [*compared.lines()]
+    for line in sentences:
         print_line(console, line)
 
 
@@ -197,10 +198,10 @@ def _exit_code(offline: Offline) -> int:
     if isinstance(offline, Comparison) and not is_matched:
         alone = f"{amount(offline.alone_a, 'row')} of A and {amount(offline.alone_b, 'row')} of B"
         note(f"without partner, and left out: {alone}")
-    empty = [one for one in offline.sums if not one.outcomes["scored"]]
+    empty = [row for row in offline.sums if not row.outcomes["scored"]]
     if len(empty) == len(offline.sums):
         note(f"nothing was scored: {why_nothing(empty)}")
         return 1
-    for one in empty:
-        note(f"{one.name} scored nothing: {why_nothing([one])}")
+    for row in empty:
+        note(f"{row.name} scored nothing: {why_nothing([row])}")
     return 1 if offline.skipped or empty or not is_matched else 0

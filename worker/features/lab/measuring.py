@@ -40,8 +40,6 @@ from worker.base.commands.options import (
 from worker.features.lab.offline import OfflineGraders, Panel, Question
 from worker.features.lab.summary import cost_in_words
 
-_MAX_NOTES: Final = 3
-_ROUNDING: Final = 1e-9
 _MAX_LISTED: Final = 12
 
 
@@ -56,18 +54,18 @@ class Subject(NamedTuple):
     @property
     def cost_usd(self) -> float | None:
         """Cost of all calls; None, which is not free, without a price or where an answer did not report its tokens."""
-        calls = [call for one in self.judged for call in one.assessment.calls]
+        calls = [call for judged in self.judged for call in judged.assessment.calls]
         return Spent().plus(calls, self.by.price).reported.cost_usd
 
     @property
     def without_score(self) -> Mapping[str, int]:
         """Counts of evaluations without a score by reason."""
-        return dict(Counter(one.left_out for one in self.judged if one.score is None))
+        return dict(Counter(judged.left_out for judged in self.judged if judged.score is None))
 
     @property
     def is_graded(self) -> bool:
         """Whether the metric has more values than 0 and 1, so that a mean says more than the passes."""
-        return any(one.score is not None and one.score.value not in (0.0, 1.0) for one in self.judged)
+        return any(judged.score is not None and judged.score.value not in (0.0, 1.0) for judged in self.judged)
 
     @property
     def title(self) -> str:
@@ -95,15 +93,15 @@ class Measured(NamedTuple):
     @property
     def cost_usd(self) -> float | None:
         """Cost of all models together; None where none has a price."""
-        costs = [cost for one in self.members if (cost := one.cost_usd) is not None]
+        costs = [cost for subject in self.members if (cost := subject.cost_usd) is not None]
         return sum(costs) if costs else None
 
     @property
     def notes(self) -> dict[str, int]:
         """Counts of the most common reasons for a missing score."""
-        assessments = [one.assessment for subject in self.members for one in subject.judged]
-        counts = Counter(one.note for one in assessments if one.outcome != "scored" and one.note)
-        return dict(counts.most_common(_MAX_NOTES))
+        answers = [judged.assessment for subject in self.members for judged in subject.judged]
+        counts = Counter(answer.note for answer in answers if answer.outcome != "scored" and answer.note)
+        return dict(counts.most_common(3))
 
     @property
     def disagreement(self) -> float | None:
@@ -112,8 +110,8 @@ class Measured(NamedTuple):
             return None
         judge, metric = self.combined.judge, self.combined.metric
         name = metrics_of(judge.metrics)[len(judge.metrics) + judge.metric_names.index(metric)].name
-        found = [Judged(*one[:3], name).score for one in self.combined.judged]
-        values = [score.value for score in found if score is not None]
+        scores = [Judged(*judged[:3], name).score for judged in self.combined.judged]
+        values = [score.value for score in scores if score is not None]
         return sum(values) / len(values) if values else None
 
 
@@ -126,8 +124,8 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
         task = progress.add_task(judge.name, total=len(asked) * len(labelled))
 
         async def jobs() -> AsyncIterator[tuple[Question, JudgeRunner | Panel]]:
-            for one in labelled:
-                question = Question(judge, one.trace)
+            for item in labelled:
+                question = Question(judge, item.trace)
                 for grader in asked:
                     yield question, grader
 
@@ -144,28 +142,19 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
     subjects = []
     for place, by in enumerate(asked):
         own = zip(labelled, assessments[place :: len(asked)], strict=True)
-        subjects.append(Subject(by.form_of(judge), metric, by, [Judged(*one, each, metric) for one, each in own]))
+        subjects.append(Subject(by.form_of(judge), metric, by, [Judged(*item, each, metric) for item, each in own]))
     return Measured(subjects[:-1], subjects[-1]) if isinstance(asked[-1], Panel) else Measured(subjects, None)
 
 
 class Comparison(NamedTuple):
-    """How the labels of traces are compared with the verdicts of a judge.
+    """How the labels of traces are compared with the verdicts of a judge."""
 
-    Attributes:
-        metric: The metric that is compared.
-        labelled: The traces; labels are `yes` (should pass) and `no` where ``is_rated``.
-        is_rated: Whether the tag says what should pass, and the metric what does.
-        has_own_labels: Whether the tag holds the judge's own labels.
-        scale: That of the grades in the tag, if it holds grades.
-        inverted: Whether `yes` in the tag means that a trace should fail.
-    """
-
-    metric: str
-    labelled: Sequence[Labelled]
-    is_rated: bool = True
-    has_own_labels: bool = False
-    scale: Scale | None = None
-    inverted: bool = False
+    metric: str  # The metric that is compared.
+    labelled: Sequence[Labelled]  # The traces; labels are `yes` (should pass) and `no` where ``is_rated``.
+    is_rated: bool = True  # Whether the tag says what should pass, and the metric what does.
+    has_own_labels: bool = False  # Whether the tag holds the judge's own labels.
+    scale: Scale | None = None  # That of the grades in the tag, if it holds grades.
+    inverted: bool = False  # Whether `yes` in the tag means that a trace should fail.
 
     @property
     def names(self) -> tuple[str, str]:
@@ -178,11 +167,11 @@ def compared(
 ) -> Comparison:
     """Find out whether the tag holds yes and no (``invert``: `yes` should fail), the judge's own labels, or grades."""
     chosen = chosen_metric(judge, metric)
-    labels = [one.label for one in labelled]
+    labels = [item.label for item in labelled]
     own, scale = declared_labels(judge), scale_of(judge, chosen)
 
     def rated(passes: Callable[[str], bool]) -> Sequence[Labelled]:
-        return [one._replace(label="yes" if passes(one.label) else "no") for one in labelled]
+        return [item._replace(label="yes" if passes(item.label) else "no") for item in labelled]
 
     # Before yes and no: a judge may declare these two itself, with no as the label that passes.
     if not invert and all(folded(label) in own for label in labels):
@@ -198,7 +187,7 @@ def compared(
         mark = chosen.pass_at
         if mark is None:
             return Comparison(chosen.name, labelled, is_rated=False, scale=scale)
-        found = rated(lambda grade: (scale.value(grade) or 0.0) >= mark - _ROUNDING)
+        found = rated(lambda grade: (scale.value(grade) or 0.0) >= mark - 1e-9)
         return Comparison(chosen.name, found, scale=scale)
     raise click.UsageError(_not_comparable(judge, chosen, tag, says_words=says_words))
 
@@ -211,14 +200,14 @@ def _not_comparable(judge: Judge, metric: Metric, tag: str, *, says_words: bool)
         graded = "" if scale is None else f"{scale.in_words} in the tag can be compared, and "
         fix = f"{', '.join(others)} has" if others else f"{graded}--by {tag} prints means"
         return f"the metric {metric.name} has no pass rule to compare yes and no with; {fix}"
-    wanted = ["yes and no"] if metric.pass_rule is not None else []
+    accepted = ["yes and no"] if metric.pass_rule is not None else []
     if own := list(declared_labels(judge).values()):
         more = ", …" if len(own) > _MAX_LISTED else ""
-        wanted.append(f"those of the judge, {', '.join(own[:_MAX_LISTED])}{more}")
+        accepted.append(f"those of the judge, {', '.join(own[:_MAX_LISTED])}{more}")
     if scale is not None:
-        wanted.append(scale.in_words)
-    known = ", or ".join(wanted) or "the metric can be compared with"
-    return f"the tag {tag!r} holds other values than {known}; --by {tag} prints shares"
+        accepted.append(scale.in_words)
+    listed = ", or ".join(accepted) or "the metric can be compared with"
+    return f"the tag {tag!r} holds other values than {listed}; --by {tag} prints shares"
 
 
 class Likeness(NamedTuple):
@@ -236,10 +225,10 @@ class Likeness(NamedTuple):
 def likeness(subject: Subject, comparison: Comparison, tag: str, *, is_combined: bool) -> Likeness:
     """Compare the judge's own labels with labels, and ratings with grades."""
 
-    def given(one: Judged) -> str:
-        return (one.trace.tags or {})[tag]
+    def label_of(judged: Judged) -> str:
+        return (judged.trace.tags or {})[tag]
 
-    scored = [(given(one), one.score) for one in subject.judged if one.score is not None]
+    scored = [(label_of(judged), judged.score) for judged in subject.judged if judged.score is not None]
     error = Grades(None, None)
     if (scale := comparison.scale) is not None:
         # Without the verdicts of `majority` and `all`, which have a label and no grade.
@@ -251,9 +240,9 @@ def likeness(subject: Subject, comparison: Comparison, tag: str, *, is_combined:
     # A mean over documents has no label.
     pairs = [(label, score.label) for label, score in scored if score.label]
     counts: dict[str, Counter[str]] = {}
-    for label, found in pairs:
-        counts.setdefault(label, Counter())[found] += 1
-    same = sum(folded(label) == folded(found) for label, found in pairs) / len(pairs) if pairs else None
+    for label, own in pairs:
+        counts.setdefault(label, Counter())[own] += 1
+    same = sum(folded(label) == folded(own) for label, own in pairs) / len(pairs) if pairs else None
     return Likeness(
         same if comparison.has_own_labels else None,
         {label: dict(each.most_common()) for label, each in sorted(counts.items())} or None,
@@ -309,11 +298,11 @@ def print_shares(measured: Measured, tag: str, *, as_json: bool, is_comparable: 
             table.add_row(escape(label), *counts, share, _figure(group.mean), reasons_in_words(group.unscored))
         print_table(OUT, table)
     advice = f": for that use --label {tag}" if is_comparable else ""
-    said = f"Shares per value of {tag!r}, and no agreement{advice}."
-    if not all(one.by.is_free for one in measured.members):
-        has_price = any(one.by.price is not None for one in measured.members)
-        said += f" Cost: {cost_in_words(measured.cost_usd, has_price=has_price)}"
-    print_line(OUT, said)
+    text = f"Shares per value of {tag!r}, and no agreement{advice}."
+    if not all(subject.by.is_free for subject in measured.members):
+        has_price = any(subject.by.price is not None for subject in measured.members)
+        text += f" Cost: {cost_in_words(measured.cost_usd, has_price=has_price)}"
+    print_line(OUT, text)
     _print_notes(measured)
 
 
@@ -323,7 +312,7 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
         "judge": first.judge.name,
         "metric": first.metric,
         "version": first.judge.version,
-        "model": ", ".join(one.by.judge_model for one in measured.members) if whole is None else whole.by.judge_model,
+        "model": ", ".join(row.by.judge_model for row in measured.members) if whole is None else whole.by.judge_model,
         "traces": len(first.judged),
         "cost_usd": measured.cost_usd,
         "notes": measured.notes,
@@ -334,7 +323,7 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
         document["disagreement"] = measured.disagreement
     if len(measured.members) > 1:
         document["models"] = [
-            {"model": one.by.judge_model, "cost_usd": one.cost_usd, **figures(one)} for one in measured.members
+            {"model": row.by.judge_model, "cost_usd": row.cost_usd, **figures(row)} for row in measured.members
         ]
     print_json(document)
 
@@ -342,20 +331,20 @@ def _print_document(measured: Measured, figures: Callable[[Subject], Mapping[str
 def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> None:
     unscored = subject.without_score
     if comparison.is_rated:
-        found = agreement(subject.judged)
-        unscored = found.unscored
+        cells = agreement(subject.judged)
+        unscored = cells.unscored
         table = Table("label", "judged pass", "judged fail", title=escape(subject.title))
         good, bad = comparison.names
         rows = (
-            (good, found.true_pass, found.false_fail, found.mean_yes),
-            (bad, found.false_pass, found.true_fail, found.mean_no),
+            (good, cells.true_pass, cells.false_fail, cells.mean_yes),
+            (bad, cells.false_pass, cells.true_fail, cells.mean_no),
         )
         if subject.is_graded:
             table.add_column("mean value")
         for label, passed, failed, mean in rows:
             table.add_row(label, f"{passed:,}", f"{failed:,}", *([_figure(mean)] if subject.is_graded else []))
         print_table(OUT, table)
-        accuracy = found.balanced_accuracy
+        accuracy = cells.balanced_accuracy
         figure = "no figure: a label group is empty" if accuracy is None else f"{accuracy:.3f} (0.5 is chance)"
         OUT.print(f"balanced accuracy: {figure}")
     else:
@@ -363,8 +352,8 @@ def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> N
     if alike.labels is not None:
         table = Table("in the tag", "judged as")
         for given, judged in alike.labels.items():
-            said = ", ".join(f"{count:,} {label}" for label, count in judged.items())
-            table.add_row(escape(given), escape(said) or "-")
+            counts = ", ".join(f"{count:,} {label}" for label, count in judged.items())
+            table.add_row(escape(given), escape(counts) or "-")
         print_table(OUT, table)
     if alike.same_label is not None:
         print_line(OUT, f"same label as the tag: {alike.same_label:.1%}")
@@ -385,8 +374,8 @@ def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[
     columns += ["mean error", "rank correlation"] if comparison.scale is not None else []
     columns += ["same label"] if comparison.has_own_labels else []
     table = Table("model", *columns, "unscored", "cost", title=escape(title))
-    for one in measured.members:
-        like, found = alike(one), agreement(one.judged)
+    for subject in measured.members:
+        like, found = alike(subject), agreement(subject.judged)
         cells = []
         if comparison.is_rated:
             yes = f"{found.true_pass:,} of {found.true_pass + found.false_fail:,}"
@@ -396,9 +385,9 @@ def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[
             cells += [_figure(like.mean_absolute_error), _figure(like.rank_correlation)]
         if comparison.has_own_labels:
             cells.append(_figure(like.same_label))
-        unscored = found.unscored if comparison.is_rated else one.without_score
-        cost = "none" if one.by.is_free else cost_in_words(one.cost_usd, has_price=one.by.price is not None)
-        table.add_row(escape(one.by.judge_model), *cells, reasons_in_words(unscored), cost)
+        unscored = found.unscored if comparison.is_rated else subject.without_score
+        cost = "none" if subject.by.is_free else cost_in_words(subject.cost_usd, has_price=subject.by.price is not None)
+        table.add_row(escape(subject.by.judge_model), *cells, reasons_in_words(unscored), cost)
     print_table(OUT, table)
 
 

@@ -28,13 +28,10 @@ from worker.core.queue.batch import Evaluation, Item, Session
 from worker.core.selection.stream_entry import TraceEntry
 from worker.features.lab.summary import JudgeSum
 
-_DEFAULT: Final = "default"
 _MIN_COMBINED: Final = 2
 # Invalid lines that are named one by one.
 _MAX_SHOWN: Final = 10
-# Evaluations begun and not yet written, per call in flight: a slow one must not leave calls unused.
-_WINDOW: Final = 2
-# Most bytes of the file that these may come from; a single trace may be larger.
+# Most bytes of the file that evaluations under way may come from; a single trace may be larger.
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -54,7 +51,7 @@ class Panel(NamedTuple):
 
     def form_of(self, judge: Judge) -> Judge:
         """Return the judge with the version that combined verdicts have."""
-        return judge_of_panel(judge, [one.form_of(judge) for one in self.members])
+        return judge_of_panel(judge, [member.form_of(judge) for member in self.members])
 
 
 class Question:
@@ -69,8 +66,8 @@ class Question:
         """Judge the trace; a panel waits for the models that were asked before it."""
         if isinstance(by, Panel):
             # Tasks begin in the order in which they were made, so all its models have begun.
-            found = {name: (await answer).assessment for name, answer in self._answers.items()}
-            return TimedAssessment(combine(by.grader.combine, found, self.judge.metrics), time.time(), 0.0)
+            assessments = {name: (await answer).assessment for name, answer in self._answers.items()}
+            return TimedAssessment(combine(by.grader.combine, assessments, self.judge.metrics), time.time(), 0.0)
         answer = self._answers[by.judge_model] = asyncio.ensure_future(by.ask(self.judge, self._trace))
         return await answer
 
@@ -84,19 +81,19 @@ class OfflineGraders(NamedTuple):
     @property
     def in_words(self) -> str:
         """Name the judge models."""
-        return ", ".join(one.judge_model for one in self.runners)
+        return ", ".join(runner.judge_model for runner in self.runners)
 
     @property
     def in_flight(self) -> int:
         """Most evaluations at the same time; those of a panel wait beside the calls of its models."""
         has_panel = any(isinstance(asked[-1], Panel) for asked in self.by_judge.values())
-        most = [one.max_in_flight for one in self.runners]
+        most = [runner.max_in_flight for runner in self.runners]
         return sum(most) + (max(most) if has_panel else 0)
 
     async def aclose(self, judges: Sequence[Judge]) -> None:
         """Close connections, and stop the processes of judges."""
-        for one in self.runners:
-            await one.aclose()
+        for runner in self.runners:
+            await runner.aclose()
         for judge in judges:
             if judge.close is not None:
                 await judge.close()
@@ -130,11 +127,11 @@ def open_graders(
         if not has_value(judge):
             fix = "leave --combine out, or the judge"
             raise click.UsageError(f"--combine: the result of {judge.name} is a text, list or object; {fix}")
-    wanted = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
-    if not names and not all(judge.name in wanted or judge.run is not None for judge in judges):
-        names = (_DEFAULT,)
+    chosen = {} if names else {judge.name: judge.model for judge in judges if judge.model is not None}
+    if not names and not all(judge.name in chosen or judge.run is not None for judge in judges):
+        names = ("default",)
     by_name = {
-        name: open_model(settings, name, tries, delays.bind) for name in dict.fromkeys((*names, *wanted.values()))
+        name: open_model(settings, name, tries, delays.bind) for name in dict.fromkeys((*names, *chosen.values()))
     }
     graders = {name: runner(model) for name, model in by_name.items()}
     judge_models = [by_name[name].settings.judge_model for name in names]
@@ -144,7 +141,7 @@ def open_graders(
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     models = [graders[name] for name in names]
     together = () if combine is None else (Panel(panel(combine, judge_models), models),)
-    own = {judge: (graders[name],) for judge, name in wanted.items()}
+    own = {judge: (graders[name],) for judge, name in chosen.items()}
     by_judge = {
         judge.name: own.get(judge.name, (*models, *together)) if judge.run is None else (code,) for judge in judges
     }
@@ -190,22 +187,22 @@ class Offline:
         is_named = any(len(some) > 1 for some in graders.by_judge.values())
         self.sums = [
             JudgeSum(
-                one.form_of(judge),
-                one.judge_model,
-                _metric_names(judge, one),
+                grader.form_of(judge),
+                grader.judge_model,
+                _metric_names(judge, grader),
                 is_named,
-                is_combined=isinstance(one, Panel),
-                is_free=one.is_free,
-                has_price=one.price is not None,
+                is_combined=isinstance(grader, Panel),
+                is_free=grader.is_free,
+                has_price=grader.price is not None,
             )
             for judge in judges
-            for one in graders.by_judge[judge.name]
+            for grader in graders.by_judge[judge.name]
         ]
         self.traces = self.skipped = 0
         self.unknown: Counter[str] = Counter()
         self._begun_to = self._kept_to = 0
         self._written = asyncio.Event()
-        self._by_name = {(one.judge.name, one.judge_model): one for one in self.sums}
+        self._by_name = {(row.judge.name, row.judge_model): row for row in self.sums}
         self.settings = settings
         # Without a configured key a random one: hashes distinguish users within this run, and are useless beyond it.
         self._user_key = configured_user_key(settings) or secrets.token_hex()
@@ -229,7 +226,8 @@ class Offline:
             return job.question.ask(job.grader)
 
         try:
-            await in_order(self.jobs(source), ask, keep, window=_WINDOW * self._graders.in_flight)
+            # Twice as many evaluations as calls in flight: one that is slow must not leave calls unused.
+            await in_order(self.jobs(source), ask, keep, window=2 * self._graders.in_flight)
         finally:
             await self._graders.aclose(self.judges)
 
@@ -245,7 +243,7 @@ class Offline:
         self._kept_to = end
         self._written.set()
         self._by_name[verdict.judge, verdict.judge_model].add(verdict)
-        self._advance(sum(one.evaluations for one in self.sums), end)
+        self._advance(sum(row.evaluations for row in self.sums), end)
 
     async def jobs(self, source: BinaryIO) -> AsyncIterator[Job]:
         """Yield the evaluations of all lines."""
@@ -310,4 +308,4 @@ class Offline:
 
 
 def _metric_names(judge: Judge, by: JudgeRunner | Panel) -> tuple[str, ...]:
-    return tuple(one.name for one in metrics_of(judge.metrics)) if isinstance(by, Panel) else judge.metric_names
+    return tuple(metric.name for metric in metrics_of(judge.metrics)) if isinstance(by, Panel) else judge.metric_names

@@ -15,7 +15,6 @@ from worker.base.commands.options import reasons_in_words
 
 # Limit of different notes that are kept: some hold a number, so there could be one for each trace.
 _MAX_NOTES: Final = 20
-_MAX_SHOWN_NOTES: Final = 3
 
 
 @dataclass
@@ -106,28 +105,28 @@ class JudgeSum:
                 self.notes[verdict.note] += 1
 
 
-def judge_row(one: JudgeSum) -> dict[str, object]:
+def judge_row(row: JudgeSum) -> dict[str, object]:
     """Lay out the sums of a judge for JSON; figures without data are null."""
     return {
-        "judge": one.judge.name,
-        "version": one.judge.version,
-        "model": one.judge_model,
-        "evaluations": one.evaluations,
-        "scored": one.outcomes["scored"],
-        "abstained": one.outcomes["abstained"],
-        "unscored": dict(sorted(one.unscored.items())),
-        "input_tokens": one.input_tokens,
-        "output_tokens": one.output_tokens,
-        "cost_usd": one.cost_usd,
-        "mean_seconds": one.seconds / one.evaluations if one.evaluations else None,
+        "judge": row.judge.name,
+        "version": row.judge.version,
+        "model": row.judge_model,
+        "evaluations": row.evaluations,
+        "scored": row.outcomes["scored"],
+        "abstained": row.outcomes["abstained"],
+        "unscored": dict(sorted(row.unscored.items())),
+        "input_tokens": row.input_tokens,
+        "output_tokens": row.output_tokens,
+        "cost_usd": row.cost_usd,
+        "mean_seconds": row.seconds / row.evaluations if row.evaluations else None,
         "metrics": {
             name: {
-                "scored": found.scored,
-                "mean": found.mean,
-                "share_passed": found.share_passed,
-                **({"labels": dict(found.labels)} if found.labels.total() else {}),
+                "scored": metric.scored,
+                "mean": metric.mean,
+                "share_passed": metric.share_passed,
+                **({"labels": dict(metric.labels)} if metric.labels.total() else {}),
             }
-            for name, found in one.metrics.items()
+            for name, metric in row.metrics.items()
         },
     }
 
@@ -137,31 +136,31 @@ def metric_table(sums: Sequence[JudgeSum]) -> Table:
     table = Table("metric", box=None, padding=(0, 2, 0, 0))
     for name in ("scored", "mean", "passed"):
         table.add_column(name, justify="right")
-    for one in sums:
-        for name, found in one.metrics.items():
-            label = name if name == one.judge.name else f"{one.judge.name} {name}"
-            label = f"{label} by {one.judge_model}" if one.is_named else label
-            mean = "-" if found.mean is None else f"{found.mean:.3f}"
-            share = "-" if found.share_passed is None else f"{found.share_passed:.1%}"
-            table.add_row(escape(label), f"{found.scored:,}", mean, share)
+    for row in sums:
+        for name, metric in row.metrics.items():
+            label = name if name == row.judge.name else f"{row.judge.name} {name}"
+            label = f"{label} by {row.judge_model}" if row.is_named else label
+            mean = "-" if metric.mean is None else f"{metric.mean:.3f}"
+            share = "-" if metric.share_passed is None else f"{metric.share_passed:.1%}"
+            table.add_row(escape(label), f"{metric.scored:,}", mean, share)
     return table
 
 
-def judge_line(one: JudgeSum) -> str:
+def judge_line(row: JudgeSum) -> str:
     """Summarise a judge in one line: scores, labels, tokens, cost and time."""
     fared = (
-        f"{one.name}: {one.outcomes['scored']:,} scored, {one.outcomes['abstained']:,} abstained, "
-        f"unscored {reasons_in_words(one.unscored)}"
+        f"{row.name}: {row.outcomes['scored']:,} scored, {row.outcomes['abstained']:,} abstained, "
+        f"unscored {reasons_in_words(row.unscored)}"
     )
-    labels = (", ".join(f"{n:,} {label}" for label, n in each.labels.items() if n) for each in one.metrics.values())
-    spent = f"{one.seconds / one.evaluations if one.evaluations else 0.0:.2f} s each"
-    if not one.is_free:
-        cost = cost_in_words(one.cost_usd, has_price=one.has_price)
-        if one.cost_usd is not None and one.costless:
-            cost += f" ({one.costless:,} not reported)"
-        spent = f"{one.input_tokens:,} + {one.output_tokens:,} tokens, {cost}, {spent}"
+    labels = (", ".join(f"{n:,} {label}" for label, n in each.labels.items() if n) for each in row.metrics.values())
+    spent = f"{row.seconds / row.evaluations if row.evaluations else 0.0:.2f} s each"
+    if not row.is_free:
+        cost = cost_in_words(row.cost_usd, has_price=row.has_price)
+        if row.cost_usd is not None and row.costless:
+            cost += f" ({row.costless:,} not reported)"
+        spent = f"{row.input_tokens:,} + {row.output_tokens:,} tokens, {cost}, {spent}"
     # Verdicts that combine others spend nothing themselves.
-    return "; ".join(filter(None, (fared, *labels, "" if one.is_combined else spent)))
+    return "; ".join(filter(None, (fared, *labels, "" if row.is_combined else spent)))
 
 
 def cost_in_words(cost_usd: float | None, *, has_price: bool) -> str:
@@ -173,10 +172,10 @@ def cost_in_words(cost_usd: float | None, *, has_price: bool) -> str:
 
 def why_nothing(sums: Sequence[JudgeSum]) -> str:
     """Explain why some judges scored nothing, by their most common notes."""
-    if not any(one.evaluations for one in sums):
+    if not any(row.evaluations for row in sums):
         return "there was no trace"
     notes: Counter[str] = Counter()
-    for one in sums:
-        notes.update(one.notes)
-    found = [note for note, _ in notes.most_common(_MAX_SHOWN_NOTES)]
-    return "; ".join(found) or "the judge abstained each time"
+    for row in sums:
+        notes.update(row.notes)
+    texts = [note for note, _ in notes.most_common(3)]
+    return "; ".join(texts) or "the judge abstained each time"

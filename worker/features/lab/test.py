@@ -14,7 +14,7 @@ from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.parsing.rows import EMPTY_OUTPUT
-from worker.base.commands.options import OFFLINE, amount, chosen_metric, note, offline_judges, read_traces
+from worker.base.commands.options import OFFLINE, TRACE_FILE, amount, chosen_metric, note, offline_judges, read_traces
 from worker.base.commands.trace_files import Conversations
 from worker.features.lab.measuring import (
     Comparison,
@@ -30,7 +30,6 @@ from worker.features.lab.offline import open_graders
 MAX_UNSCORED: Final = 0.1
 # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
 _ROUNDING: Final = 1e-9
-_MAX_TAGS: Final = 20
 
 
 class Minimum(NamedTuple):
@@ -43,46 +42,40 @@ class Minimum(NamedTuple):
 
 def exit_code(measured: Measured, minimum: Minimum | None, *, rated: bool) -> int:
     """Print why the test fails, if it does, and choose the exit code; of several models each is named."""
-    found = [(one, _failure(one, minimum, rated=rated)) for one in measured.checked]
-    for one, said in found:
-        if said is not None:
-            note(f"{one.by.judge_model}: {said}" if len(measured.members) > 1 else said)
-    return int(any(said is not None for _, said in found))
+    failures = [(subject, _failure(subject, minimum, rated=rated)) for subject in measured.checked]
+    for subject, failure in failures:
+        if failure is not None:
+            note(f"{subject.by.judge_model}: {failure}" if len(measured.members) > 1 else failure)
+    return int(any(failure is not None for _, failure in failures))
 
 
 def _failure(subject: Subject, minimum: Minimum | None, *, rated: bool) -> str | None:
-    if all((one.passed if rated else one.score) is None for one in subject.judged):
+    if all((judged.passed if rated else judged.score) is None for judged in subject.judged):
         return "nothing was scored"
     if minimum is None:
         return None
     # A check that passes while an endpoint is down would hide a worse judge behind the outage.
-    transient = sorted({one.left_out for one in subject.judged} & PASSING_REASONS)
+    transient = sorted({judged.left_out for judged in subject.judged} & PASSING_REASONS)
     if transient:
         return f"some traces are not judged ({', '.join(transient)}): no check without them"
-    found, traces = agreement(subject.judged), len(subject.judged)
+    cells, traces = agreement(subject.judged), len(subject.judged)
     # The traces with a score must not stand for all when many lack one.
-    reasons = {reason: count for reason, count in found.unscored.items() if reason != "abstained"}
+    reasons = {reason: count for reason, count in cells.unscored.items() if reason != "abstained"}
     unscored = sum(reasons.values())
     if unscored > (minimum.unscored + _ROUNDING) * traces:
         most = max(sorted(reasons), key=reasons.__getitem__)
-        said = f"{unscored / traces:.1%} of the traces are unscored, most of them {most}"
-        return f"{said}; --max-unscored allows {minimum.unscored:.1%}"
-    accuracy = found.balanced_accuracy
+        text = f"{unscored / traces:.1%} of the traces are unscored, most of them {most}"
+        return f"{text}; --max-unscored allows {minimum.unscored:.1%}"
+    accuracy = cells.balanced_accuracy
     if accuracy is None:
-        group = "fail" if found.true_pass + found.false_fail else "pass"
+        group = "fail" if cells.true_pass + cells.false_fail else "pass"
         return f"there is no balanced accuracy: no trace with a score should {group}; --min needs both groups"
     return f"balanced accuracy is below {minimum.accuracy}" if accuracy < minimum.accuracy - _ROUNDING else None
 
 
 @click.command("test")
 @click.argument("given", metavar="NAME|FILE")
-@click.argument(
-    "traces",
-    type=click.File("r", encoding="utf-8", errors="surrogateescape"),
-    nargs=-1,
-    required=True,
-    metavar="TRACES...",
-)
+@click.argument("traces", type=TRACE_FILE, nargs=-1, required=True, metavar="TRACES...")
 @click.option(
     "--label",
     metavar="TAG",
@@ -169,7 +162,7 @@ class TracesError(click.ClickException):
 
 def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
     """Read the traces with a tag, or the conversations of which a trace has it; rows without an output are skipped."""
-    found, tags, skipped = [], set[str](), 0
+    labelled, tags, skipped = [], set[str](), 0
     for file in files:
         for line in read_traces(file):
             if line.error == EMPTY_OUTPUT:
@@ -181,13 +174,15 @@ def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversati
             if conversations is not None and has_text(line.trace.session_id):
                 conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
             elif line.trace.tags and tag in line.trace.tags:
-                found.append(Labelled(line.trace, line.trace.tags[tag]))
+                labelled.append(Labelled(line.trace, line.trace.tags[tag]))
     if skipped:
         note(f"{amount(skipped, 'row')} skipped: no output")
     joined = () if conversations is None else conversations.joined()
-    found += [Labelled(one.trace, one.trace.tags[tag]) for one in joined if one.trace.tags and tag in one.trace.tags]
-    if not found:
-        shown = sorted(filter(str.isprintable, tags))[:_MAX_TAGS]
+    labelled += [
+        Labelled(joint.trace, joint.trace.tags[tag]) for joint in joined if joint.trace.tags and tag in joint.trace.tags
+    ]
+    if not labelled:
+        shown = sorted(filter(str.isprintable, tags))[:20]
         there = f"the tags are {', '.join(shown)}" if shown else "no trace has any tag"
         raise TracesError(f"no trace of {', '.join(file.name for file in files)} has the tag {tag!r}; {there}")
-    return found
+    return labelled

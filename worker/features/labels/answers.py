@@ -23,37 +23,28 @@ from worker.core.storage.client import Store
 from worker.features.labels.feature import LabelKeys
 
 Said = Literal["pass", "fail", "cannot_tell"]
-LOCK_MS: Final = 600_000
-"""For how long an annotator who was asked has the question alone."""
 _HALF_WIDTH: Final = 0.05
 _Z2: Final = 1.959963984540054**2
 
 
 class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one annotator says of one metric of a trace, before the judge's verdict was shown.
-
-    Attributes:
-        drawn: The probability with which the verdict was drawn, or `queue` where it was chosen otherwise.
-        annotator: Keyed hash of the annotator's name.
-        excerpt: The part of the answer that the annotator marked.
-        judged: What the judge says: whether the metric passes.
-    """
+    """What one annotator says of one metric of a trace, before the judge's verdict was shown."""
 
     trace_id: str
     judge: str
     metric: str
     said: Said
-    drawn: Drawn
-    annotator: str
+    drawn: Drawn  # The probability with which the verdict was drawn, or `queue` where it was chosen otherwise.
+    annotator: str  # Keyed hash of the annotator's name.
     answered_at: float
     evaluation_id: str
     judge_version: str
     judge_model: str
     service: str
-    judged: bool
+    judged: bool  # What the judge says: whether the metric passes.
     span_id: str = ""
     note: str = ""
-    excerpt: str = ""
+    excerpt: str = ""  # The part of the answer that the annotator marked.
     # By these `forget` finds what belongs to a session or a person.
     session_id: str | None = None
     user_id: str | None = None
@@ -65,21 +56,13 @@ class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Tally(NamedTuple):
-    """How often annotators and judge agree.
+    """How often annotators and judge agree."""
 
-    Attributes:
-        labels: Labels: questions with a majority for pass or fail.
-        agreed: Those where the judge says the same.
-        open: Questions whose annotators disagree or cannot tell.
-        people_pairs: Pairs of annotators who answered the same question with pass or fail.
-        people_agreed: Pairs that agree.
-    """
-
-    labels: int = 0
-    agreed: int = 0
-    open: int = 0
-    people_pairs: int = 0
-    people_agreed: int = 0
+    labels: int = 0  # Labels: questions with a majority for pass or fail.
+    agreed: int = 0  # Those where the judge says the same.
+    open: int = 0  # Questions whose annotators disagree or cannot tell.
+    people_pairs: int = 0  # Pairs of annotators who answered the same question with pass or fail.
+    people_agreed: int = 0  # Pairs that agree.
 
     @property
     def agreement(self) -> Interval | None:
@@ -105,7 +88,7 @@ class Tally(NamedTuple):
 def lock(store: Store, label: str, annotator: str) -> bool:
     """Reserve a question for an annotator for ten minutes; False if another one has it."""
     key = LabelKeys(store.keys.prefix).label_lock(label)
-    if store.call(lambda client: client.set(key, annotator, nx=True, px=LOCK_MS)):
+    if store.call(lambda client: client.set(key, annotator, nx=True, px=600_000)):
         return True
     return bool(store.call(lambda client: client.get(key)) == annotator.encode())
 
@@ -129,8 +112,8 @@ def mark_drawn(store: Store, answers: Iterable[Answer], probability: float) -> N
 
     Without it the drawn questions would lack those that people look for: failures, and uncertain verdicts.
     """
-    for one in answers:
-        _write(store, msgspec.structs.replace(one, drawn=probability))
+    for answer in answers:
+        _write(store, msgspec.structs.replace(answer, drawn=probability))
 
 
 def _write(store: Store, answer: Answer) -> Label | None:
@@ -161,14 +144,18 @@ def _write(store: Store, answer: Answer) -> Label | None:
 
 def majority(answers: Iterable[Answer]) -> Label | None:
     """Return the label that most answers on one question say; None for as many passes as failures."""
-    told = [one for one in answers if one.said != "cannot_tell"]
-    passes = sum(one.said == "pass" for one in told)
+    told = [answer for answer in answers if answer.said != "cannot_tell"]
+    passes = sum(answer.said == "pass" for answer in told)
     if 2 * passes == len(told):
         return None
     passed = 2 * passes > len(told)
-    last = max((one for one in told if (one.said == "pass") is passed), key=lambda one: one.answered_at)
+    last = max((answer for answer in told if (answer.said == "pass") is passed), key=lambda answer: answer.answered_at)
     # A verdict that was drawn at random stays so, whoever looks at it later for another reason.
-    at_random = (one.drawn for one in sorted(told, key=lambda one: one.answered_at) if isinstance(one.drawn, float))
+    at_random = (
+        answer.drawn
+        for answer in sorted(told, key=lambda answer: answer.answered_at)
+        if isinstance(answer.drawn, float)
+    )
     return Label(
         trace_id=last.trace_id,
         judge=last.judge,
@@ -184,10 +171,10 @@ def majority(answers: Iterable[Answer]) -> Label | None:
 
 def read_answers(store: Store) -> dict[str, list[Answer]]:
     """Read all answers by label id."""
-    found: dict[str, list[Answer]] = {}
+    answers: dict[str, list[Answer]] = {}
     for name, raw in scan(store, LookupKeys(store.keys.prefix).answers):
-        found.setdefault(name.partition(":")[0], []).append(msgspec.json.decode(raw, type=Answer))
-    return found
+        answers.setdefault(name.partition(":")[0], []).append(msgspec.json.decode(raw, type=Answer))
+    return answers
 
 
 def of_label(store: Store, name: str) -> list[Answer]:
@@ -197,20 +184,20 @@ def of_label(store: Store, name: str) -> list[Answer]:
         return []
     fields = [f"{name}:{annotator.decode()}" for annotator in annotators]
     key = LookupKeys(store.keys.prefix).answers
-    found = store.call(lambda client: client.hmget(key, fields))
-    return [msgspec.json.decode(raw, type=Answer) for raw in found if raw is not None]
+    raws = store.call(lambda client: client.hmget(key, fields))
+    return [msgspec.json.decode(raw, type=Answer) for raw in raws if raw is not None]
 
 
 def tally(answers: Mapping[str, Iterable[Answer]]) -> Tally:
     """Compare the answers of all questions with their verdicts, and with each other."""
     labels = agreed = undecided = pairs = same = 0
-    for given in answers.values():
-        told = [one.said for one in given if one.said != "cannot_tell"]
-        label = majority(given)
+    for of_question in answers.values():
+        told = [answer.said for answer in of_question if answer.said != "cannot_tell"]
+        label = majority(of_question)
         undecided += label is None
         if label is not None:
             labels += 1
-            newest = max(given, key=lambda one: one.answered_at)
+            newest = max(of_question, key=lambda answer: answer.answered_at)
             agreed += label.passed is newest.judged
         for first, second in combinations(told, 2):
             pairs += 1

@@ -35,7 +35,6 @@ from worker.features.labels.command import read_verdicts
 from worker.features.labels.correction import Correction, LabelIndex, corrections
 from worker.features.labels.fitting import FIT, FitOptions, Fitting, named
 
-_SHOWN_DIGITS: Final = 8
 _METHODS: Final = {"ppi": "PPI++", "rogan_gladen": "Rogan-Gladen", None: "none"}
 _SERIES: Final = ("service", "environment", "version", "judge_model", "metric")
 _ORIGIN_OF: Final[Mapping[Method | None, Origin]] = {"ppi": "drawn", "rogan_gladen": "golden", None: "queue"}
@@ -114,8 +113,8 @@ def command(
         subject = Fitting.of(settings, judge, chosen, model)
         subject.run(store, options, archived, selected.has_verdict, as_json=form == "json")
         return
-    found = joined(read_labels(store, selected.has_label), archived)
-    _measure(store, selected, found, now, names_service=service is not None, as_json=form == "json")
+    labelled = joined(read_labels(store, selected.has_label), archived)
+    _measure(store, selected, labelled, now, names_service=service is not None, as_json=form == "json")
 
 
 class _Selection(NamedTuple):
@@ -150,11 +149,11 @@ def _measure(
     if as_json:
         print_json(_document(selected.judge, measured, left_out, corrected))
     else:
-        for one in measured:
-            _print(selected.judge, one)
-        all_corrections = [(series, one) for series, results in corrected.items() for one in results]
+        for calibration in measured:
+            _print(selected.judge, calibration)
+        all_corrections = [(series, correction) for series, results in corrected.items() for correction in results]
         labelled = {
-            *((one.label.origin, verdict.service) for one in found for verdict in one.verdicts),
+            *((item.label.origin, verdict.service) for item in found for verdict in item.verdicts),
             *((origin, series.service) for origin in _ORIGINS for series in corrected if names_service),
         }
         _print_corrections(all_corrections, labelled)
@@ -169,29 +168,29 @@ def _measure(
         sys.exit(1)
 
 
-def _print(judge: str, one: Calibration) -> None:
-    subject, cells = one.subject, one.confusion
+def _print(judge: str, errors: Calibration) -> None:
+    subject, cells = errors.subject, errors.confusion
     metric = "" if subject.metric == judge else f" {subject.metric}"
-    version = subject.version[:_SHOWN_DIGITS]
-    title = f"{judge}{metric} {version} by {plain(subject.judge_model)}: {amount(one.labels, 'label')}, "
+    version = subject.version[:8]
+    title = f"{judge}{metric} {version} by {plain(subject.judge_model)}: {amount(errors.labels, 'label')}, "
     table = Table(title=title + _ORIGINS[subject.origin], title_justify="left", show_header=False, box=None)
     for row in (
-        ("agreement", _shown(one.agreement.agreement)),
-        ("sensitivity", f"{_shown(one.agreement.sensitivity)} of the traces labelled pass are passed"),
-        ("specificity", f"{_shown(one.agreement.specificity)} of the traces labelled fail are failed"),
-        ("kappa", "-" if one.agreement.kappa is None else str(one.agreement.kappa)),
+        ("agreement", _shown(errors.agreement.agreement)),
+        ("sensitivity", f"{_shown(errors.agreement.sensitivity)} of the traces labelled pass are passed"),
+        ("specificity", f"{_shown(errors.agreement.specificity)} of the traces labelled fail are failed"),
+        ("kappa", "-" if errors.agreement.kappa is None else str(errors.agreement.kappa)),
         ("labelled pass", f"{cells.pass_pass:,} judged pass, {cells.pass_fail:,} judged fail"),
         ("labelled fail", f"{cells.fail_pass:,} judged pass, {cells.fail_fail:,} judged fail"),
-        ("wrong verdicts", f"{one.false_pass:.1%} of all pass wrongly, {one.false_fail:.1%} fail wrongly"),
+        ("wrong verdicts", f"{errors.false_pass:.1%} of all pass wrongly, {errors.false_fail:.1%} fail wrongly"),
     ):
         table.add_row(*row)
-    if one.reliability is not None and (balanced := one.balanced) is not None:
+    if errors.reliability is not None and (balanced := errors.balanced) is not None:
         table.add_row(
             "balanced threshold",
             f"{balanced.value:.3g}: {balanced.false_pass:.1%} pass wrongly, {balanced.false_fail:.1%} fail wrongly",
         )
-        table.add_row("calibration error", f"{one.reliability.error}; Brier score {one.reliability.brier}")
-        for each in one.reliability.bins:
+        table.add_row("calibration error", f"{errors.reliability.error}; Brier score {errors.reliability.brier}")
+        for each in errors.reliability.bins:
             table.add_row(
                 f"value {each.low:.2f} to {each.high:.2f}",
                 f"mean {each.mean:.3f}; {each.passing.percent} of {amount(each.labels, 'label')} say pass",
@@ -203,37 +202,35 @@ def _shown(interval: Interval | None) -> str:
     return "-" if interval is None else interval.percent
 
 
-def _print_corrections(found: Sequence[tuple[Series, Correction]], labelled: Collection[tuple[Origin, str]]) -> None:
+def _print_corrections(pairs: Sequence[tuple[Series, Correction]], labelled: Collection[tuple[Origin, str]]) -> None:
     """Print corrected shares, and each refusal once.
 
-    Args:
-        found: The corrections.
-        labelled: Origins of labels with the services of their traces. Labels of a golden set or a queue are those of
-            the judge in all services; refusals of services without such labels are left out of the table.
+    ``labelled`` are origins of labels with the services of their traces. Labels of a golden set or a queue are those of
+    the judge in all services; refusals of services without such labels are left out of the table.
     """
     rows = [
-        (series, one)
-        for series, one in found
-        if one.corrected is not None or (_ORIGIN_OF[one.method], series.service) in labelled
+        (series, row)
+        for series, row in pairs
+        if row.corrected is not None or (_ORIGIN_OF[row.method], series.service) in labelled
     ]
     table = Table(title="Shares that should pass", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("service", "metric", "version", "judge model", "raw", "corrected", "method"):
         table.add_column(name)
-    for series, one in rows:
+    for series, row in rows:
         service = f"{series.service} {series.environment}".strip()
-        raw = "-" if one.raw is None else one.raw.interval.percent
-        shown = "refused" if one.corrected is None else one.corrected.interval.percent
-        method = f"{_METHODS[one.method]}, {amount(one.labels, 'label')}"
+        raw = "-" if row.raw is None else row.raw.interval.percent
+        shown = "refused" if row.corrected is None else row.corrected.interval.percent
+        method = f"{_METHODS[row.method]}, {amount(row.labels, 'label')}"
         table.add_row(*map(plain, (service, series.metric, series.version, series.judge_model, raw, shown, method)))
     if rows:
         print_table(OUT, table)
     refused: dict[tuple[str, str], list[str]] = {}
-    for pair in found:
-        series, one = pair
-        if one.refused:
-            refused.setdefault((series.judge_model, one.refused), []).extend([series.service] if pair in rows else [])
-        elif one.corrected is not None and one.corrected.beside_labels is not None:
-            ratio = f"{one.corrected.beside_labels:.2f} times as wide as by the labels alone"
+    for pair in pairs:
+        series, row = pair
+        if row.refused:
+            refused.setdefault((series.judge_model, row.refused), []).extend([series.service] if pair in rows else [])
+        elif row.corrected is not None and row.corrected.beside_labels is not None:
+            ratio = f"{row.corrected.beside_labels:.2f} times as wide as by the labels alone"
             note(f"{series.service} by {series.judge_model}: the corrected interval is {ratio}")
     for (model, reason), services in refused.items():
         note(f"{', '.join(dict.fromkeys(services)) or 'services without such labels'} by {model}: {reason}")
@@ -243,32 +240,32 @@ def _document(
     judge: str,
     measured: Sequence[Calibration],
     left_out: Mapping[str, int],
-    found: Mapping[Series, Sequence[Correction]],
+    corrected: Mapping[Series, Sequence[Correction]],
 ) -> dict[str, object]:
     return {
         "judge": judge,
         "calibrations": [
             {
-                **named(one.subject),
-                **{name: value for name, value in named(one).items() if name != "subject"},
-                **named(one.agreement),  # it has a field of that name
+                **named(calibration.subject),
+                **{name: value for name, value in named(calibration).items() if name != "subject"},
+                **named(calibration.agreement),  # it has a field of that name
             }
-            for one in measured
+            for calibration in measured
         ],
         "left_out": dict(left_out),
         "corrections": [
             {
                 **{name: getattr(series, name) for name in _SERIES},
-                "method": one.method,
-                "labels": one.labels,
-                "since": one.since,
-                "until": one.until,
-                "raw": None if one.raw is None else named(one.raw.interval),
-                "corrected": None if one.corrected is None else named(one.corrected.interval),
-                "width_beside_labels": None if one.corrected is None else one.corrected.beside_labels,
-                "refused": one.refused or None,
+                "method": correction.method,
+                "labels": correction.labels,
+                "since": correction.since,
+                "until": correction.until,
+                "raw": None if correction.raw is None else named(correction.raw.interval),
+                "corrected": None if correction.corrected is None else named(correction.corrected.interval),
+                "width_beside_labels": None if correction.corrected is None else correction.corrected.beside_labels,
+                "refused": correction.refused or None,
             }
-            for series, results in found.items()
-            for one in results
+            for series, results in corrected.items()
+            for correction in results
         ],
     }

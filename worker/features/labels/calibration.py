@@ -48,18 +48,13 @@ class Calibration(NamedTuple):
 
     subject: Subject
     labels: int
-    effective: float
-    """The number of labels of equal weight that would be as precise."""
-    confusion: Confusion
-    """Numbers of labelled traces, not weighted."""
+    effective: float  # The number of labels of equal weight that would be as precise.
+    confusion: Confusion  # Numbers of labelled traces, not weighted.
     agreement: Agreement
-    false_pass: float
-    """The share of all traces that the judge passes wrongly; ``false_fail`` likewise."""
+    false_pass: float  # The share of all traces that the judge passes wrongly; ``false_fail`` likewise.
     false_fail: float
-    reliability: Reliability | None
-    """Of probabilities, else of graded values; None where all are 0 or 1."""
-    balanced: Threshold | None
-    """The threshold with which as many traces pass wrongly as fail wrongly."""
+    reliability: Reliability | None  # Of probabilities, else of graded values; None where all are 0 or 1.
+    balanced: Threshold | None  # The threshold with which as many traces pass wrongly as fail wrongly.
 
 
 class Fitted(NamedTuple):
@@ -67,8 +62,7 @@ class Fitted(NamedTuple):
 
     labels: int
     effective: float
-    reliability: Reliability
-    """Of the probabilities as the model gave them."""
+    reliability: Reliability  # Of the probabilities as the model gave them.
     calibration: FittedMap
     threshold: ThresholdFound
 
@@ -103,21 +97,21 @@ def calibrate(
     """
     rows: dict[Subject, list[_Row]] = defaultdict(list)
     left_out: Counter[str] = Counter()
-    for one in labelled:
-        found = [verdict for verdict in one.verdicts if fits(verdict)]
-        rated = [verdict for verdict in found if verdict.passed is not None]
+    for item in labelled:
+        fitting = [verdict for verdict in item.verdicts if fits(verdict)]
+        rated = [verdict for verdict in fitting if verdict.passed is not None]
         if not rated:
-            outcome = max(found, key=lambda verdict: verdict.judged_at).outcome if found else "no verdict"
+            outcome = max(fitting, key=lambda verdict: verdict.judged_at).outcome if fitting else "no verdict"
             left_out["unrated" if outcome == "scored" else outcome] += 1
         for judge in {(verdict.version, verdict.judge_model) for verdict in rated}:
-            verdict = one.verdict(lambda each: fits(each) and (each.version, each.judge_model) == judge)  # noqa: B023
+            verdict = item.verdict(lambda each: fits(each) and (each.version, each.judge_model) == judge)  # noqa: B023
             if verdict is None:
                 left_out["several spans"] += 1
                 continue
             value = verdict.value if verdict.probability is None else verdict.probability
-            row = _Row(one.label.passed, bool(verdict.passed), value, _weight(one))
-            rows[Subject(one.label.metric, *judge, one.label.origin)].append(row)
-    found_ = [_calibration(subject, given) for subject, given in rows.items()]
+            row = _Row(item.label.passed, bool(verdict.passed), value, _weight(item))
+            rows[Subject(item.label.metric, *judge, item.label.origin)].append(row)
+    found_ = [_calibration(subject, of_subject) for subject, of_subject in rows.items()]
     return sorted(found_, key=lambda each: (-each.labels, each.subject)), left_out
 
 
@@ -136,17 +130,17 @@ def probability_rows(
     """
     rows: list[Row] = []
     left_out: Counter[str] = Counter()
-    for one in labelled:
-        found = [each for each in one.verdicts if fits(each)]
-        known = [each for each in found if each.version in versions]
-        rated = [each for each in known if each.raw_probability is not None]
+    for item in labelled:
+        fitting = [each for each in item.verdicts if fits(each)]
+        usable = [each for each in fitting if each.version in versions]
+        rated = [each for each in usable if each.raw_probability is not None]
         if not rated:
-            outcome = max(known, key=lambda each: each.judged_at).outcome if known else "no verdict"
-            left_out["other version" if found and not known else outcome] += 1
-        elif (verdict := one.verdict(rated.__contains__)) is None:
+            outcome = max(usable, key=lambda each: each.judged_at).outcome if usable else "no verdict"
+            left_out["other version" if fitting and not usable else outcome] += 1
+        elif (verdict := item.verdict(rated.__contains__)) is None:
             left_out["several spans"] += 1
         else:
-            rows.append(Row(verdict.raw_probability or 0.0, one.label.passed, _weight(one)))
+            rows.append(Row(verdict.raw_probability or 0.0, item.label.passed, _weight(item)))
     return rows, left_out
 
 
@@ -167,10 +161,10 @@ def audited(verdicts: Iterable[Verdict], judge: str, metric: str) -> list[Labell
         elif not step.first and step.is_chosen:
             firsts[verdict.evaluation_id] = step, one
     return [
-        Labelled(Label(one.trace_id, judge, metric, passed, step.rate, one.span_id), (one,))
+        Labelled(Label(verdict.trace_id, judge, metric, passed, step.rate, verdict.span_id), (verdict,))
         for first, passed in seconds.items()
         if first in firsts
-        for step, one in (firsts[first],)
+        for step, verdict in (firsts[first],)
     ]
 
 
@@ -188,31 +182,31 @@ def fit_calibration(
     Raises:
         ValueError: The labels fit no map, or no threshold reaches the precision.
     """
-    found = FittedMap() if kind == "none" else fit(rows, kind)
-    if found.platt is not None:
-        found = FittedMap(platt=(round(found.platt[0], _DIGITS), round(found.platt[1], _DIGITS)))
+    fitted = FittedMap() if kind == "none" else fit(rows, kind)
+    if fitted.platt is not None:
+        fitted = FittedMap(platt=(round(fitted.platt[0], _DIGITS), round(fitted.platt[1], _DIGITS)))
     # Of points that are one after rounding the last is kept.
-    points = {round(p, _DIGITS): round(corrected, _DIGITS) for p, corrected in found.isotonic}
-    found = msgspec.structs.replace(found, isotonic=tuple(points.items()))
-    if len({found.apply(row.probability) for row in rows}) == 1 or (found.platt is not None and found.platt[0] <= 0):
+    points = {round(p, _DIGITS): round(corrected, _DIGITS) for p, corrected in fitted.isotonic}
+    fitted = msgspec.structs.replace(fitted, isotonic=tuple(points.items()))
+    if len({fitted.apply(row.probability) for row in rows}) == 1 or (fitted.platt is not None and fitted.platt[0] <= 0):
         raise ValueError("the labels do not follow the probabilities: no rising map fits them")
     # By the rounded map, as it will be applied.
-    corrected = [row._replace(probability=found.apply(row.probability)) for row in rows]
+    corrected = [row._replace(probability=fitted.apply(row.probability)) for row in rows]
     placed = threshold(corrected, precision)
     value = round(placed.value.value, _DIGITS)
     # A threshold may lie just above a probability that many traces share.
     if any((row.probability >= value) != (row.probability >= placed.value.value) for row in corrected):
         value = placed.value.value
-    found = msgspec.structs.replace(found, threshold=value, judge_version=version)
-    return Fitted(len(rows), effective(rows), reliability(rows), found, placed)
+    fitted = msgspec.structs.replace(fitted, threshold=value, judge_version=version)
+    return Fitted(len(rows), effective(rows), reliability(rows), fitted, placed)
 
 
-def _weight(one: Labelled) -> float:
+def _weight(item: Labelled) -> float:
     """Return for how many traces a label stands."""
-    if not isinstance(one.label.drawn, float):
+    if not isinstance(item.label.drawn, float):
         return 1.0
     # Another version judged the trace later: the trace stands for as many as when it was sampled.
-    return max((each.weight for each in one.verdicts if each.is_sampled), default=1.0) / one.label.drawn
+    return max((each.weight for each in item.verdicts if each.is_sampled), default=1.0) / item.label.drawn
 
 
 def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
@@ -226,7 +220,7 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
         of_label = [*cells[right], *cells[wrong]]
         of_all = weights[right] + weights[wrong]
         rates.append(wilson(weights[right] / of_all, effective(of_label)) if of_label else None)
-    kinds = [sum(map(len, (cells[one], cells[other]))) for one, other in ((0, 1), (2, 3), (0, 2), (1, 3))]
+    kinds = [sum(map(len, (cells[first], cells[other]))) for first, other in ((0, 1), (2, 3), (0, 2), (1, 3))]
     graded = [row for row in rows if row.value is not None]
     is_graded = any(row.value not in {0.0, 1.0} for row in graded)
     return Calibration(
@@ -252,12 +246,12 @@ def _balanced(rows: Sequence[_Row]) -> Threshold:
     total = sum(row.weight for row in rows)
     # At the lowest value all pass.
     false_pass, false_fail = sum(row.weight for row in rows if not row.passed), 0.0
-    found: list[Threshold] = []
+    thresholds: list[Threshold] = []
     for place, row in enumerate(ordered):
         if place == 0 or row.value != ordered[place - 1].value:
-            found.append(Threshold(row.value or 0.0, false_pass / total, false_fail / total))
+            thresholds.append(Threshold(row.value or 0.0, false_pass / total, false_fail / total))
         if row.passed:
             false_fail += row.weight
         else:
             false_pass -= row.weight
-    return min(found, key=lambda each: (abs(each.false_pass - each.false_fail), each.false_pass + each.false_fail))
+    return min(thresholds, key=lambda each: (abs(each.false_pass - each.false_fail), each.false_pass + each.false_fail))

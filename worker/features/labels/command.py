@@ -58,7 +58,6 @@ from worker.features.labels.answers import read_answers
 _CHUNK: Final = 500
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _MAX_SHOWN: Final = 10
-_ROUNDING: Final = 1e-9
 _MAX_ID_CHARS: Final = 128
 # The first five are known before labels are stored.
 _MEANINGS: Final = {
@@ -117,11 +116,7 @@ class LineReader:
                 yield number, error
 
     def read(self, text: bytes) -> ReadLabel | None:
-        """Read a line; None where its label is empty.
-
-        Raises:
-            LineError: It is no label.
-        """
+        """Read a line; None where its label is empty. Raises LineError: It is no label."""
         try:
             row = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -165,9 +160,9 @@ class LineReader:
         name = row.get("judge", self._defaults.judge)
         metric = row.get("metric", self._defaults.metric)
         if name is None and metric is not None:
-            found = [one for one in self._judges.values() if metric in one.metric_names]
-            if len(found) == 1:
-                return found[0]
+            judges = [judge for judge in self._judges.values() if metric in judge.metric_names]
+            if len(judges) == 1:
+                return judges[0]
         if not isinstance(name, str):
             raise LineError('names no judge; add "judge", or use --judge')
         if name not in self._judges:
@@ -197,54 +192,50 @@ def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
     if scale is not None and grade is not None and (scale.lowest, scale.highest) != (0.0, 1.0):
         if metric.pass_at is None:
             raise LineError(f"{metric.name} has no grade from which it passes; use pass or fail")
-        return grade >= metric.pass_at - _ROUNDING
+        return grade >= metric.pass_at - 1e-9
     if is_known_label(text):
         return says_yes(text)
-    known = ["pass or fail", *(["one of " + ", ".join(own.values())] if own else [])]
-    known += [scale.in_words] if scale is not None and metric.pass_at is not None else []
-    raise LineError(f"has the label {text[:40]!r}, which {judge.name} does not know; use {', or '.join(known)}")
+    accepted = ["pass or fail", *(["one of " + ", ".join(own.values())] if own else [])]
+    accepted += [scale.in_words] if scale is not None and metric.pass_at is not None else []
+    raise LineError(f"has the label {text[:40]!r}, which {judge.name} does not know; use {', or '.join(accepted)}")
 
 
-def parse_drawn(given: object) -> Drawn:
-    """Return how a trace was chosen: a probability, `queue` or `golden`.
-
-    Raises:
-        LineError: It is none of them.
-    """
-    if given in ("queue", "golden"):
-        return cast("Drawn", given)
+def parse_drawn(value: object) -> Drawn:
+    """Return how a trace was chosen: a probability, `queue` or `golden`. Raises LineError: It is none of them."""
+    if value in ("queue", "golden"):
+        return cast("Drawn", value)
     try:
-        probability = -1.0 if isinstance(given, bool) else float(given)  # type: ignore[arg-type]
+        probability = -1.0 if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         probability = -1.0
     if not 0 < probability <= 1:
-        raise LineError(f"was drawn {str(given)[:40]!r}; write a probability above 0 up to 1, queue or golden")
+        raise LineError(f"was drawn {str(value)[:40]!r}; write a probability above 0 up to 1, queue or golden")
     return probability
 
 
 def _trace_id(row: Mapping[str, Any]) -> str:
-    given = row.get("trace_id")
-    if given is None:
+    trace_id = row.get("trace_id")
+    if trace_id is None:
         # Rows of labelled data have the ids that `evaluate` gives them.
         trace = as_trace(row)
-        given = trace["trace_id"] if "output" in trace else None
-    if not isinstance(given, str) or not 0 < len(given) <= _MAX_ID_CHARS:
+        trace_id = trace["trace_id"] if "output" in trace else None
+    if not isinstance(trace_id, str) or not 0 < len(trace_id) <= _MAX_ID_CHARS:
         raise LineError('names no trace; add "trace_id"')
-    return given
+    return trace_id
 
 
 def _text(row: Mapping[str, object], name: str, longest: int) -> str:
-    given = row.get(name)
-    return "" if given is None else str(given)[:longest]
+    value = row.get(name)
+    return "" if value is None else str(value)[:longest]
 
 
 def _verdict_in(row: Mapping[str, object], label: Label) -> Verdict | None:
     """Return the verdict under `judged`, or that which the line is itself; None without any."""
-    given = row.get("judged", row if "evaluation_id" in row else None)
-    if given is None:
+    fields = row.get("judged", row if "evaluation_id" in row else None)
+    if fields is None:
         return None
     try:
-        verdict = msgspec.convert(given, Verdict)
+        verdict = msgspec.convert(fields, Verdict)
     except msgspec.ValidationError as error:
         raise LineError(f"holds no verdict as `tail --json` and `evaluate` print it: {error}") from error
     if (verdict.trace_id, verdict.judge) != (label.trace_id, label.judge):
@@ -313,14 +304,14 @@ def import_labels(
     such as a file that cannot be opened.
     """
     settings, store = connect(config, redis_url)
-    known = configured(settings.judges)
-    if judge is not None and judge not in known:
-        raise click.UsageError(f"there is no judge {judge!r}{nearest(judge, known)}")
+    judges = configured(settings.judges)
+    if judge is not None and judge not in judges:
+        raise click.UsageError(f"there is no judge {judge!r}{nearest(judge, judges)}")
     try:
         defaults = Defaults(judge, metric, None if drawn is None else parse_drawn(drawn), field, invert)
     except LineError as error:
         raise click.UsageError(f"--drawn: a trace {error}") from error
-    reader = LineReader(known, defaults, store.now_ms() / 1000)
+    reader = LineReader(judges, defaults, store.now_ms() / 1000)
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
         task = progress.add_task("importing labels", total=None)
@@ -389,15 +380,15 @@ class _Import:
     def count_stored(self, without_copy: int) -> None:
         """Count the imported labels that lack something."""
         stored = read_labels(self._store, lambda label: label.id in self.labels)
-        without_verdict = sum(not one.verdicts for one in stored)
-        ambiguous = sum(one.is_ambiguous for one in stored)
+        without_verdict = sum(not item.verdicts for item in stored)
+        ambiguous = sum(item.is_ambiguous for item in stored)
         self.counts.update(without_verdict=without_verdict, ambiguous=ambiguous, without_copy=without_copy)
 
     def _store_chunk(self, chunk: Sequence[ReadLabel]) -> None:
-        labels = [one.label for one in chunk]
+        labels = [line.label for line in chunk]
         self.counts += write_labels(self._store, labels, dry_run=self._dry_run)
         self.labels |= {label.id: label for label in labels}
-        self.attach((one.verdict for one in chunk if one.verdict is not None), lambda **_: None)
+        self.attach((line.verdict for line in chunk if line.verdict is not None), lambda **_: None)
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -434,32 +425,32 @@ def list_labels(*, judge: str | None, config: str | None, redis_url: str | None,
     Exit code 0 on success, 1 if there is no label, 2 on wrong usage.
     """
     settings, store = connect(config, redis_url)
-    found = read_labels(store, lambda label: judge is None or label.judge == judge)
+    labels = read_labels(store, lambda label: judge is None or label.judge == judge)
     # Labels of a judge that is configured no more stay.
-    if judge is not None and not found:
+    if judge is not None and not labels:
         judges_named(settings, judge)
-    if not found:
+    if not labels:
         note("no labels" + ("" if judge is None else f" of {judge}") + "; tracejudge labels import FILE adds some")
         sys.exit(1)
     if as_json:
-        for one in found:
-            verdicts = [msgspec.to_builtins(verdict) for verdict in one.verdicts]
-            print_json({**msgspec.to_builtins(one.label), "verdicts": verdicts})
+        for item in labels:
+            verdicts = [msgspec.to_builtins(verdict) for verdict in item.verdicts]
+            print_json({**msgspec.to_builtins(item.label), "verdicts": verdicts})
         return
     groups: dict[tuple[str, str, str], list[Labelled]] = {}
-    for one in found:
-        groups.setdefault((one.label.judge, one.label.metric, one.label.origin), []).append(one)
+    for item in labels:
+        groups.setdefault((item.label.judge, item.label.metric, item.label.origin), []).append(item)
     table = Table(box=None, padding=(0, 2))
     for name in ("judge", "metric", "drawn"):
         table.add_column(name)
     for name in ("labels", "pass", "fail", "with verdict", "ambiguous"):
         table.add_column(name, justify="right")
     for key, group in sorted(groups.items()):
-        passes = Counter(one.label.passed for one in group)
-        numbers = (len(group), passes[True], passes[False], sum(bool(one.verdicts) for one in group))
-        table.add_row(*key, *map("{:,}".format, (*numbers, sum(one.is_ambiguous for one in group))))
+        passes = Counter(item.label.passed for item in group)
+        numbers = (len(group), passes[True], passes[False], sum(bool(item.verdicts) for item in group))
+        table.add_row(*key, *map("{:,}".format, (*numbers, sum(item.is_ambiguous for item in group))))
     print_table(OUT, table)
-    note(f"{amount(len(found), 'label')}; tracejudge calibrate --judge NAME compares them with the verdicts")
+    note(f"{amount(len(labels), 'label')}; tracejudge calibrate --judge NAME compares them with the verdicts")
 
 
 @command.command("export")
@@ -479,27 +470,27 @@ def export_labels(
     Exit code 0 on success, 1 if there is no label, 2 on wrong usage.
     """
     settings, store = connect(config, redis_url)
-    labels = {one.label.id: one for one in read_labels(store, lambda label: judge in {None, label.judge})}
-    answers = {name: given for name, given in read_answers(store).items() if judge in {None, given[0].judge}}
+    labels = {own.label.id: own for own in read_labels(store, lambda label: judge in {None, label.judge})}
+    answers = {name: opinions for name, opinions in read_answers(store).items() if judge in {None, opinions[0].judge}}
     if judge is not None and not (labels or answers):
         judges_named(settings, judge)
     gone = 0
     with output_file(path) as file:
         for name in sorted({*labels, *answers}):
-            one, given = labels.get(name), answers.get(name, [])
-            about = given[0] if one is None else one.label
+            own, opinions = labels.get(name), answers.get(name, [])
+            about = opinions[0] if own is None else own.label
             row: dict[str, object] = {
                 **{key: getattr(about, key) for key in ("trace_id", "span_id", "judge", "metric", "drawn")},
-                "label": "" if one is None else "pass" if one.label.passed else "fail",
+                "label": "" if own is None else "pass" if own.label.passed else "fail",
             }
-            versions = {answer.judge_version for answer in given}
-            if one is not None:
-                row |= {"annotator": one.label.annotator, "comment": one.label.comment, "time": one.label.labelled_at}
-                row["origin"] = one.label.origin
-                versions |= {verdict.version for verdict in one.verdicts}
+            versions = {answer.judge_version for answer in opinions}
+            if own is not None:
+                row |= {"annotator": own.label.annotator, "comment": own.label.comment, "time": own.label.labelled_at}
+                row["origin"] = own.label.origin
+                versions |= {verdict.version for verdict in own.verdicts}
             trace = labelled_trace(store, about.trace_id)
             gone += trace is None
-            row |= {"judge_versions": sorted(versions), "answers": msgspec.to_builtins(given)}
+            row |= {"judge_versions": sorted(versions), "answers": msgspec.to_builtins(opinions)}
             row["trace_kept"] = trace is not None
             if with_traces and trace is not None:
                 row["trace"] = msgspec.to_builtins(trace)

@@ -35,26 +35,15 @@ from worker.base.monitor.series import (
     read_buckets,
     read_series,
 )
-from worker.base.monitor.shares import (
-    PassShare,
-    Sums,
-    design_effect,
-    merged,
-    pass_share,
-    weight_class,
-)
+from worker.base.monitor.shares import PassShare, Sums, design_effect, merged, pass_share, weight_class
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.labels")
-_SHOW_EVERY_S: Final = 300.0
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
-_SERIES_AT_ONCE: Final = 100
-LABELS_S: Final = COARSE_DAYS * DAY_S
-"""For how long a verdict on a labelled trace says how the judge errs."""
+LABELS_S: Final = COARSE_DAYS * DAY_S  # For how long a verdict on a labelled trace says how the judge errs.
 _SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
 _FINE_S: Final = 6 * HOUR_S
-_ENOUGH_LABELS: Final = 100
 # As for the window of the raw share.
 _ENOUGH_JUDGEMENTS: Final = 50
 
@@ -69,16 +58,13 @@ class Pair(NamedTuple):
 class Correction(NamedTuple):
     """A corrected share, or why there is none."""
 
-    method: Method | None
-    """None for labels from a queue, which have none."""
+    method: Method | None  # None for labels from a queue, which have none.
     corrected: Corrected | None
-    raw: PassShare | None
-    """The uncorrected share of the same time."""
+    raw: PassShare | None  # The uncorrected share of the same time.
     labels: int
     since: float
     until: float
-    refused: str = ""
-    """Why ``corrected`` is None, in one or two sentences."""
+    refused: str = ""  # Why ``corrected`` is None, in one or two sentences.
 
 
 class LabelIndex:
@@ -92,17 +78,17 @@ class LabelIndex:
         self._others: dict[tuple[str, ...], dict[Origin, list[Pair]]] = defaultdict(dict)
         for labelled in labels:
             label = labelled.label
-            one = Labelled(label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
+            item = Labelled(label, [verdict for verdict in labelled.verdicts if verdict.judged_at >= since])
             if label.origin == "drawn":
-                for series in {each.series(label)[0] for each in one.verdicts if each.is_sampled}:
-                    verdict = one.verdict(lambda each: each.is_sampled and each.series(label)[0] == series)  # noqa: B023
+                for series in {each.series(label)[0] for each in item.verdicts if each.is_sampled}:
+                    verdict = item.verdict(lambda each: each.is_sampled and each.series(label)[0] == series)  # noqa: B023
                     if verdict is not None:
                         for part in verdict.series(label):
                             self._drawn[part].append(Pair(label, verdict))
                 continue
             # A golden set need not be of the service: it measures the judge.
-            for judge in {each.judge for each in one.verdicts}:
-                verdict = one.verdict(lambda each: each.judge == judge)  # noqa: B023
+            for judge in {each.judge for each in item.verdicts}:
+                verdict = item.verdict(lambda each: each.judge == judge)  # noqa: B023
                 if verdict is not None:
                     of_judge = self._others[label.judge, *judge, label.metric]
                     of_judge.setdefault(label.origin, []).append(Pair(label, verdict))
@@ -110,9 +96,9 @@ class LabelIndex:
     def of(self, series: Series, since: float, until: float) -> dict[Origin, Sequence[Pair]]:
         """Return the labels that count in a series by how they were chosen, drawn ones only of a span of time."""
         key = (series.judge, series.version, series.judge_model, series.metric)
-        found: dict[Origin, Sequence[Pair]] = {**self._others.get(key, {})}
+        pairs: dict[Origin, Sequence[Pair]] = {**self._others.get(key, {})}
         drawn = [pair for pair in self._drawn.get(series, ()) if since <= pair.verdict.judged_at < until]
-        return found | ({"drawn": drawn} if drawn else {})
+        return pairs | ({"drawn": drawn} if drawn else {})
 
     def has_others(self, series: Series) -> bool:
         """Return whether labels of a golden set or of a queue count in a series."""
@@ -121,7 +107,7 @@ class LabelIndex:
     def span_s(self, series: Series, now: float) -> float | None:
         """Return the shortest span until now that holds enough drawn labels of a series, or all; None without any."""
         times = [pair.verdict.judged_at for pair in self._drawn.get(series, ())]
-        enough = min(len(times), _ENOUGH_LABELS)
+        enough = min(len(times), 100)
         counted = (span_s for span_s in _SPANS_S if sum(at >= now - span_s for at in times) >= enough)
         return next(counted, None) if times else None
 
@@ -132,14 +118,8 @@ def corrections(
     """Correct the pass shares of series in a span of time; series without labels are left out.
 
     Drawn labels count if their traces were judged in that time, those of a golden set if it was judged in the 90 days
-    before the end. A series with both has two corrections.
-
-    Args:
-        store: Redis.
-        series: Series of ``read_series``.
-        since: Seconds since the epoch; moved to the begin of its bucket.
-        until: The end.
-        index: The labels, if they were read before.
+    before the end. A series with both has two corrections. ``since`` and ``until`` are seconds since the epoch; the
+    first is moved to the begin of its bucket. ``index`` has the labels, if they were read before.
     """
     index = LabelIndex(read_labels(store), until - LABELS_S) if index is None else index
     # Buckets of five minutes are kept for 3 days, those of an hour for 90; the latter are fewer to read.
@@ -147,12 +127,12 @@ def corrections(
     step = FIVE_MINUTES_S if is_fine else HOUR_S
     since = since // step * step
     labelled = {one: by_origin for one in series if (by_origin := index.of(one, since, until))}
-    buckets = read_buckets(store, [one.id for one in labelled], since, until, fine=is_fine)
-    found = {}
+    buckets = read_buckets(store, [series.id for series in labelled], since, until, fine=is_fine)
+    corrected = {}
     for (one, by_origin), of_series in zip(labelled.items(), buckets, strict=True):
         sums = merged(bucket.sums for bucket in of_series)
-        found[one] = [_correction(origin, pairs, sums, since, until) for origin, pairs in by_origin.items()]
-    return found
+        corrected[one] = [_correction(origin, pairs, sums, since, until) for origin, pairs in by_origin.items()]
+    return corrected
 
 
 def _correction(origin: Origin, pairs: Sequence[Pair], sums: Sums, since: float, until: float) -> Correction:
@@ -194,18 +174,15 @@ def strata(pairs: Sequence[Pair], sums: Sums) -> list[Stratum]:
                 for w, (label, verdict) in zip(weights, group, strict=True)
             ]
     effect = _label_effect(influences, sums)
-    return [one._replace(labels=one.labels / effect, passed=one.passed / effect) for one in found]
+    return [stratum._replace(labels=stratum.labels / effect, passed=stratum.passed / effect) for stratum in found]
 
 
 def _label_effect(influences: Sequence[tuple[str, float, float]], judged: Sums) -> float:
     """Return by how much sessions widen the variance of a corrected share, at least 1.
 
     The larger of two estimates: that of the labels, as in shares.design_effect, and what the agreement of verdicts in
-    sessions of the traffic means for as many labels a session. Few labelled sessions alone tell too little.
-
-    Args:
-        influences: session, weight and weighted residual of each label.
-        judged: the sums of the traffic.
+    sessions of the traffic (``judged``) means for as many labels a session. Few labelled sessions alone tell too
+    little. ``influences`` are session, weight and weighted residual of each label.
     """
     sessions: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for session, weight, residual in influences:
@@ -266,12 +243,12 @@ class CorrectionWatch(Watch):
             self._index = LabelIndex(labels, now - LABELS_S)
             self._left = list(read_series(self._store).values()) if labels else []
             self._samples = []
-            self._next_round = now + _SHOW_EVERY_S
+            self._next_round = now + 300.0
             if not self._left:
                 self.show(())
         # A part at a time: the lock of the active monitor lasts for seconds only.
         if self._left:
-            some = self._left[:_SERIES_AT_ONCE]
+            some = self._left[:100]
             for series, results in self._corrections(some, now).items():
                 self._samples += self._samples_of(series, results)
             del self._left[: len(some)]
@@ -291,28 +268,28 @@ class CorrectionWatch(Watch):
         """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""
         spans = {series: self._index.span_s(series, now) for series in some}
         by_others = {series for series in some if self._index.has_others(series)}
-        found: dict[Series, dict[Method | None, Correction]] = defaultdict(dict)
+        corrected: dict[Series, dict[Method | None, Correction]] = defaultdict(dict)
         for span_s in _SPANS_S:
             asked = [series for series in some if spans[series] == span_s or series in by_others]
             for series, results in corrections(self._store, asked, now - span_s, now, self._index).items():
-                for one in results:
-                    is_chosen = spans[series] == span_s if one.method == "ppi" else series in by_others
+                for correction in results:
+                    is_chosen = spans[series] == span_s if correction.method == "ppi" else series in by_others
                     if is_chosen:
-                        found[series][one.method] = one
+                        corrected[series][correction.method] = correction
                 # All results are of the same verdicts.
                 judgements = 0 if results[0].raw is None else results[0].raw.judgements
                 if judgements >= _ENOUGH_JUDGEMENTS or span_s >= DAY_S:
                     by_others.discard(series)
-        return {series: list(of_method.values()) for series, of_method in found.items()}
+        return {series: list(of_method.values()) for series, of_method in corrected.items()}
 
     def _samples_of(self, series: Series, results: Sequence[Correction]) -> Iterator[Sample]:
         """Yield the gauges of a series; log why others have none."""
-        for one in results:
-            if one.corrected is None:
-                self._log_refusal(series, one)
+        for correction in results:
+            if correction.corrected is None:
+                self._log_refusal(series, correction)
                 continue
-            labels = (series.metric, series.segment_name, *series.labels, one.corrected.method)
-            values = (*one.corrected.interval, one.until - one.since)
+            labels = (series.metric, series.segment_name, *series.labels, correction.corrected.method)
+            values = (*correction.corrected.interval, correction.until - correction.since)
             for gauge, value in zip(self._gauges, values, strict=True):
                 yield gauge, labels, value
 

@@ -22,23 +22,8 @@ from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.base.commands.options import (
-    OUT,
-    amount,
-    note,
-    options,
-    plain,
-    print_json,
-    print_table,
-    reasons_in_words,
-)
-from worker.base.lookup.label_store import (
-    Labelled,
-    LabelVerdict,
-    joined,
-    outbox_verdicts,
-    read_labels,
-)
+from worker.base.commands.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
+from worker.base.lookup.label_store import Labelled, LabelVerdict, joined, outbox_verdicts, read_labels
 from worker.core.config.graders import judge_for
 from worker.core.config.loading import load
 from worker.core.config.settings import JudgeCalibration, Settings, SettingsError
@@ -50,32 +35,18 @@ _SHOWN_DIGITS: Final = 8
 
 
 class FitOptions(NamedTuple):
-    """The options of a fitted calibration.
+    """The options of a fitted calibration."""
 
-    Attributes:
-        labels: Labels in place of those that are stored.
-        field: The field or tag with the label in them.
-        from_audit: Whether the second verdicts of cascades are the labels.
-        kind: The map.
-        precision: Which the threshold must reach.
-        svg: Where the diagram is written.
-        write: The configuration file that receives the calibration.
-    """
-
-    labels: BinaryIO | None = None
-    field: str = "label"
-    from_audit: bool = False
-    kind: Literal["platt", "isotonic", "none"] | None = None
-    precision: float | None = None
-    svg: str | None = None
-    write: str | None = None
+    labels: BinaryIO | None = None  # Labels in place of those that are stored.
+    field: str = "label"  # The field or tag with the label in them.
+    from_audit: bool = False  # Whether the second verdicts of cascades are the labels.
+    kind: Literal["platt", "isotonic", "none"] | None = None  # The map.
+    precision: float | None = None  # Which the threshold must reach.
+    svg: str | None = None  # Where the diagram is written.
+    write: str | None = None  # The configuration file that receives the calibration.
 
     def checked(self, model: str | None) -> Self:
-        """Check that the options go together.
-
-        Raises:
-            click.UsageError: They do not.
-        """
+        """Check that the options go together. Raises click.UsageError: They do not."""
         if model is None and self != FitOptions():
             raise click.UsageError("options of a fitted calibration need --model")
         if self.labels is not None and self.from_audit:
@@ -105,23 +76,14 @@ FIT: Final = options(
 
 
 class Fitting(NamedTuple):
-    """What is fitted: one metric of a judge by one model.
+    """What is fitted: one metric of a judge by one model."""
 
-    Attributes:
-        settings: The configuration.
-        judge: The judge as it is configured.
-        metric: The metric.
-        model: The settings of the model.
-        version: The version of the judge for this model without a calibration.
-        present: Its present version.
-    """
-
-    settings: Settings
-    judge: Judge
-    metric: str
-    model: ModelSettings
-    version: str
-    present: str
+    settings: Settings  # The configuration.
+    judge: Judge  # The judge as it is configured.
+    metric: str  # The metric.
+    model: ModelSettings  # The settings of the model.
+    version: str  # The version of the judge for this model without a calibration.
+    present: str  # Its present version.
 
     @classmethod
     def of(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:
@@ -132,12 +94,12 @@ class Fitting(NamedTuple):
         """
         if metric.pass_rule is None:
             raise click.UsageError(f"{metric.name} neither passes nor fails, so that it has no calibration")
-        known = {one.judge_model: one for one in settings.models.values() if one.decides}
+        models = {model.judge_model: model for model in settings.models.values() if model.decides}
         judge_model = settings.models[name].judge_model if name in settings.models else name
-        if judge_model not in known:
-            what = f"no model that returns probabilities is called {name!r}{nearest(name, known)}"
+        if judge_model not in models:
+            what = f"no model that returns probabilities is called {name!r}{nearest(name, models)}"
             raise click.UsageError(f"--model: {what}; without --model any judge is measured")
-        model = known[judge_model]
+        model = models[judge_model]
         try:
             versions = judge.for_model(model).version, judge_for(settings, judge, model).version
         except ValueError as error:
@@ -147,7 +109,7 @@ class Fitting(NamedTuple):
     def run(
         self,
         store: Store,
-        given: FitOptions,
+        options: FitOptions,
         archived: Iterable[Verdict],
         fits: Callable[[LabelVerdict], bool],
         *,
@@ -156,7 +118,7 @@ class Fitting(NamedTuple):
         """Fit, print and write the calibration; exits with 1 where there is no labelled verdict."""
         judge_model = self.model.judge_model
         rows, left_out = probability_rows(
-            self._labelled(store, given, archived),
+            self._labelled(store, options, archived),
             {self.version, self.present},
             lambda each: fits(each) and each.judge_model == judge_model,
         )
@@ -167,64 +129,64 @@ class Fitting(NamedTuple):
             note(f"{what} in the present version of the judge")
             sys.exit(1)
         try:
-            found = fit_calibration(rows, self.version, given.kind, given.precision)
+            fitted = fit_calibration(rows, self.version, options.kind, options.precision)
         except ValueError as error:
             raise click.ClickException(f"{amount(len(rows), 'label')} of {self.judge.name}: {error}") from error
-        one = JudgeCalibration(
-            **msgspec.structs.asdict(found.calibration), judge=self.judge.name, model=judge_model, metric=self.metric
+        row = JudgeCalibration(
+            **msgspec.structs.asdict(fitted.calibration), judge=self.judge.name, model=judge_model, metric=self.metric
         )
-        version, replaces = self._version_with(one)
-        if given.svg is not None:
-            title = neutralise(f"{one.judge} {one.metric} by {one.model}: {amount(found.labels, 'label')}")
-            with click.open_file(given.svg, "w", encoding="utf-8") as file:
-                file.write(as_svg(found.reliability, found.calibration, html.escape(title)))
+        version, replaces = self._version_with(row)
+        if options.svg is not None:
+            title = neutralise(f"{row.judge} {row.metric} by {row.model}: {amount(fitted.labels, 'label')}")
+            with click.open_file(options.svg, "w", encoding="utf-8") as file:
+                file.write(as_svg(fitted.reliability, fitted.calibration, html.escape(title)))
         if as_json:
-            counts = {"labels": found.labels, "effective": found.effective, "left_out": left_out}
-            measured = {"reliability": named(found.reliability), "threshold": named(found.threshold)}
+            counts = {"labels": fitted.labels, "effective": fitted.effective, "left_out": left_out}
+            measured = {"reliability": named(fitted.reliability), "threshold": named(fitted.threshold)}
             versions = {"present_version": self.present, "new_version": version}
-            print_json({**counts, **measured, "calibration": msgspec.to_builtins(one), **versions})
+            print_json({**counts, **measured, "calibration": msgspec.to_builtins(row), **versions})
         else:
-            _print(one, found)
+            _print(row, fitted)
         shown = f"{version[:_SHOWN_DIGITS]}, after {self.present[:_SHOWN_DIGITS]}"
         note(
             f"with this calibration the version is {shown}: it begins new series, and verdicts so far stay as they are"
         )
         if replaces:
             note("the configuration has a calibration for this judge, model and metric: take it out")
-        if given.write is not None:
-            append(Path(given.write), as_toml(one))
-            note(f"{given.write}: calibration added; it applies after a restart of the workers")
+        if options.write is not None:
+            append(Path(options.write), as_toml(row))
+            note(f"{options.write}: calibration added; it applies after a restart of the workers")
 
-    def _version_with(self, one: JudgeCalibration) -> tuple[str, bool]:
+    def _version_with(self, calibration: JudgeCalibration) -> tuple[str, bool]:
         """Return the version of the judge with a calibration, and whether this replaces one of the configuration."""
         former = self.settings.calibrations
-        key = one.judge, one.model, one.metric
+        key = calibration.judge, calibration.model, calibration.metric
         others = tuple(each for each in former if (each.judge, each.model, each.metric_of(self.judge)) != key)
-        settings = msgspec.structs.replace(self.settings, calibrations=(*others, one))
+        settings = msgspec.structs.replace(self.settings, calibrations=(*others, calibration))
         return judge_for(settings, self.judge, self.model).version, len(others) < len(former)
 
-    def _labelled(self, store: Store, given: FitOptions, archived: Iterable[Verdict]) -> list[Labelled]:
+    def _labelled(self, store: Store, options: FitOptions, archived: Iterable[Verdict]) -> list[Labelled]:
         key = self.judge.name, self.metric
-        if given.from_audit:
+        if options.from_audit:
             return audited(chain(outbox_verdicts(store), archived), *key)
         stored = read_labels(store, lambda label: (label.judge, label.metric) == key)
-        if given.labels is None:
+        if options.labels is None:
             return joined(stored, archived)
-        defaults = Defaults(*key, "golden", given.field)
+        defaults = Defaults(*key, "golden", options.field)
         reader = LineReader(configured(self.settings.judges), defaults, store.now_ms() / 1000)
-        of_file = [one for one in _read(reader, given.labels) if (one.label.judge, one.label.metric) == key]
-        beside = [one.verdict for one in of_file if one.verdict is not None]
-        verdicts: Mapping[str, Sequence[LabelVerdict]] = {one.label.id: one.verdicts for one in stored}
+        of_file = [line for line in _read(reader, options.labels) if (line.label.judge, line.label.metric) == key]
+        beside = [line.verdict for line in of_file if line.verdict is not None]
+        verdicts: Mapping[str, Sequence[LabelVerdict]] = {item.label.id: item.verdicts for item in stored}
         # Of several labels of one trace the last counts.
-        labels = {one.label.id: one.label for one in of_file}
+        labels = {line.label.id: line.label for line in of_file}
         pairs = [Labelled(label, verdicts.get(name, ())) for name, label in labels.items()]
         return joined(pairs, chain(outbox_verdicts(store), beside, archived))
 
 
-def as_toml(one: JudgeCalibration) -> str:
+def as_toml(calibration: JudgeCalibration) -> str:
     """Write a calibration as it stands in a configuration file."""
     # Defaults are left out of the struct's encoding.
-    values = {**msgspec.to_builtins(one), "threshold": one.threshold}
+    values = {**msgspec.to_builtins(calibration), "threshold": calibration.threshold}
     names = ("judge", "model", "metric", "threshold", "platt", "isotonic", "judge_version")
     # A JSON string, number or list of numbers is one of TOML as well, except that TOML refuses surrogate pairs.
     lines = (f"{name} = {json.dumps(values[name], ensure_ascii=False)}" for name in names if name in values)
@@ -272,8 +234,8 @@ def _read(reader: LineReader, file: BinaryIO) -> Iterator[ReadLabel]:
             yield label
 
 
-def _print(one: JudgeCalibration, found: Fitted) -> None:
-    title = f"{one.judge} {one.metric} by {plain(one.model)}: {amount(found.labels, 'label')}"
+def _print(calibration: JudgeCalibration, found: Fitted) -> None:
+    title = f"{calibration.judge} {calibration.metric} by {plain(calibration.model)}: {amount(found.labels, 'label')}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("probability", "labels", "labelled pass", "0 … 1: o labelled pass, - its limits, | mean probability"):
         table.add_column(name, justify="left", no_wrap=True)
@@ -282,10 +244,10 @@ def _print(one: JudgeCalibration, found: Fitted) -> None:
         table.add_row(limits, f"{each.labels:,}", each.passing.percent, as_text(each))
     print_table(OUT, table)
     fitted = "none"
-    if one.platt is not None:
-        fitted = f"Platt: logit(p') = {one.platt[0]:.3f} * logit(p) {one.platt[1]:+.3f}"
-    elif one.isotonic:
-        fitted = f"isotonic, {amount(len(one.isotonic), 'point')}"
+    if calibration.platt is not None:
+        fitted = f"Platt: logit(p') = {calibration.platt[0]:.3f} * logit(p) {calibration.platt[1]:+.3f}"
+    elif calibration.isotonic:
+        fitted = f"isotonic, {amount(len(calibration.isotonic), 'point')}"
     precision = found.threshold.precision
     lines = Table(show_header=False, box=None)
     for row in (
@@ -298,4 +260,4 @@ def _print(one: JudgeCalibration, found: Fitted) -> None:
     ):
         lines.add_row(*row)
     print_table(OUT, lines)
-    print(f"\n{as_toml(one)}", end="")
+    print(f"\n{as_toml(calibration)}", end="")

@@ -17,14 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from judges.core.verdict import Verdict, joined_parts
-from worker.base.monitor.series import (
-    CLUSTER_PERIOD_S,
-    VERSION_DIGITS,
-    Bucket,
-    Unjudged,
-    added,
-    segment_value,
-)
+from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added, segment_value
 from worker.base.monitor.shares import Sums
 from worker.features.report.figures import Cost, Labels, Part, Scope
 
@@ -35,8 +28,7 @@ MAX_IDS: Final = 1_000_000
 _GZIP: Final = b"\x1f\x8b"
 
 
-Seconds = Annotated[float, Meta(ge=0, le=10**11)]
-"""Up to the year 5138: later times have no date."""
+Seconds = Annotated[float, Meta(ge=0, le=10**11)]  # Up to the year 5138: later times have no date.
 
 
 class ArchiveError(Exception):
@@ -52,8 +44,7 @@ class VerdictLine(Verdict, frozen=True, kw_only=True):
 
     started_at: Seconds
     duration_s: Seconds
-    dead: bool = False
-    """Set by `tracejudge tail --json` for an evaluation that was given up."""
+    dead: bool = False  # Set by `tracejudge tail --json` for an evaluation that was given up.
 
 
 _decoder: Final = msgspec.json.Decoder(VerdictLine)
@@ -70,10 +61,10 @@ class _RuleDetails(Struct, frozen=True):
 def _guidelines(verdict: Verdict) -> dict[str, bool]:
     """Return whether each rule is obeyed, by its number; `unknown` is broken where a failing verdict names none."""
     try:
-        found = msgspec.convert(verdict.details, _RuleDetails)
+        details = msgspec.convert(verdict.details, _RuleDetails)
     except msgspec.ValidationError:
         return {}
-    obeyed = {str(number): number not in found.broken_rules for number in range(1, found.rules + 1)}
+    obeyed = {str(number): number not in details.broken_rules for number in range(1, details.rules + 1)}
     is_unknown = all(obeyed.values()) and any(score.passed is False for score in verdict.scores)
     return {"unknown": False} if is_unknown else obeyed
 
@@ -115,12 +106,9 @@ def read_archive(path: str | Path) -> Iterator[VerdictLine]:
 class Skipped(Struct):
     """Verdicts that a tally could not count, or counted with less."""
 
-    repeated: int = 0
-    """Of an evaluation that was counted before."""
-    groups: int = 0
-    """Of labels beyond `MAX_GROUPS`."""
-    sessions: int = 0
-    """Whose session was forgotten, so that they count as independent."""
+    repeated: int = 0  # Of an evaluation that was counted before.
+    groups: int = 0  # Of labels beyond `MAX_GROUPS`.
+    sessions: int = 0  # Whose session was forgotten, so that they count as independent.
 
 
 class _Group(NamedTuple):
@@ -151,12 +139,9 @@ class Tally:
         self.skipped = Skipped()
 
     def add(self, verdict: Verdict, at: float, *, only: Literal["all", "cost"] = "all") -> None:
-        """Count a verdict of live traffic; others do not describe it.
+        """Count a verdict of live traffic; others do not describe it, and one whose evaluation was counted is skipped.
 
-        Args:
-            verdict: The verdict; one whose evaluation was counted before is skipped.
-            at: When it was made, in seconds since the epoch.
-            only: Whether only its cost counts.
+        ``at`` is when it was made, in seconds since the epoch; by ``only`` its cost alone counts.
         """
         scope = self._scope
         is_live = verdict.origin == "live" and verdict.weight > 0
@@ -219,9 +204,9 @@ class Tally:
             before = self._grown(group, verdict, at, passed=bool(passed))
             counts.sums.count(verdict.weight, passed=bool(passed), before=before)
         else:
-            one = Unjudged(1, verdict.weight, verdict.weight**2)
+            count = Unjudged(1, verdict.weight, verdict.weight**2)
             kind = "abstained" if verdict.outcome == "abstained" else "unscored"
-            setattr(counts, kind, added((getattr(counts, kind), one)))
+            setattr(counts, kind, added((getattr(counts, kind), count)))
 
     def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:
         """Add a judgement to its session; return the session's sums before it, zeros where there are none."""

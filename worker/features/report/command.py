@@ -118,12 +118,12 @@ def command(
             try:
                 msgspec.convert(key, Segment)
             except msgspec.ValidationError as error:
-                known = nearest(key, (*_KEYS, "tags.NAME"))
-                raise click.UsageError(f"--by: there is no key {key!r}{known}") from error
+                hint = nearest(key, (*_KEYS, "tags.NAME"))
+                raise click.UsageError(f"--by: there is no key {key!r}{hint}") from error
     if archives:
         scope = _scope(time.time(), since, until, compare, keys, service, judges)
         try:
-            found = read_archives(archives, scope)
+            evidence = read_archives(archives, scope)
         except AbsentArchiveError as error:
             raise click.UsageError(f"--archive: {error}") from error
         except ArchiveError as error:
@@ -134,18 +134,18 @@ def command(
             # By Redis' clock, which made the times of the buckets.
             now = store.now_ms() / 1000
             scope = _scope(now, since, until, compare, keys, service, judges)
-            found = read_redis(store, scope, now)
+            evidence = read_redis(store, scope, now)
         finally:
             store.close()
-    report = make_report(scope, found)
+    report = make_report(scope, evidence)
     if not any(row.verdicts for row in report.rows):
         span = f"{written(time_of(scope.period.since))} and {written(time_of(scope.period.until))} UTC"
         asked = [f" --service {scope.service}"] if scope.service else []
         only = "".join((*asked, *(f" --judge {judge}" for judge in scope.judges)))
         of = f" for{only}" if only else ""
-        absence = describe_absence(scope, found.newest)
-        reasons = [absence] if absence else [limit.text for limit in found.limits]
-        why = "; ".join((f"no judgements between {span}{of} in {found.sources.shares}", *reasons))
+        absence = describe_absence(scope, evidence.newest)
+        reasons = [absence] if absence else [limit.text for limit in evidence.limits]
+        why = "; ".join((f"no judgements between {span}{of} in {evidence.sources.shares}", *reasons))
         raise click.ClickException(why)
     text = _FORMATS[format_](report)
     if output is None:
@@ -166,11 +166,7 @@ def _scope(  # noqa: PLR0917 - the options of the command
     service: str | None,
     judges: Sequence[str],
 ) -> Scope:
-    """Parse the times.
-
-    Raises:
-        click.UsageError: One of them cannot be parsed, or they exclude each other.
-    """
+    """Parse the times. Raises click.UsageError: One of them cannot be parsed, or they exclude each other."""
     times = []
     for option, text in (("--since", since), ("--until", until)):
         try:

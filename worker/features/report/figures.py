@@ -14,17 +14,9 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
-from judges.agreement.intervals import Interval, difference, wilson
+from judges.agreement.intervals import difference, wilson
 from worker.base.monitor.baseline import HISTORY_DAYS
-from worker.base.monitor.series import (
-    COARSE_DAYS,
-    DAY_S,
-    FINE_DAYS,
-    FIVE_MINUTES_S,
-    HOUR_S,
-    Bucket,
-    added,
-)
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, added
 from worker.base.monitor.shares import PassShare, Sums, merged, pass_share
 from worker.core.config.settings import SeriesLabel
 
@@ -35,8 +27,7 @@ _FINE_S: Final = 6 * HOUR_S
 _HOURLY_POINTS_S: Final = 2 * DAY_S
 _MOST_NAMES: Final = 5
 
-Labels = tuple[tuple[str, str], ...]
-"""Keys with their values, in the order of `Scope.keys`."""
+Labels = tuple[tuple[str, str], ...]  # Keys with their values, in the order of `Scope.keys`.
 
 
 class Period(NamedTuple):
@@ -71,13 +62,8 @@ class Scope(NamedTuple):
     ) -> "Scope":
         """Choose the buckets: five minutes for a few hours of the last days, else an hour.
 
-        Args:
-            period: The period of the report.
-            shift_s: How much earlier the compared period lies; None compares with nothing.
-            by: Keys of `SERIES_KEYS` and `SEGMENT_KEYS`, or `tags.NAME`.
-            service: Pattern of services.
-            judges: Names of judges; all if empty.
-            now: Seconds since the epoch.
+        The compared period lies ``shift_s`` earlier; None compares with nothing. ``by`` are keys of `SERIES_KEYS` and
+        `SEGMENT_KEYS`, or `tags.NAME`; ``service`` is a pattern, ``judges`` are names, all if empty.
         """
         first = period.since - (shift_s or 0.0)
         is_short = period.until - period.since <= _FINE_S and first > now - FINE_DAYS * DAY_S + HOUR_S
@@ -150,11 +136,6 @@ class Estimate(Struct, frozen=True):
     low: float
     high: float
 
-    @classmethod
-    def of(cls, interval: Interval) -> "Estimate":
-        """Convert an interval."""
-        return cls(*interval)
-
 
 class CorrectedShare(Struct, frozen=True):
     """A share corrected for the judge's error, by a method and a number of labels."""
@@ -186,39 +167,22 @@ class Point(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """The figures of one metric of one judge.
+    """The figures of one metric of one judge."""
 
-    Attributes:
-        labels: The keys of the report with their values.
-        share: Weighted pass share; null without a judgement.
-        judgements: Verdicts that pass or fail.
-        effective_n: Independent, equally weighted judgements that would be as precise.
-        compared: The share of the compared period.
-        compared_judgements: Its judgements.
-        difference: share - compared, in shares.
-        corrected: The share corrected by labels, by each method that the labels allow.
-        verdicts: Judgements, abstained and unscored.
-        traffic: Traces that the verdicts stand for: the sum of their weights.
-        abstained: Weighted share of abstained verdicts.
-        unscored: Weighted share of unscored verdicts.
-        usd_per_thousand: Cost of a thousand evaluations in USD; null where unknown.
-        points: Shares over time.
-    """
-
-    labels: Mapping[str, str]
-    share: Estimate | None
-    judgements: int
-    effective_n: float | None
-    compared: Estimate | None
-    compared_judgements: int
-    difference: Estimate | None
-    corrected: Sequence[CorrectedShare]
-    verdicts: int
-    traffic: float
-    abstained: Estimate | None
-    unscored: Estimate | None
-    usd_per_thousand: float | None
-    points: Sequence[Point]
+    labels: Mapping[str, str]  # The keys of the report with their values.
+    share: Estimate | None  # Weighted pass share; null without a judgement.
+    judgements: int  # Verdicts that pass or fail.
+    effective_n: float | None  # Independent, equally weighted judgements that would be as precise.
+    compared: Estimate | None  # The share of the compared period.
+    compared_judgements: int  # Its judgements.
+    difference: Estimate | None  # share - compared, in shares.
+    corrected: Sequence[CorrectedShare]  # The share corrected by labels, by each method that the labels allow.
+    verdicts: int  # Judgements, abstained and unscored.
+    traffic: float  # Traces that the verdicts stand for: the sum of their weights.
+    abstained: Estimate | None  # Weighted share of abstained verdicts.
+    unscored: Estimate | None  # Weighted share of unscored verdicts.
+    usd_per_thousand: float | None  # Cost of a thousand evaluations in USD; null where unknown.
+    points: Sequence[Point]  # Shares over time.
 
     @property
     def name(self) -> str:
@@ -246,8 +210,7 @@ class Coverage(Struct, frozen=True, kw_only=True):
     abstained: int
     unscored: int
     dead: int
-    reasons: Mapping[str, int]
-    """Unscored evaluations by reason."""
+    reasons: Mapping[str, int]  # Unscored evaluations by reason.
 
 
 class Limit(Struct, frozen=True):
@@ -301,13 +264,13 @@ class Report(Struct, frozen=True, kw_only=True):
     limits: Sequence[Limit]
 
 
-def make_report(scope: Scope, found: Evidence) -> Report:
+def make_report(scope: Scope, evidence: Evidence) -> Report:
     """Compute the rows of all parts, sorted by their labels."""
     # Several series may be one row: of other judge versions, or for keys that were not asked for.
     grouped: dict[Labels, list[Part]] = defaultdict(list)
-    for part in found.parts:
+    for part in evidence.parts:
         grouped[part.labels].append(part)
-    made = {labels: make_row(scope, labels, parts, found) for labels, parts in sorted(grouped.items())}
+    made = {labels: make_row(scope, labels, parts, evidence) for labels, parts in sorted(grouped.items())}
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
     absent = [
         Limit("no_values", f"no {key} in these verdicts")
@@ -323,10 +286,10 @@ def make_report(scope: Scope, found: Evidence) -> Report:
         compared_since=None if scope.compared is None else time_of(scope.compared.since),
         compared_until=None if scope.compared is None else time_of(scope.compared.until),
         by=scope.by,
-        sources=found.sources,
-        coverage=found.coverage,
+        sources=evidence.sources,
+        coverage=evidence.coverage,
         rows=list(rows.values()),
-        limits=[*found.limits, *absent, *_limits(scope, rows, grouped, found.costs)],
+        limits=[*evidence.limits, *absent, *_limits(scope, rows, grouped, evidence.costs)],
     )
 
 
@@ -345,7 +308,7 @@ def oldest_bucket(now: float) -> float:
     return (now // DAY_S - COARSE_DAYS + 1) * DAY_S
 
 
-def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidence) -> Row:
+def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evidence) -> Row:
     """Compute the figures of the parts with the same labels."""
     buckets = [bucket for part in parts for bucket in part.buckets]
     inside = [bucket for bucket in buckets if bucket.begins_at in scope.period]
@@ -357,9 +320,9 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidenc
     weights = [sum(kind[place].weight for kind in kinds) for place in (0, 1)]
     total = merged(bucket.sums for bucket in inside).total
     traffic = total.weight + sum(weights)
-    squares = total.squares + sum(one.squares for kind in kinds for one in kind)
+    squares = total.squares + sum(count.squares for kind in kinds for count in kind)
     others = [
-        Estimate.of(wilson(weight / traffic, traffic**2 / squares / effect)) if traffic > 0 else None
+        Estimate(*wilson(weight / traffic, traffic**2 / squares / effect)) if traffic > 0 else None
         for weight in weights
     ]
     # One point has too few sessions for a design effect of its own.
@@ -369,24 +332,22 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], found: Evidenc
     shares = ((begins_at, pass_share(merged(sums), history)) for begins_at, sums in sorted(grouped.items()))
     return Row(
         labels=dict(labels),
-        share=None if share is None else Estimate.of(share.interval),
+        share=None if share is None else Estimate(*share.interval),
         judgements=total.judgements,
         effective_n=None if share is None else share.effective,
-        compared=None if before is None else Estimate.of(before.interval),
+        compared=None if before is None else Estimate(*before.interval),
         compared_judgements=0 if before is None else before.judgements,
-        difference=None
-        if share is None or before is None
-        else Estimate.of(difference(share.interval, before.interval)),
-        corrected=list(found.corrected.get(labels, ())),
-        verdicts=total.judgements + sum(one.verdicts for kind in kinds for one in kind),
+        difference=None if share is None or before is None else Estimate(*difference(share.interval, before.interval)),
+        corrected=list(evidence.corrected.get(labels, ())),
+        verdicts=total.judgements + sum(count.verdicts for kind in kinds for count in kind),
         traffic=traffic,
         abstained=others[0],
         unscored=others[1],
-        usd_per_thousand=found.costs[labels].per_thousand if labels in found.costs else None,
+        usd_per_thousand=evidence.costs[labels].per_thousand if labels in evidence.costs else None,
         points=[
-            Point(time_of(begins_at), Estimate.of(one.interval), one.judgements)
-            for begins_at, one in shares
-            if one is not None
+            Point(time_of(begins_at), Estimate(*share.interval), share.judgements)
+            for begins_at, share in shares
+            if share is not None
         ],
     )
 
@@ -429,9 +390,9 @@ def _limits(
         text = f"verdicts of several judge versions or models are added up ({judges}): {_listed(names)}"
         yield Limit("judge_changed", f"{text}; --by {separating} separates them")
     # Metrics, the last label, of one judge share its evaluations.
-    known = {labels[:-1]: costs[labels] for labels in rows if labels in costs}.values()
-    if unpriced := sum(cost.unpriced for cost in known):
-        total = unpriced + sum(cost.evaluations for cost in known)
+    priced = {labels[:-1]: costs[labels] for labels in rows if labels in costs}.values()
+    if unpriced := sum(cost.unpriced for cost in priced):
+        total = unpriced + sum(cost.evaluations for cost in priced)
         text = f"{unpriced:,} of {total:,} evaluations have no cost: their model has no price, or reports no tokens"
         yield Limit("cost_unknown", text)
 

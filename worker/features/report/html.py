@@ -9,19 +9,9 @@ import jinja2
 
 from worker.base.monitor.series import DAY_S
 from worker.features.report.figures import Report, Row, written
-from worker.features.report.text import (
-    heading,
-    label_titles,
-    limits,
-    one_line,
-    percent,
-    sections,
-    table,
-)
+from worker.features.report.text import heading, label_titles, limits, one_line, percent, sections, table
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-_WIDTH: Final = 360
-_HEIGHT: Final = 120
 _LEFT: Final = 44
 _TOP: Final = 10
 _BOTTOM: Final = 98
@@ -47,41 +37,25 @@ def as_html(report: Report) -> str:
 
 
 class Chart(NamedTuple):
-    """A drawing of template `chart.html`: places in pixels, from the left and from the top, and texts.
+    """A drawing of template `chart.html`: places in pixels, from the left and from the top, and texts."""
 
-    Attributes:
-        title: The name of the row.
-        description: What the chart shows, for those who do not see it.
-        grid: Horizontal lines with their labels.
-        begin: The begin of the axis of time.
-        end: Its end.
-        band: The outline of the interval.
-        line: The shares.
-        marks: Each share with a text.
-    """
-
-    title: str
-    description: str
-    grid: Sequence[tuple[float, str]]
-    begin: str
-    end: str
-    band: str
-    line: str
-    marks: Sequence[tuple[float, float, str]]
-    width: int = _WIDTH
-    height: int = _HEIGHT
+    title: str  # The name of the row.
+    description: str  # What the chart shows, for those who do not see it.
+    grid: Sequence[tuple[float, str]]  # Horizontal lines with their labels.
+    begin: str  # The begin of the axis of time.
+    end: str  # Its end.
+    band: str  # The outline of the interval.
+    line: str  # The shares.
+    marks: Sequence[tuple[float, float, str]]  # Each share with a text.
+    width: int = 360
+    height: int = 120
     left: int = _LEFT
     right: int = _RIGHT
     bottom: int = _BOTTOM
 
 
 def chart(report: Report, row: Row) -> Chart:
-    """Draw the share of each day or hour with its interval as a band.
-
-    Args:
-        report: The report; its period is the axis of time.
-        row: The row; it has points.
-    """
+    """Draw the shares of a row with points, by day or hour, and their intervals as a band, over the report's period."""
     since, until = report.since.timestamp(), report.until.timestamp()
     # The axis of shares begins where the bands do, in tenths, so that a fall of few points is visible.
     # The small summand keeps a limit such as .3, whose float is a little above, on its tenth.

@@ -1,7 +1,5 @@
 """`tracejudge plan`: what judging costs in a day, before the rules are changed."""
 
-from typing import Final
-
 import click
 from msgspec import structs
 
@@ -17,8 +15,6 @@ from worker.core.selection.sampling import Choice, Rules, Sampling, choose_eithe
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store
 from worker.features.report.workload import Estimate, Estimator, NoTrafficError, day_of, read_history
-
-_PRESENT: Final = "as configured"
 
 
 @click.command("plan")
@@ -73,12 +69,12 @@ def command(
     finally:
         store.close()
     estimator = Estimator(settings, history)
-    found = [_estimate(estimator, name, one, traces) for name, one in alternatives.items()]
+    estimates = [_estimate(estimator, name, alternative, traces) for name, alternative in alternatives.items()]
     if as_json:
-        print_json({"traces": traces, "source": source, "alternatives": found})
+        print_json({"traces": traces, "source": source, "alternatives": estimates})
         return
-    note(f"{traces:,.0f} {source}; estimated from {found[0].sampled:,} of them")
-    for estimate in found:
+    note(f"{traces:,.0f} {source}; estimated from {estimates[0].sampled:,} of them")
+    for estimate in estimates:
         print_table(OUT, estimate.table("a day"))
         for text in estimate.notes:
             note(text)
@@ -87,17 +83,17 @@ def command(
 def _alternatives(
     settings: Settings, rates: tuple[float, ...], models: tuple[str, ...], cascades: tuple[str, ...]
 ) -> dict[str, Settings]:
-    found = {_PRESENT: settings}
+    alternatives = {"as configured": settings}
     for rate in rates:
         rules = tuple(structs.replace(rule, rate=rate) for rule in settings.rules)
-        found[f"rate {rate:g}"] = structs.replace(settings, rules=rules)
+        alternatives[f"rate {rate:g}"] = structs.replace(settings, rules=rules)
     named = [("model", name, settings.models) for name in models]
-    for kind, name, known in [*named, *(("cascade", name, settings.aliases) for name in cascades)]:
-        if name not in known:
-            raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, known)}")
+    for kind, name, tables in [*named, *(("cascade", name, settings.aliases) for name in cascades)]:
+        if name not in tables:
+            raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, tables)}")
         rules = tuple(structs.replace(rule, model=name, combine=None) for rule in settings.rules)
-        found[f"{kind} {name}"] = structs.replace(settings, rules=rules)
-    return found
+        alternatives[f"{kind} {name}"] = structs.replace(settings, rules=rules)
+    return alternatives
 
 
 def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float) -> Estimate:

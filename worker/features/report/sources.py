@@ -16,15 +16,7 @@ from msgspec import structs
 
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
-from worker.base.monitor.series import (
-    COARSE_DAYS,
-    DAY_S,
-    HOUR_S,
-    Series,
-    read_buckets,
-    read_series,
-    utc_days,
-)
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
 from worker.base.monitor.settings import tag_of
 from worker.base.scans import entry_position, scan_shards, summed_counts
 from worker.core.features import is_installed
@@ -50,7 +42,6 @@ from worker.features.report.figures import (
 
 _MOST_COUNT: Final = 4_000
 _COUNTS: Final = tuple(name for name in Coverage.__struct_fields__ if not name.endswith("_day") and name != "reasons")
-_OUTBOX_CUT: Final = "outbox_cut_off:monitor"
 
 
 class _Outbox(NamedTuple):
@@ -61,13 +52,9 @@ class _Outbox(NamedTuple):
 
 
 def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
-    """Read what Redis holds about a scope.
-
-    Raises:
-        StoreError: Redis did not answer.
-    """
+    """Read what Redis holds about a scope. Raises StoreError: Redis did not answer."""
     all_series = read_series(store)
-    series = [one for one in all_series.values() if scope.wants(one.service, one.judge)]
+    series = [series for series in all_series.values() if scope.wants(series.service, series.judge)]
     segment = "" if not scope.segments else scope.segments[0]
     # The monitor keeps a series for each value of one label, not for pairs of them.
     has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
@@ -110,11 +97,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
 
 
 def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
-    """Read what archives hold about a scope.
-
-    Raises:
-        ArchiveError: An archive cannot be read.
-    """
+    """Read what archives hold about a scope. Raises ArchiveError: An archive cannot be read."""
     tally = Tally(scope)
     first, last = math.inf, -math.inf
     newest: dict[tuple[str, str], float] = {}
@@ -148,12 +131,12 @@ def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: f
         entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
         for at, verdict in _decoded(entries):
             newest.setdefault((verdict.service, verdict.judge), at)
-    wanted = {name: one for name, one in series.items() if not one.segment and scope.wants(one.service, one.judge)}
+    asked = {name: one for name, one in series.items() if not one.segment and scope.wants(one.service, one.judge)}
     begin = now // DAY_S * DAY_S
     # Day by day: the sums of all days are millions of buckets, and the newest verdict is mostly of the last ones.
-    while wanted and begin >= oldest_bucket(now) and not any(newest.values()):
+    while asked and begin >= oldest_bucket(now) and not any(newest.values()):
         for one, buckets in zip(
-            wanted.values(), read_buckets(store, wanted, begin, begin + DAY_S, fine=False), strict=True
+            asked.values(), read_buckets(store, asked, begin, begin + DAY_S, fine=False), strict=True
         ):
             for bucket in buckets:
                 newest[one.service, one.judge] = max(newest[one.service, one.judge], bucket.begins_at)
@@ -171,10 +154,10 @@ def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> s
     for judge in scope.judges:
         if judge not in judges:
             return f"no verdict is of the judge {judge}{nearest(judge, sorted(judges))}"
-    wanted = [at for pair, at in newest.items() if scope.wants(*pair)]
-    if not wanted:
+    times = [at for pair, at in newest.items() if scope.wants(*pair)]
+    if not times:
         return "no such service has a verdict of such a judge"
-    return f"the newest verdict is of {written(time_of(max(wanted)))}" if max(wanted) else ""
+    return f"the newest verdict is of {written(time_of(max(times)))}" if max(times) else ""
 
 
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
@@ -197,7 +180,7 @@ def corrected_shares(
         return {}, []
     from worker.features.labels.correction import corrections  # noqa: PLC0415 - after the check that it exists
 
-    found: dict[Labels, list[CorrectedShare]] = defaultdict(list)
+    corrected: dict[Labels, list[CorrectedShare]] = defaultdict(list)
     limits: dict[Limit, None] = {}
     busy = Counter(part.labels for part in parts if any(bucket.begins_at in scope.period for bucket in part.buckets))
     for one, results in corrections(store, series, *scope.period).items():
@@ -209,11 +192,11 @@ def corrected_shares(
                 text = f"{name}: not corrected by labels, since the row adds up {busy[labels]} series"
                 limits[Limit("not_corrected", f"{text}; --by {','.join(SERIES_KEYS[:-1])} separates them")] = None
             elif result.corrected is not None:
-                share = Estimate.of(result.corrected.interval)
-                found[labels].append(CorrectedShare(share, result.corrected.method, result.labels))
+                share = Estimate(*result.corrected.interval)
+                corrected[labels].append(CorrectedShare(share, result.corrected.method, result.labels))
             elif busy[labels]:
                 limits[Limit("not_corrected", f"{name}: not corrected by labels: {result.refused}")] = None
-    return found, list(limits)
+    return corrected, list(limits)
 
 
 def _labels(scope: Scope, series: Series) -> Labels:
@@ -223,7 +206,7 @@ def _labels(scope: Scope, series: Series) -> Labels:
 def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     """Add up the verdicts of the outbox, read in chunks of bounded size."""
     tally = Tally(scope)
-    firsts = (one.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for one in store.answering)
+    firsts = (shard.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for shard in store.answering)
     # Of several outboxes, the time from which all hold their verdicts.
     oldest = max((entry_position(first[0][0])[0] / 1000 for first in firsts if first), default=None)
     # Costs need no history, which most of the outbox may be.
@@ -245,21 +228,21 @@ def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, Verdict]]:
 def read_coverage(store: Store, period: Period) -> Coverage | None:
     """Add up the account of the days of a period; None where no day has one."""
     days = utc_days(period.since, period.until - 1)
-    found = summed_counts(store, map(store.keys.account, days))
-    totals: Counter[str] = sum(found, Counter())
+    of_days = summed_counts(store, map(store.keys.account, days))
+    totals: Counter[str] = sum(of_days, Counter())
     if not totals:
         return None
     # The first day that a worker ran, or that is still kept, may lie within the period.
-    known = [day for day, counts in zip(days, found, strict=True) if counts]
+    counted = [day for day, counts in zip(days, of_days, strict=True) if counts]
     reasons = {name.removeprefix("unscored:"): n for name, n in sorted(totals.items()) if name.startswith("unscored:")}
     return Coverage(
-        first_day=known[0], last_day=known[-1], reasons=reasons, **{name: totals.get(name, 0) for name in _COUNTS}
+        first_day=counted[0], last_day=counted[-1], reasons=reasons, **{name: totals.get(name, 0) for name in _COUNTS}
     )
 
 
 def _cut_limits(scope: Scope, counts: Mapping[str, int], coverage: Coverage | None) -> Iterator[Limit]:
     """Yield what caps and budgets removed; the account tells it of whole days or of all time."""
-    if cut := counts.get(_OUTBOX_CUT, 0):
+    if cut := counts.get("outbox_cut_off:monitor", 0):
         yield Limit(
             "outbox_cut_off",
             f"{cut:,} verdicts were removed by the outbox's caps before the monitor read them, at a time that is not "

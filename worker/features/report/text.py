@@ -84,8 +84,8 @@ def _figures(report: Report, row: Row, *, has_corrected: bool) -> list[str]:
     cells = [percent(row.share), limits(row.share)]
     if report.compared_since is not None:
         # In points: a percentage of a percentage would be read as relative.
-        one = row.difference
-        cells += ["-" if one is None else f"{100 * one.value:+.1f} points", limits(row.difference, signed=True)]
+        change = row.difference
+        cells += ["-" if change is None else f"{100 * change.value:+.1f} points", limits(row.difference, signed=True)]
     if has_corrected:
         # One method in a table; the document has all.
         fixed = row.corrected[0] if row.corrected else None
@@ -97,16 +97,20 @@ def _figures(report: Report, row: Row, *, has_corrected: bool) -> list[str]:
     return [*cells, percent(row.abstained), percent(row.unscored), "-" if cost is None else f"{cost:,.2f}"]
 
 
-def percent(one: Estimate | None) -> str:
+def percent(share: Estimate | None) -> str:
     """Write a share in percent."""
-    return "-" if one is None else f"{one.value:.1%}"
+    return "-" if share is None else f"{share.value:.1%}"
 
 
-def limits(one: Estimate | None, *, signed: bool = False) -> str:
+def limits(interval: Estimate | None, *, signed: bool = False) -> str:
     """Write the limits of an interval, signed in points, else in percent."""
-    if one is None:
+    if interval is None:
         return "-"
-    return f"{100 * one.low:+.1f} to {100 * one.high:+.1f}" if signed else f"{one.low:.1%} to {one.high:.1%}"
+    return (
+        f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+        if signed
+        else f"{interval.low:.1%} to {interval.high:.1%}"
+    )
 
 
 def _coverage_lines(coverage: Coverage | None) -> Iterator[str]:

@@ -38,8 +38,7 @@ from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
 if TYPE_CHECKING:
     from worker.features.cascades.settings import Cascade
 
-DEFAULT_SHARE: Final = 0.9
-"""The share of verdicts that pass where the monitor knows none."""
+DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass where the monitor knows none.
 _SLOTS: Final = 48
 # More are read than used: producers send traces in groups, and the time between groups shows how many there are.
 _READ: Final = 200
@@ -50,8 +49,7 @@ _LEAST_PAST: Final = 10
 # How many probabilities stand for a first model without past verdicts.
 _ASSUMED: Final = 1000
 
-Pair = tuple[str, str]
-"""A judge and a judge model."""
+Pair = tuple[str, str]  # A judge and a judge model.
 
 
 class NoTrafficError(Exception):
@@ -59,29 +57,17 @@ class NoTrafficError(Exception):
 
 
 class Work(Struct, frozen=True):
-    """The expected work of one judge and judge model for one service, in the estimate's period.
+    """The expected work of one judge and judge model for one service, in the estimate's period."""
 
-    Attributes:
-        service: The publishing service.
-        judge: Name of the judge.
-        judge_model: The model that judges.
-        judgements: Evaluations, repeats included.
-        calls: Requests to the judge model.
-        input_tokens: Of all requests.
-        output_tokens: Of all answers.
-        usd: Cost; None where the model has no price.
-        half_width: Half the width of the 95 % interval of the share that passes, in one period.
-    """
-
-    service: str
-    judge: str
-    judge_model: str
-    judgements: float
-    calls: float
-    input_tokens: float
-    output_tokens: float
-    usd: float | None
-    half_width: float | None
+    service: str  # The publishing service.
+    judge: str  # Name of the judge.
+    judge_model: str  # The model that judges.
+    judgements: float  # Evaluations, repeats included.
+    calls: float  # Requests to the judge model.
+    input_tokens: float  # Of all requests.
+    output_tokens: float  # Of all answers.
+    usd: float | None  # Cost; None where the model has no price.
+    half_width: float | None  # Half the width of the 95 % interval of the share that passes, in one period.
 
 
 class Estimate(Struct, frozen=True):
@@ -142,28 +128,20 @@ class Past(Struct):
 
 
 class History(NamedTuple):
-    """The retained traces and past verdicts that estimates use.
+    """The retained traces and past verdicts that estimates use."""
 
-    Attributes:
-        traces: The sample.
-        span_s: Length of the time that it covers.
-        past: By judge and judge model.
-        tokens: Input tokens of past judgements, by trace, judge and judge model.
-        shares: Share that passes and design effect, by service, judge and judge model.
-        per_conversation: Traces of one judged conversation.
-    """
-
-    traces: Sequence[_Sampled]
-    span_s: float
-    past: Mapping[Pair, Past]
-    tokens: Mapping[tuple[str, str, str], int]
+    traces: Sequence[_Sampled]  # The sample.
+    span_s: float  # Length of the time that it covers.
+    past: Mapping[Pair, Past]  # By judge and judge model.
+    tokens: Mapping[tuple[str, str, str], int]  # Input tokens of past judgements, by trace, judge and judge model.
+    # Share that passes and design effect, by service, judge and judge model.
     shares: Mapping[tuple[str, str, str], tuple[float, float]]
-    per_conversation: float
+    per_conversation: float  # Traces of one judged conversation.
 
     @property
     def size(self) -> float:
         """How many traces the sample stands for."""
-        return sum(one.weight for one in self.traces)
+        return sum(sample.weight for sample in self.traces)
 
 
 def read_history(settings: Settings, store: Store, since_s: float, until_s: float) -> History:
@@ -176,8 +154,8 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
     low, high, stream = str(max(0, int(since_s * 1000))), str(int(until_s * 1000)), store.keys.traces
     ends = [
         entries[0][0]
-        for one in store.answering
-        for entries in one.pipeline(
+        for shard in store.answering
+        for entries in shard.pipeline(
             lambda pipe: (pipe.xrange(stream, low, high, count=1), pipe.xrevrange(stream, high, low, count=1))
         )
         if entries
@@ -186,17 +164,17 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
         raise NoTrafficError(
             "the stream retains no trace of this time; publish traces first, or name an earlier time with --since"
         )
-    begin, end = (entry_position(found(ends, key=entry_position))[0] for found in (min, max))
+    begin, end = (entry_position(choose(ends, key=entry_position))[0] for choose in (min, max))
     traces = _sample_traces(settings, store, begin, end + 1)
     if not traces:
         raise NoTrafficError("the retained entries hold no trace that can be read; see tracejudge invalid")
     past, tokens = _read_past(store, begin, int(until_s * 1000) + 1)
     (counts,) = summed_counts(store, [store.keys.account_all])
     gathered, *judged = (counts[f"session:{name}"] for name in ("gathered", "judged", "updated"))
-    sessions = {one.entry.trace.session_id for one in traces} - {None}
-    in_session = sum(one.entry.trace.session_id is not None for one in traces)
+    sessions = {sample.entry.trace.session_id for sample in traces} - {None}
+    in_session = sum(sample.entry.trace.session_id is not None for sample in traces)
     per_conversation = gathered / sum(judged) if gathered and sum(judged) else in_session / max(1, len(sessions))
-    services = {one.entry.trace.service for one in traces}
+    services = {sample.entry.trace.service for sample in traces}
     shares = _read_shares(store, services, since_s, until_s)
     return History(traces, (end + 1 - begin) / 1000, past, tokens, shares, max(1.0, per_conversation))
 
@@ -204,8 +182,8 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
 def published_yesterday(store: Store, now_s: float) -> int | None:
     """Return the traces that arrived yesterday (UTC); None where that day was not counted as a whole."""
     day = dt.datetime.fromtimestamp(now_s, dt.UTC).date() - dt.timedelta(days=1)
-    before, found = summed_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
-    arrived = found["published"] - found["dropped"]
+    before, counts = summed_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
+    arrived = counts["published"] - counts["dropped"]
     return arrived if before and arrived > 0 else None
 
 
@@ -216,9 +194,9 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 
 
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
-    found: list[_Sampled] = []
+    samples: list[_Sampled] = []
     # A short stream is read as a whole: in bursts nearly all of it may be in one part.
-    length = sum(one.call(lambda client: client.xlen(store.keys.traces)) for one in store.answering)
+    length = sum(shard.call(lambda client: client.xlen(store.keys.traces)) for shard in store.answering)
     is_short = length <= _SLOTS * _USED
     most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
     count = most
@@ -234,14 +212,14 @@ def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> li
             weight = (high - low) / covered
         used = entries[::step]
         read = (read_entry(entry, settings.max_trace_bytes) for entry in used)
-        found += [
-            _Sampled(one, weight * len(entries) / len(used), (low - begin) // (HOUR_S * 1000))
-            for one in read
-            if isinstance(one, TraceEntry)
+        samples += [
+            _Sampled(entry, weight * len(entries) / len(used), (low - begin) // (HOUR_S * 1000))
+            for entry in read
+            if isinstance(entry, TraceEntry)
         ]
         size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
         count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
-    return found
+    return samples
 
 
 def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], dict[tuple[str, str, str], int]]:
@@ -274,16 +252,16 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
 def _read_shares(
     store: Store, services: set[str], since_s: float, until_s: float
 ) -> dict[tuple[str, str, str], tuple[float, float]]:
-    found: dict[tuple[str, str, str], tuple[float, float]] = {}
-    for series_id, one in read_series(store).items():
-        key = one.service, one.judge, one.judge_model
-        if one.segment or one.service not in services or key in found:
+    shares: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for series_id, series in read_series(store).items():
+        key = series.service, series.judge, series.judge_model
+        if series.segment or series.service not in services or key in shares:
             continue
         (buckets,) = read_buckets(store, [series_id], since_s, until_s, fine=False)
         share = pass_share(merged(bucket.sums for bucket in buckets))
         if share is not None:
-            found[key] = (share.interval.value, share.design_effect)
-    return found
+            shares[key] = (share.interval.value, share.design_effect)
+    return shares
 
 
 @dataclass
@@ -325,13 +303,13 @@ def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
     distance = scores.inv_cdf(0.85) + scores.inv_cdf(0.80)
     # The second model also passes 5 % of the bad ones.
     good = min(_ASSUMED - 1, max(1, round((share - 0.05) / 0.9 * _ASSUMED)))
-    found: list[Mapping[str, float]] = []
+    probabilities: list[Mapping[str, float]] = []
     for count, mean in ((good, distance), (_ASSUMED - good, 0.0)):
         for number in range(count):
             score = mean + scores.inv_cdf((number + 0.5) / count)
             odds = good / (_ASSUMED - good) * math.exp(distance * score - distance**2 / 2)
-            found.append({"": 0.05 + 0.9 * odds / (1 + odds)})
-    return found
+            probabilities.append({"": 0.05 + 0.9 * odds / (1 + odds)})
+    return probabilities
 
 
 def second_judgings(cascade: "Cascade", probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
@@ -344,10 +322,10 @@ def second_judgings(cascade: "Cascade", probabilities: Sequence[Mapping[str, flo
     factor = None
     if cascade.rate is not None:
         factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items())
-    rates = [second_rate(cascade, given, factor) for given in probabilities]
+    rates = [second_rate(cascade, by_metric, factor) for by_metric in probabilities]
     variances: defaultdict[str, list[float]] = defaultdict(list)
-    for rate, given in zip(rates, probabilities, strict=True):
-        for metric, g in given.items():
+    for rate, by_metric in zip(rates, probabilities, strict=True):
+        for metric, g in by_metric.items():
             variances[metric].append((1 - rate) / rate * g * (1 - g))
     return fmean(rates), max(map(fmean, variances.values()))
 
@@ -373,7 +351,7 @@ class Estimator:
             from worker.features.cascades.settings import CASCADES  # noqa: PLC0415 - may be absent
 
             self._cascades = CASCADES.of(settings)
-        limits = ((name, one.usd_per_day) for name, one in self._cascades.items())
+        limits = ((name, cascade.usd_per_day) for name, cascade in self._cascades.items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
     def estimate(
@@ -385,14 +363,9 @@ class Estimator:
         period_s: float,
         traces: float | None = None,
     ) -> Estimate:
-        """Estimate the work of one set of rules.
+        """Estimate the work of one set of rules, as ``choose`` applies it, in a period in which ``traces`` come.
 
-        Args:
-            name: Of the alternative.
-            rules: Of its settings.
-            choose: Returns the evaluations of a trace with their probabilities.
-            period_s: The length of time that the figures are for.
-            traces: How many traces come in that time; as many as in the sample unless given.
+        Without a number of traces it is that of the sample.
         """
         self._rated = dict(self._cascades)
         if not self._budgeted:
@@ -439,7 +412,7 @@ class Estimator:
             for choice in chosen.choices:
                 self._add_judgement(totals, choice, weight, rules, (number, entry, hour))
         rows = tuple(
-            self._row(key, one, totals.corrections[key[1:]], notes) for key, one in sorted(totals.sums.items())
+            self._row(key, sums, totals.corrections[key[1:]], notes) for key, sums in sorted(totals.sums.items())
         )
         rows = self._with_cascades(rows, totals, notes)
         calls = sum(row.calls for row in rows)
@@ -489,12 +462,12 @@ class Estimator:
         if repeated := max((rule.repeat for rule in asking), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
-        known, names = self._rated, self._settings.models
-        asked_by = [rule.models[0] for rule in asking if rule.models[0] in known]
+        cascades, names = self._rated, self._settings.models
+        asked_by = [rule.models[0] for rule in asking if rule.models[0] in cascades]
         # The cascade whose first model judges, if there is one.
-        called = next((one for one in asked_by if names[known[one].first].judge_model == pair[1]), None)
+        called = next((name for name in asked_by if names[cascades[name].first].judge_model == pair[1]), None)
         if called is not None:
-            cascade = known[called]
+            cascade = cascades[called]
             totals.cascades[pair] = cascade
             then = choice.judge, self._settings.models[cascade.then].judge_model
             second = graders.judge(*then)
@@ -524,22 +497,22 @@ class Estimator:
         key = pair, cascade, share
         if key not in self._second:
             past = self._history.past.get(pair, Past()).probabilities
-            known = past if len(past) >= _LEAST_PAST else assumed_probabilities(share)
-            self._second[key] = second_judgings(cascade, known)
+            probabilities = past if len(past) >= _LEAST_PAST else assumed_probabilities(share)
+            self._second[key] = second_judgings(cascade, probabilities)
         return self._second[key]
 
     def _with_cascades(self, rows: tuple[Work, ...], totals: _Totals, notes: set[str]) -> tuple[Work, ...]:
         """Set the half-widths of cascades, on the rows of their second models."""
-        found = {(row.service, row.judge, row.judge_model): row for row in rows}
+        works = {(row.service, row.judge, row.judge_model): row for row in rows}
         for (judge, first), cascade in totals.cascades.items():
             then = self._settings.models[cascade.then].judge_model
             if len(self._history.past.get((judge, first), Past()).probabilities) < _LEAST_PAST:
                 assumed = "those of a calibrated model with sensitivity .85 and specificity .80 are assumed"
                 notes.add(f"{judge} by {first}: no past probabilities, so {assumed}")
             for service in {row.service for row in rows}:
-                one, other = found.get((service, judge, first)), found.get((service, judge, then))
+                work, other = works.get((service, judge, first)), works.get((service, judge, then))
                 of_first = totals.sums.get((service, judge, first))
-                if one is None or other is None or of_first is None or not other.judgements:
+                if work is None or other is None or of_first is None or not other.judgements:
                     continue
                 share = self._share(service, judge, then)
                 # Not 0 or 1, which have no variance by themselves.
@@ -552,11 +525,11 @@ class Estimator:
                 if variance > 0:
                     interval = wilson(share, spread * of_first.scored**2 / variance)
                     half = (interval.high - interval.low) / 2
-                found[service, judge, then] = structs.replace(other, half_width=half)
-                if one.usd is None or not other.usd:
+                works[service, judge, then] = structs.replace(other, half_width=half)
+                if work.usd is None or not other.usd:
                     # What the same money buys is not known.
                     continue
-                paid = min(of_first.scored, other.judgements * (1 + one.usd / other.usd))
+                paid = min(of_first.scored, other.judgements * (1 + work.usd / other.usd))
                 plain = 0.0
                 if paid < of_first.scored:
                     # Of the traces of one period, as the interval of the cascade.
@@ -569,14 +542,14 @@ class Estimator:
                     f"{service} {judge}: {then} on a plain sample of {paid:,.0f} traces costs no more, ± {plain:.2%} "
                     f"against ± {half:.2%}: {advice}"
                 )
-        return tuple(found.values())
+        return tuple(works.values())
 
     def _request(self, number: int, judge: Judge, judge_model: str, rules: Rules, entry: TraceEntry) -> _Asked | None:
         """Estimate the requests of one judgement; None where no model is asked."""
         key = number, judge.version, judge_model
         if key not in self._asked:
             trace = prepared(judge, entry.trace, rules.matching(entry.trace).context_tools)
-            model, found = self._models[judge_model], None
+            model, asked = self._models[judge_model], None
             if judge.missing(trace) is None:
                 truncated = truncate_to_context(judge, trace, model.max_input_tokens)
                 if truncated is not None:
@@ -594,16 +567,16 @@ class Estimator:
                         for place in range(0, max(1, len(prompt.questions)), limit)
                     ]
                     tokens = [most_tokens(request, model) for request in requests]
-                    found = _Asked(len(requests), sum(one[0] for one in tokens), sum(one[1] for one in tokens))
-            self._asked[key] = found
+                    asked = _Asked(len(requests), sum(pair[0] for pair in tokens), sum(pair[1] for pair in tokens))
+            self._asked[key] = asked
         return self._asked[key]
 
     def _add(self, of_pair: _Sum, share: float, pair: Pair, asked: _Asked) -> None:
         past = self._history.past.get(pair, Past())
-        known = past.count >= _LEAST_PAST
-        of_pair.calls += share * (past.calls / past.count if known else asked.calls)
+        is_known = past.count >= _LEAST_PAST
+        of_pair.calls += share * (past.calls / past.count if is_known else asked.calls)
         of_pair.input_tokens += share * asked.input_tokens
-        of_pair.output_tokens += share * (past.output_tokens / past.count if known else asked.output_tokens)
+        of_pair.output_tokens += share * (past.output_tokens / past.count if is_known else asked.output_tokens)
 
     def _add_conversation(self, of_pair: _Sum, share: float, pair: Pair, entry: TraceEntry) -> None:
         """Add the one request that holds a whole conversation."""
@@ -613,41 +586,41 @@ class Estimator:
         of_pair.input_tokens += share * (past.input_tokens / past.count if past.count else tokens)
         of_pair.output_tokens += share * (past.output_tokens / past.count if past.count else MIN_OUTPUT_TOKENS)
 
-    def _row(self, key: tuple[str, str, str], one: _Sum, correction: _Correction, notes: set[str]) -> Work:
+    def _row(self, key: tuple[str, str, str], sums: _Sum, correction: _Correction, notes: set[str]) -> Work:
         service, judge, judge_model = key
         model: ModelSettings | None = self._models.get(judge_model)
         ratio, usd = 1.0, None
         if model is None or model.provider == "lexical":
             # Judges in code, panels and the built-in model send no request.
-            one.calls = one.input_tokens = one.output_tokens = usd = 0.0
-        elif one.calls:
+            sums.calls = sums.input_tokens = sums.output_tokens = usd = 0.0
+        elif sums.calls:
             if correction.matched >= _LEAST_PAST:
                 ratio = correction.real / correction.estimated
             else:
                 notes.add(f"{judge} by {judge_model}: no past verdicts, so tokens are estimated from above")
         if model is not None and model.price is not None:
             past = self._history.past.get((judge, judge_model), Past(input_tokens=1))
-            tokens = one.input_tokens * ratio
+            tokens = sums.input_tokens * ratio
             cached = (tokens / past.input_tokens * count for count in (past.cached_tokens, past.written_tokens))
-            usd = model.price.cost_usd(tokens, one.output_tokens, *cached)
+            usd = model.price.cost_usd(tokens, sums.output_tokens, *cached)
         elif usd is None:
             notes.add(f"{judge_model} has no price; set price in its [models.NAME] for the cost")
         share, effect = self._history.shares.get(key, (DEFAULT_SHARE, 1.0))
         if key not in self._history.shares:
             notes.add(f"half-widths of {judge} by {judge_model} assume that {DEFAULT_SHARE:.0%} pass")
         half_width = None
-        if one.inverse:
+        if sums.inverse:
             # Kish: as precise as this number of equally weighted judgements.
-            interval = wilson(share, one.scored**2 / one.inverse / effect)
+            interval = wilson(share, sums.scored**2 / sums.inverse / effect)
             half_width = (interval.high - interval.low) / 2
         return Work(
             service,
             judge,
             judge_model,
-            one.judgements,
-            one.calls,
-            one.input_tokens * ratio,
-            one.output_tokens,
+            sums.judgements,
+            sums.calls,
+            sums.input_tokens * ratio,
+            sums.output_tokens,
             usd,
             half_width,
         )
