@@ -1,9 +1,24 @@
 """The page of the spine: the files of the core in reading order, and the states of an evaluation."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from worker.core.queue.states import STATES
+
+class State(NamedTuple):
+    """A state of an evaluation: where it is kept, which script moves an evaluation there, and what a crash leaves.
+
+    Attributes:
+        name: What the documentation calls it.
+        keys: Names of ``Keys`` that hold it; empty if only memory or the account does.
+        scripts: The scripts that move an evaluation here.
+        crash: What happens if the process ends at this point.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    scripts: tuple[str, ...]
+    crash: str
+
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _HEAD: Final = """\
@@ -46,8 +61,7 @@ Lines are rounded to fifty.
 _STATES: Final = """
 ## The states of an evaluation
 
-One judge on one trace is an evaluation; its id is the same whatever is repeated. The table is
-`worker/core/queue/states.py`.
+One judge on one trace is an evaluation; its id is the same whatever is repeated.
 
 | state | kept in | script that moves it here | after a crash |
 | --- | --- | --- | --- |
@@ -83,8 +97,6 @@ _FILES: Final = (
     ("config/rule_checks.py", "the same of models and rules, for processes that judge"),
     ("config/serving.py", "how secrets, certificates and addresses are read"),
     ("config/graders.py", "which judge asks which model, and which queue serves it"),
-    ("config/judge_files.py", "where judges of the user's own are read"),
-    ("config/errors.py", "how a mistake of the configuration is worded"),
     ("config/redaction.py", "what leaves a trace before a judge sees it"),
     ("features.py", "what a feature may add, and when it is called"),
     ("selection/stream_entry.py", "what an entry of the stream is: trace, feedback, report, or invalid"),
@@ -94,7 +106,6 @@ _FILES: Final = (
     ("ingest/plan.py", "how each entry of a read ends"),
     ("ingest/consumer.py", "when ingest reads, pauses and sheds"),
     ("queue/batch.py", "the stored form of batches and evaluations, by version"),
-    ("queue/states.py", "the states below"),
     ("queue/leases.py", "who may judge a batch, and until when"),
     ("queue/ledger.py", "whether a verdict counts: each evaluation once"),
     ("queue/notify.py", "when a message is sent"),
@@ -115,6 +126,23 @@ _FILES: Final = (
     ("runtime/maintenance.py", "what is trimmed each second and each minute"),
     ("runtime/shard.py", "which threads serve one Redis server, and in which order they stop"),
     ("runtime/runtime.py", "what one process runs"),
+)
+
+STATES: Final = (
+    State("published", ("traces",), (), "the entry stays pending in the group; another worker claims it after 10 s"),
+    State("ended at ingest", ("account_all",), ("choose",), "before the script the entry is read again"),
+    State("ready", ("batch", "ready", "leases"), ("choose",), "nothing; the sweeper sends a lost notification again"),
+    State("leased", ("leases", "holders"), ("take", "renew"), "the lease ends within 15 s; the batch is ready again"),
+    State("called", (), (), "as leased; the call in flight is paid, and its answer is lost"),
+    State("answered, not written", (), (), "as leased; judged and paid again under the same id; it counts once"),
+    State("final", ("evaluations", "verdicts"), ("record",), "the batch is leased again without this evaluation"),
+    State("batch finished", (), ("finish",), "before the script as above; a second call changes nothing"),
+    State("parked", ("holders", "tries"), ("put_back",), "before the script the calls of this round are not counted"),
+    State("set aside", ("holders",), ("set_aside",), "a batch that cannot be read is set aside again"),
+    State("dead", ("dead", "dead_due"), ("dead_add",), "the batch is swept, and its dead evaluations are left out"),
+    State("dead, retried", ("dead_retries",), ("dead_retry",), "a mark whose batch does not exist prevents nothing"),
+    State("removed", ("account_all",), ("dead_remove", "forget_batch"), "a verdict that comes later is not written"),
+    State("exported", ("verdicts",), ("acknowledge",), "an entry stays pending in the group of each exporter"),
 )
 
 

@@ -16,12 +16,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from judges.core.faults import Fault
+    from judges.core.faults import Fault, Faults
     from judges.core.judge import Judge
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
-    from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
     from worker.core.config.tables import Table

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
 from judges.core.judge import Judge
-from worker.core.config.errors import unknown
+from judges.custom.definition import unknown
 from worker.core.config.settings import HOUR_S, AtLeastOne, Settings
 from worker.core.config.tables import Table
 

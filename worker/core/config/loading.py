@@ -10,12 +10,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from judges.core.faults import Fault, SettingsError
+from judges.core.faults import Fault, Faults, SettingsError, first_raised
 from judges.custom import DefinitionError
-from judges.registry import CatalogueError
-from worker.core.config import judge_files
+from judges.registry import CatalogueError, check_tables, read_folder, read_tables
 from worker.core.config.checks import setting_faults, with_files
-from worker.core.config.errors import Faults, first_raised
 from worker.core.config.reading import Given, convert, named_keys, read
 from worker.core.config.rule_checks import endpoints_of, judge_names, rule_faults
 from worker.core.config.settings import Settings
@@ -94,12 +92,12 @@ def _with_judges(settings: Settings, given: Given) -> Faults[tuple[Settings, fro
         raise SettingsError(f"{error}") from error
     origin, path = given.origin, given.path
     base = {key: Path(path).parent if path and place == path else Path() for key, place in origin.items()}
-    tables = yield from judge_files.of_tables(settings.judges, origin.get("judges", ""), base.get("judges", Path()))
+    tables = yield from read_tables(settings.judges, origin.get("judges", ""), base.get("judges", Path()))
     if settings.judges_folder is not None:
         folder = base["judges_folder"] / settings.judges_folder
-        further = yield from judge_files.of_folder(folder)
+        further = yield from read_folder(folder)
         settings = structs.replace(settings, judges_folder=str(folder))
         names |= {name for name, _ in further}
         tables += [table for _, table in further if table is not None]
-    judges = yield from judge_files.checked(tables)
+    judges = yield from check_tables(tables)
     return structs.replace(settings, judges=judges), names

@@ -13,22 +13,14 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, get_type_hints
 import msgspec
 from msgspec import UNSET, Struct, inspect, structs
 
-from judges.core.faults import Fault, Kind, fault_of
+from judges.core.faults import Fault, Faults, Kind, changed, fault_of, first_raised
 from judges.core.model import ModelSettings
-from judges.custom.definition import read_toml
+from judges.custom.definition import conversion_fault, missing_fault, read_toml, unknown
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
 from worker.core.config.checks import setting_faults, with_files
-from worker.core.config.errors import (
-    Faults,
-    changed,
-    conversion_fault,
-    first_raised,
-    missing_fault,
-    unknown,
-)
 from worker.core.config.settings import (
     JudgeCalibration,
     Rule,

@@ -8,10 +8,10 @@ from typing import Final, get_args
 from judges.core.combine import Combine
 from judges.core.faults import Fault, fault_of
 from judges.core.judge import Judge
+from judges.custom.definition import unknown
 from judges.models.registry import PROVIDERS, ModelSettingsError, check
 from judges.registry import catalogue, configured, distributed
 from worker.core.config.checks import absent_model
-from worker.core.config.errors import unknown
 from worker.core.config.graders import CODE, is_reserved, judge_for
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Rule, Settings

@@ -6,8 +6,8 @@ from typing import Final
 from msgspec import Struct
 
 from judges.core.faults import Fault
+from judges.custom.definition import unknown
 from worker.core.config.checks import table_name_faults
-from worker.core.config.errors import unknown
 from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, Settings
 from worker.core.config.tables import Table
 

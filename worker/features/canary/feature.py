@@ -9,7 +9,7 @@ from worker.core.features import Feature
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
-    from worker.core.config.errors import Faults
+    from judges.core.faults import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
 
