@@ -42,7 +42,7 @@ from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOK
 from worker.base.doctor.lint import CODES
 from worker.base.monitor.settings import Monitor
 from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, Where
-from worker.core.config.tables import installed_tables
+from worker.core.features import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
 from worker.features.board.settings import Board

@@ -22,7 +22,7 @@ from worker.base.monitor.settings import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
 from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where
-from worker.core.config.tables import installed_tables
+from worker.core.features import installed_tables
 from worker.features.board.settings import Board
 from worker.features.budgets.settings import Budget
 from worker.features.cascades.settings import Cascade

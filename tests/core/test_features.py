@@ -14,8 +14,17 @@ from worker.core import features
 from worker.core.config import reading, rule_checks
 from worker.core.config.loading import load
 from worker.core.config.settings import SettingsError
-from worker.core.config.tables import installed_tables
-from worker.core.features import Feature, Follower, Parts, Selector, built, imported, installed, overridden
+from worker.core.features import (
+    Feature,
+    Follower,
+    Parts,
+    Selector,
+    built,
+    imported,
+    installed,
+    installed_tables,
+    overridden,
+)
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys

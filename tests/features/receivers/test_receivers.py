@@ -34,8 +34,8 @@ from worker.base.lookup.label_store import Label, write_labels
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
 from worker.core.config.settings import Redact, Settings, SettingsError
-from worker.core.config.tables import installed_tables
 from worker.core.export.prometheus import enabled
+from worker.core.features import installed_tables
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.files import FileExporter, locked, tidy

@@ -12,7 +12,7 @@ from judges.core.faults import Fault
 from judges.core.judge import Judge
 from judges.custom.definition import unknown
 from worker.core.config.settings import HOUR_S, AtLeastOne, Settings
-from worker.core.config.tables import Table
+from worker.core.features import Table
 
 Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 

@@ -28,7 +28,7 @@ from worker.core.config.settings import (
     Settings,
     Size,
 )
-from worker.core.config.tables import installed_tables
+from worker.core.features import installed_tables
 
 T = TypeVar("T")
 CONFIG_NAME: Final = "tracejudge.toml"

@@ -16,8 +16,7 @@ from judges.core.decision import Calibration
 from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 - exported here
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
-from worker.core.config.tables import installed_tables
-from worker.core.features import installed
+from worker.core.features import installed, installed_tables
 from worker.core.storage.client import address
 
 Always = Literal["error", "negative_feedback", "slow"]

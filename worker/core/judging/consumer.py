@@ -38,8 +38,7 @@ from worker.core.queue.leases import RENEW_S, Leases
 from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier
 from worker.core.storage.client import Store, StoreError
-from worker.core.telemetry.health import Pulse
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Pulse
 from worker.core.telemetry.service import EventLoopThread, LoopEndedError, ServiceThread
 
 log = structlog.get_logger("tracejudge.judging")

@@ -22,7 +22,7 @@ from worker.core.config.graders import queue_label
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import mark, mark_of
 from worker.core.storage.client import Store, StoreError
-from worker.core.telemetry.heartbeat import live_workers
+from worker.core.telemetry.health import live_workers
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.notify")

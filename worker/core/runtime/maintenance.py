@@ -13,8 +13,7 @@ from worker.core.queue.leases import LEASE_MS
 from worker.core.storage.client import Store, StoreError, retire
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
-from worker.core.telemetry.health import Readiness, flow_positions
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 

@@ -25,8 +25,7 @@ from worker.core.runtime.maintenance import BacklogGauges, Maintenance
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import Backpressure
-from worker.core.telemetry.health import Readiness, flows
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness, flows
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import EventLoopThread, ServiceThread, stop_threads
 

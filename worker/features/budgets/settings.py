@@ -9,7 +9,7 @@ from judges.core.faults import Fault
 from judges.custom.definition import unknown
 from worker.core.config.checks import table_name_faults
 from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, Settings
-from worker.core.config.tables import Table
+from worker.core.features import Table
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

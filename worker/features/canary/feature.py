@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
-from worker.core.config.tables import Table
-from worker.core.features import Feature
+from worker.core.features import Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
