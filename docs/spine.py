@@ -90,13 +90,13 @@ _FILES: Final = (
     ("storage/client.py", "how scripts and commands reach Redis, and what each error means"),
     ("storage/group_reader.py", "how many entries one read takes"),
     ("config/settings.py", "which keys the configuration has, and their defaults"),
-    ("config/loading.py", "what stops a start, and what is only a warning"),
+    ("config/loading.py", "which mistakes stop a start; the checks of judges, models and rules"),
     ("config/reading.py", "which of file, variable and argument wins"),
     ("config/checks.py", "which settings do not go together"),
-    ("config/rule_checks.py", "the same of models and rules, for processes that judge"),
     ("config/serving.py", "how secrets, certificates and addresses are read"),
     ("config/graders.py", "which judge asks which model, and which queue serves it"),
     ("config/redaction.py", "what leaves a trace before a judge sees it"),
+    ("config/user_keys.py", "how ids of end users are hashed"),
     ("features.py", "what a feature may add, and when it is called"),
     ("selection/stream_entry.py", "what an entry of the stream is: trace, feedback, report, or invalid"),
     ("selection/lenient.py", "which odd values are repaired, and which are left out"),
@@ -124,6 +124,7 @@ _FILES: Final = (
     ("runtime/maintenance.py", "what is trimmed each second and each minute"),
     ("runtime/shard.py", "which threads serve one Redis server, and in which order they stop"),
     ("runtime/runtime.py", "what one process runs"),
+    ("runtime/worker_control.py", "how a worker starts, what a signal does, and which remote control is allowed"),
 )
 
 STATES: Final = (
@@ -157,7 +158,7 @@ def page() -> str:
             f"docs/spine.py: the table differs from worker/core: {existing ^ {name for name, _ in _FILES}}"
         )
     files = [(f"worker/core/{name}", what) for name, what in _FILES]
-    files.append(("worker/celery.py", "how Celery runs shifts, and which remote control is allowed"))
+    files.append(("worker/celery.py", "how Celery runs shifts, and which messages it accepts"))
     rows = [f"| `{name}` | {_lines(_ROOT / name)} | {what} |\n" for name, what in files]
     states = [
         f"| {state.name} | {_names(state.keys)} | {_names(state.scripts)} | {state.crash} |\n" for state in STATES

@@ -18,8 +18,9 @@ from judges.core.model import ChatModel, Price, Spent
 from judges.core.verdict import Assessment, Verdict, class_name, with_message
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
-from worker.core.config.redaction import Redaction, UserKeys, hashed_user
+from worker.core.config.redaction import Redaction
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
+from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.features import Feature, Parts, built, installed, overridden
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger

@@ -389,17 +389,6 @@ _MAX_RETIRED: Final = 1_000
 log = structlog.get_logger("tracejudge.consumers")
 
 
-def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, least: int = 1) -> int:
-    """Double the size of the next chunk as long as that many entries of this size fit ``most_bytes``.
-
-    Entries take a few bytes or megabytes each, so the count is adapted while reading.
-
-    Of ``count`` entries asked for ``read`` were received, of ``size`` bytes together. The next count lies between
-    ``least`` and ``most``.
-    """
-    return max(least, min(2 * count, most_bytes * read // max(1, size), most))
-
-
 def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
     """Remove consumers that have nothing pending and were silent for ``idle_ms``, except ``keep``; return how many."""
     return int(store.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))

@@ -1,4 +1,4 @@
-"""Bounded reads of new stream entries for one consumer of a group."""
+"""Bounded reads: of new stream entries for one consumer of a group, and the number of entries in a next chunk."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import hiredis
 import redis
 
-from worker.core.storage.client import Entry, Store, StoreError, next_count
+from worker.core.storage.client import Entry, Store, StoreError
 
 READ_COUNT: Final = 128
 READ_BYTES: Final = 8 * 1024 * 1024
@@ -144,3 +144,14 @@ class GroupReader:
         if isinstance(reply, Exception):
             raise redis.ResponseError(str(reply))
         return reply
+
+
+def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, least: int = 1) -> int:
+    """Double the size of the next chunk as long as that many entries of this size fit ``most_bytes``.
+
+    Entries take a few bytes or megabytes each, so the count is adapted while reading.
+
+    Of ``count`` entries asked for ``read`` were received, of ``size`` bytes together. The next count lies between
+    ``least`` and ``most``.
+    """
+    return max(least, min(2 * count, most_bytes * read // max(1, size), most))

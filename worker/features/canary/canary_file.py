@@ -21,8 +21,8 @@ from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
 from worker.base.monitor.settings import MONITOR
+from worker.core.config.loading import judge_names
 from worker.core.config.reading import Given
-from worker.core.config.rule_checks import judge_names
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.canary.feature import CANARY_FILE
 
