@@ -24,16 +24,12 @@ from msgspec import Meta, Struct
 from judges.core.backoff import backoff_s
 from tracejudge.sharding import MAX_SHARDS
 from worker.core.config.loading import load
-from worker.core.config.reading import (
-    config_path,
-    foreign_variables,
-    unknown_variables,
-)
+from worker.core.config.reading import config_path, foreign_variables, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.broker import broker
 from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
-from worker.core.runtime.worker_control import Commands, RuntimeStep, refuse_start
 from worker.core.runtime.runtime import Runtime
+from worker.core.runtime.worker_control import Commands, RuntimeStep, refuse_start
 from worker.core.telemetry import logs
 
 log = structlog.get_logger("tracejudge.worker")

@@ -15,10 +15,10 @@ from msgspec import Struct
 from judges.core.faults import Fault, fault_of
 from judges.custom.definition import unknown
 from judges.models.credentials import NO_PROXY, is_endpoint, pem_fault
+from judges.requests.redaction import pattern_fault
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
-from worker.core.config.redaction import pattern_fault
 from worker.core.config.serving import QUOTING, Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
 from worker.core.features import installed

@@ -21,13 +21,7 @@ from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
 from worker.core.config.checks import setting_faults, with_files
-from worker.core.config.settings import (
-    JudgeCalibration,
-    Rule,
-    Seconds,
-    Settings,
-    Size,
-)
+from worker.core.config.settings import JudgeCalibration, Rule, Seconds, Settings, Size
 from worker.core.features import installed_tables
 
 T = TypeVar("T")

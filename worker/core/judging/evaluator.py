@@ -16,9 +16,9 @@ from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price, Spent
 from judges.core.verdict import Assessment, Verdict, class_name, with_message
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
 from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.features import Feature, Parts, built, installed, overridden

@@ -1,15 +1,19 @@
-"""Each second: trim the streams to their caps, update the gauges of the backlog, and report the heartbeat."""
+"""Each second: trim the streams to their caps, update the gauges of the backlog, report the heartbeat, and sweep."""
 
 import contextlib
 import math
+import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from worker.core.config.graders import queue_label
 from worker.core.config.settings import Settings
-from worker.core.queue.leases import LEASE_MS
+from worker.core.judging.consumer import JudgingConsumer
+from worker.core.queue.leases import LEASE_MS, Leases
+from worker.core.queue.notify import Notifier
 from worker.core.storage.client import Store, StoreError, retire
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
@@ -22,6 +26,8 @@ PRODUCER_SILENCE_S: Final = 2 * 86_400
 _PRODUCERS_AT_ONCE: Final = 1_000
 _INTERVAL_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
+# Another worker takes over the sweep after this time without renewal.
+_SWEEP_LOCK_MS: Final = 3_000
 # A clock that goes back by less was adjusted, and not set.
 _SET_BACK_MS: Final = 1_000
 # One of the workers measures the mean entry size each second: Redis reads all entries for it.
@@ -196,3 +202,59 @@ class Maintenance(ServiceThread):
         forget_producers(self._store)
         for chore in self._chores:
             chore()
+
+
+class Sweeper(ServiceThread):
+    """Each second, in one worker at a time: requeues batches that are due, and notifies where batches are ready.
+
+    It covers what notifications do not: a lost message, a lapsed lease, a retry delay that has passed.
+    """
+
+    role = "judge"
+
+    def __init__(
+        self, settings: Settings, store: Store, judging: JudgingConsumer, notifier: Notifier, heartbeat: Heartbeat
+    ) -> None:
+        """Prepare the thread; ``heartbeat`` knows the judge models that some worker has, and those open everywhere."""
+        super().__init__("sweeper")
+        self._store = store
+        self._judging = judging
+        self._notifier = notifier
+        self._heartbeat = heartbeat
+        self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
+        self._holder = secrets.token_hex(8)
+
+    def run_once(self) -> None:
+        """Sweep if no other worker does, then wait."""
+        # Else others would sweep our batches, and judge them twice.
+        self._judging.renew_overdue()
+        if self._store.hold(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
+            self.sweep()
+        self.stopping.wait(_INTERVAL_S)
+
+    def sweep(self) -> None:
+        """Requeue batches that are due, for all judge models that have any, and notify."""
+        here = self._judging.circuits()
+        names = sorted({*self._leases.judge_models(), *here})
+        self._leases.sweep(names)
+        configured, dead = self._heartbeat.configured_models, self._heartbeat.dead
+        keys = self._store.keys
+        ready = self._store.pipeline(
+            lambda pipe: [pipe.zrange(keys.ready(name), 0, 0, withscores=True) for name in names]
+        )
+        for name, oldest in zip(names, ready, strict=True):
+            if not oldest:
+                continue
+            if configured is not None and name not in configured and name not in here:
+                # The model was removed from the configuration: no task would ever complete its batches.
+                self._judging.give_up(name)
+            elif self._judging.should_notify(name, int(oldest[0][1]), dead):
+                self._notifier.notify(queue_label(name), 1)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and let another worker sweep."""
+        ended = super().stop(timeout_s)
+        if ended:
+            with contextlib.suppress(StoreError):
+                self._store.hold(self._store.keys.sweeper, self._holder, 0)
+        return ended

@@ -16,12 +16,12 @@ from worker.core.config.settings import Settings
 from worker.core.features import Exporter, Parts, ShardParts, built, collected, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
-from worker.core.judging.consumer import JudgingConsumer, Serves, Sweeper
+from worker.core.judging.consumer import JudgingConsumer, Serves
 from worker.core.judging.evaluator import BatchEvaluator, code_slots
 from worker.core.judging.fetching import Limits, Slots
 from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier
-from worker.core.runtime.maintenance import BacklogGauges, Maintenance
+from worker.core.runtime.maintenance import BacklogGauges, Maintenance, Sweeper
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import Backpressure

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 import msgspec
+from msgspec import Struct
 
 from tracejudge import Trace
 from tracejudge.content.redact import redact_record, redact_secrets
-from worker.core.config.settings import Redact
 
 MAX_MATCH_CHARS: Final = 1_024
 """The longest match that is always found."""
@@ -31,6 +31,22 @@ _USUAL_UNITS: Final = ("a", "A", "0", " ", "-", ".", "@", "a0", "a ")
 _MAX_OWN_UNITS: Final = 10
 _MAX_STARTS: Final = 2
 _END: Final = "\x00"
+
+
+class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[redact]`: what is redacted in texts before a judge model, or a span with explanations, gets them.
+
+    Attributes:
+        builtin: Redact keys and tokens of well-known providers, private keys, passwords in URLs, e-mail addresses,
+            card numbers, IBANs.
+        patterns: Python regular expressions; matches of up to 1,024 characters are replaced. A pattern that could run
+            away on a hostile text is an error at the start.
+        sign: The replacement of a match.
+    """
+
+    builtin: bool = False
+    patterns: tuple[str, ...] = ()
+    sign: str = "[redacted]"
 
 
 class Redaction:
