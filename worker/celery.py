@@ -181,7 +181,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     # A connection for each, since each sender has a thread of its own.
     senders = {shard: Broker(app, settings, shard).send for shard in settings.served}
     app.tracejudge_runtime = runtime = Runtime(
-        settings, send=lambda shard, *wanted: senders[shard](*wanted), serves=serves, config=config
+        settings, send=lambda shard, *request: senders[shard](*request), serves=serves, config=config
     )
     app.tracejudge_consumer, app.tracejudge_config = None, config
     app.tracejudge_queues = frozenset(map(settings.queue, runtime.labels))

@@ -51,20 +51,20 @@ def load(
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
-    given = first_raised(read(environment, config, arguments))
-    return first_raised(given.placed(build(given, environment, needs_rules=needs_rules)))
+    sources = first_raised(read(environment, config, arguments))
+    return first_raised(sources.placed(build(sources, environment, needs_rules=needs_rules)))
 
 
 def build(
-    given: Given, environment: Mapping[str, str], *, needs_rules: bool = True, of_worker: bool = False
+    sources: Given, environment: Mapping[str, str], *, needs_rules: bool = True, of_worker: bool = False
 ) -> Faults[Settings]:
     """Convert and check what was read; ``of_worker`` opens all files that a worker opens at its start."""
-    settings, wrong = yield from convert(given)
-    settings, names = yield from _with_judges(settings, given)
+    settings, wrong = yield from convert(sources)
+    settings, names = yield from _with_judges(settings, sources)
     for feature in installed():
         if feature.complete is not None:
-            settings = yield from _without_followers(feature.complete(settings, given, names), wrong)
-    has_rules = "rules" in given.origin or "default" in settings.models
+            settings = yield from _without_followers(feature.complete(settings, sources, names), wrong)
+    has_rules = "rules" in sources.origin or "default" in settings.models
     faults = chain(
         setting_faults(settings),
         rule_faults(settings, names, needs_rules=needs_rules, has_rules=has_rules),
@@ -93,7 +93,7 @@ def _without_followers(faults: Faults[Settings], wrong: AbstractSet[str]) -> Fau
             yield fault
 
 
-def _with_judges(settings: Settings, given: Given) -> Faults[tuple[Settings, frozenset[str]]]:
+def _with_judges(settings: Settings, sources: Given) -> Faults[tuple[Settings, frozenset[str]]]:
     """Add the judges of the folder and all templates; names of files in a file are relative to it.
 
     Returns:
@@ -103,7 +103,7 @@ def _with_judges(settings: Settings, given: Given) -> Faults[tuple[Settings, fro
         names = judge_names(settings)
     except (CatalogueError, DefinitionError) as error:
         raise SettingsError(f"{error}") from error
-    origin, path = given.origin, given.path
+    origin, path = sources.origin, sources.path
     base = {key: Path(path).parent if path and place == path else Path() for key, place in origin.items()}
     tables = yield from read_tables(settings.judges, origin.get("judges", ""), base.get("judges", Path()))
     if settings.judges_folder is not None:
@@ -147,8 +147,8 @@ def rule_faults(
 
 def endpoints_of(settings: Settings) -> list[str]:
     """Return the addresses of the models."""
-    known = [(model.base_url, PROVIDERS.get(model.provider)) for model in settings.models.values()]
-    return [url or provider.default_url for url, provider in known if provider is not None]
+    endpoints = [(model.base_url, PROVIDERS.get(model.provider)) for model in settings.models.values()]
+    return [url or provider.default_url for url, provider in endpoints if provider is not None]
 
 
 def models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
@@ -194,11 +194,11 @@ def _rules(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str
         for name in rule.judges:
             if name not in names:
                 yield unknown(f"{key}.judges", f"there is no judge {name!r}", name, names)
-        known = [judges[name] for name in rule.judges if name in judges]
+        existing = [judges[name] for name in rule.judges if name in judges]
         yield from _features(rule, key)
-        yield from _unit(rule, key, known)
+        yield from _unit(rule, key, existing)
         yield from _models_of(settings, rule, key)
-        yield from _forms(settings, rule, key, known)
+        yield from _forms(settings, rule, key, existing)
         if rule.egress is not None:
             for name in rule.egress:
                 yield from absent_model(settings, name, f"{key}.egress")
@@ -278,31 +278,31 @@ def _forms(settings: Settings, rule: Rule, key: str, judges: list[Judge]) -> Ite
 
 
 def _calibrations(settings: Settings, judges: Mapping[str, Judge]) -> Iterator[Fault]:
-    deciding = {one.judge_model for one in settings.models.values() if one.decides}
+    deciding = {model.judge_model for model in settings.models.values() if model.decides}
     taken: set[tuple[str, str, str]] = set()
-    for number, one in enumerate(settings.calibrations):
+    for number, row in enumerate(settings.calibrations):
         key = f"calibrations[{number}]"
-        if one.model not in deciding:
-            what = f"no model that returns probabilities is called {one.model!r}"
-            yield unknown(f"{key}.model", what, one.model, deciding)
-        if (judge := judges.get(one.judge)) is None:
-            yield unknown(f"{key}.judge", f"there is no judge {one.judge!r}", one.judge, judges)
+        if row.model not in deciding:
+            what = f"no model that returns probabilities is called {row.model!r}"
+            yield unknown(f"{key}.model", what, row.model, deciding)
+        if (judge := judges.get(row.judge)) is None:
+            yield unknown(f"{key}.judge", f"there is no judge {row.judge!r}", row.judge, judges)
         else:
-            metric = one.metric_of(judge)
+            metric = row.metric_of(judge)
             rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None]
             if metric not in rated:
-                what = f"{one.judge} has no metric {metric!r} that passes or fails"
+                what = f"{row.judge} has no metric {metric!r} that passes or fails"
                 yield unknown(f"{key}.metric", what, metric, rated)
-            if (name := (one.judge, one.model, metric)) in taken:
+            if (name := (row.judge, row.model, metric)) in taken:
                 what = "there is another one for this judge, model and metric"
                 yield Fault(key, what, "take one of them out", "conflict")
             taken.add(name)
-        if not 0 <= one.threshold <= 1:
+        if not 0 <= row.threshold <= 1:
             yield Fault(f"{key}.threshold", "must be a probability, from 0 to 1")
-        if one.platt is not None and (one.isotonic or not all(map(math.isfinite, one.platt)) or one.platt[0] <= 0):
+        if row.platt is not None and (row.isotonic or not all(map(math.isfinite, row.platt)) or row.platt[0] <= 0):
             fix = "give finite numbers with a slope above 0, and no isotonic beside them"
             yield Fault(f"{key}.platt", "must be a rising map", fix)
-        points = one.isotonic
+        points = row.isotonic
         rises = all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(points))
         if not rises or not all(0 <= each <= 1 for point in points for each in point):
             what = "must be points [p, p'] from 0 to 1, with rising p and no falling p'"

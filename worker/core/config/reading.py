@@ -76,13 +76,13 @@ def load_without_judges(
     """
 
     def converted() -> Faults[Settings]:
-        settings, _ = yield from convert(given)
+        settings, _ = yield from convert(sources)
         yield from setting_faults(settings)
         yield from with_files(settings, environment)
         return settings
 
-    given = first_raised(read(environment, config, arguments))
-    return first_raised(given.placed(converted()))
+    sources = first_raised(read(environment, config, arguments))
+    return first_raised(sources.placed(converted()))
 
 
 def read(
@@ -164,15 +164,15 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
 
     A link of Kubernetes counts where it has the name of a setting.
     """
-    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
-    known |= named_variables(settings)
-    found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
+    names = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
+    names |= named_variables(settings)
+    unknown_names = sorted(name for name in environment if name.startswith(_PREFIX) and name not in names)
     # Without what they all begin with, which makes any two alike.
-    endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
+    endings = {name.removeprefix(_PREFIX): name for name in sorted(names)}
     code: Kind = "unknown-variable"
     faults = [fault_of("", _OF_ANOTHER_PROGRAM, code, name) for name in foreign_variables(environment)]
-    faults += [fault_of("", _OF_A_SERVICE, code, name) for name in sorted(known) if _is_link(name, environment)]
-    for name in (name for name in found if _OF_KUBERNETES.fullmatch(name) is None):
+    faults += [fault_of("", _OF_A_SERVICE, code, name) for name in sorted(names) if _is_link(name, environment)]
+    for name in (name for name in unknown_names if _OF_KUBERNETES.fullmatch(name) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         what = f"is no setting; did you mean {endings[close[0]]}?" if close else _UNREAD
         faults.append(fault_of("", what, code, name))
@@ -227,11 +227,11 @@ def _from_variable(key: str, text: str) -> object:
     return text
 
 
-def convert(given: Given) -> Faults[tuple[Settings, set[str]]]:
+def convert(sources: Given) -> Faults[tuple[Settings, set[str]]]:
     """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
-    raw, wrong, values = dict(given.values), set[str](), dict[str, Any]()
+    raw, wrong, values = dict(sources.values), set[str](), dict[str, Any]()
     types, named = key_types(), named_keys()
-    yield from _choose_servers(raw, given.origin)
+    yield from _choose_servers(raw, sources.origin)
     for key, value in raw.items():
         for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
         is_tables = isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())

@@ -156,7 +156,7 @@ class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omi
     def metric_of(self, judge: Judge) -> str:
         """Return the name of the metric that it corrects."""
         return self.metric or next(
-            (one.name for one in judge.metrics if one.pass_rule is not None), judge.metrics[0].name
+            (metric.name for metric in judge.metrics if metric.pass_rule is not None), judge.metrics[0].name
         )
 
 

@@ -55,8 +55,8 @@ class UserKeys:
 
     def current(self) -> str:
         """Return the key; without a configured one read it from Redis, or make it there."""
-        if (known := self.known) is not None:
-            return known
+        if (key_in_use := self.known) is not None:
+            return key_in_use
         try:
             key = self._kept()
         except StoreError:

@@ -405,10 +405,10 @@ class JudgingConsumer:
         """Fetch as capacity allows. After an error the batches are left to the sweeper."""
         for window in tuple(shift.may_be_ready):
             try:
-                if (wanted := min(window.capacity(), _MAX_FETCHED)) > 0:
+                if (count := min(window.capacity(), _MAX_FETCHED)) > 0:
                     # Before the look: a message that arrives during it announces more.
                     shift.may_be_ready.discard(window)
-                    if self._lease(shift, window, wanted) == wanted:
+                    if self._lease(shift, window, count) == count:
                         shift.may_be_ready.add(window)
                 elif window.is_blocked:
                     self._give_up(shift, window)
@@ -436,12 +436,12 @@ class JudgingConsumer:
             if self._stopping:
                 return 0
             shift.looked_at = time.monotonic()
-            found, leased = self._fetcher.fetch(window, limit, made_before_ms=made_before_ms)
+            count, leased = self._fetcher.fetch(window, limit, made_before_ms=made_before_ms)
             shift.add(leased)
-            for one in leased:
-                self._held.add(one.lease)
-                self._loop.call(partial(self._submit, shift, one))
-        return found
+            for batch in leased:
+                self._held.add(batch.lease)
+                self._loop.call(partial(self._submit, shift, batch))
+        return count
 
     def _submit(self, shift: Shift, leased: LeasedBatch) -> None:
         task = asyncio.get_running_loop().create_task(self._judge(shift, leased))

@@ -78,31 +78,31 @@ class BacklogGauges:
         """Report that a shard does not answer."""
         self._metrics.shard_up.labels(str(shard)).set(0)
 
-    def show(self, shard: int, found: Backlog, memory: Memory | None) -> None:
+    def show(self, shard: int, backlog: Backlog, memory: Memory | None) -> None:
         """Set the gauges and counters from what was measured on a shard."""
         metrics = self._metrics
         metrics.shard_up.labels(str(shard)).set(1)
-        metrics.cut_off.inc(found.traces.newly_cut)
-        for exporter, position in found.outbox.items():
+        metrics.cut_off.inc(backlog.traces.newly_cut)
+        for exporter, position in backlog.outbox.items():
             metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
         with self._lock:
-            self._measured[shard] = found, memory
+            self._measured[shard] = backlog, memory
             every = [backlog for backlog, _ in self._measured.values()]
-            memories = [known for _, known in self._measured.values() if known is not None]
+            memories = [used for _, used in self._measured.values() if used is not None]
             outbox: Counter[str] = Counter()
             stored: Counter[str] = Counter()
-            for one in every:
-                outbox.update({exporter: position.lag for exporter, position in one.outbox.items()})
-                stored.update(one.bytes)
-            parked = sum(one.parked for one in every)
-            waiting = sum(one.batches for one in every) - parked
-            lag = sum(one.traces.lag for one in every)
+            for each in every:
+                outbox.update({exporter: position.lag for exporter, position in each.outbox.items()})
+                stored.update(each.bytes)
+            parked = sum(each.parked for each in every)
+            waiting = sum(each.batches for each in every) - parked
+            lag = sum(each.traces.lag for each in every)
             metrics.stream_lag.set(lag)
-            metrics.stream_oldest.set(max(one.traces.oldest_ms for one in every) / 1000)
-            metrics.stream_capacity.set(sum(one.capacity for one in every))
+            metrics.stream_oldest.set(max(each.traces.oldest_ms for each in every) / 1000)
+            metrics.stream_capacity.set(sum(each.capacity for each in every))
             metrics.batches_waiting.set(waiting)
             metrics.batches_parked.set(parked)
-            metrics.dead_letters.set(sum(one.dead for one in every))
+            metrics.dead_letters.set(sum(each.dead for each in every))
             for what, size in stored.items():
                 metrics.stored_bytes.labels(what).set(size)
                 metrics.stored_max_bytes.labels(what).set(len(every) * self._max_bytes[what])
@@ -110,7 +110,7 @@ class BacklogGauges:
                 metrics.outbox_lag.labels(exporter).set(behind)
             if memories:
                 # Of the fullest: a sum would hide that one of several is about to refuse writes.
-                fullest = max(memories, key=lambda one: (one.used_bytes / (one.max_bytes or math.inf), one.used_bytes))
+                fullest = max(memories, key=lambda mem: (mem.used_bytes / (mem.max_bytes or math.inf), mem.used_bytes))
                 metrics.redis_used_bytes.set(fullest.used_bytes)
                 metrics.redis_max_bytes.set(fullest.max_bytes)
             self.lag = {"stream": lag, "batches": waiting, "parked": parked, "outbox": dict(outbox)}
@@ -167,10 +167,10 @@ class Maintenance(ServiceThread):
             # refuses the write, and still has the former value.
             self._store.call(lambda client: client.hset(keys.caps, "max_stream", settings.max_stream))
         dead = self._heartbeat.exchange_circuits()
-        found = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
+        backlog = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
         self._backpressure.set_dead(dead)
-        self._backpressure.set_waiting(found.waiting)
-        self._gauges.show(self._store.shard, found, memory(self._store))
+        self._backpressure.set_waiting(backlog.waiting)
+        self._gauges.show(self._store.shard, backlog, memory(self._store))
         self._prune()
         paused = ("ingest",) if self._backpressure.bounds.paused else ()
         shard = self._store.shard

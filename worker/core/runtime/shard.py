@@ -134,7 +134,7 @@ class Shard:
         if shared.has("judge"):
             sweeper = Sweeper(settings, store, self.judging, self._notifier, heartbeat)
             self._sweepers = [sweeper, *(thread for thread in made if thread.role == "judge")]
-        makers = (one.make for one in shared.exporters.values() if shared.has(one.role))
+        makers = (exporter.make for exporter in shared.exporters.values() if shared.has(exporter.role))
         self.exporters = [make(settings, store, metrics) for make in makers if make is not None]
         readiness, number = shared.readiness, store.shard
         for thread in (*self._ingest, *self._sweepers, *self.exporters):

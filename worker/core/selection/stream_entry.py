@@ -206,8 +206,8 @@ def _invalid(entry_id: str, fields: Mapping[bytes, bytes], error: _InvalidError)
     trace_id: str | None = None
     if payload is not None and error.reason not in {"too_large", "not_json"}:
         try:
-            found = Lenient(payload)
-            names, trace_id = shown_names(found.raw), shown_id(found.trace_id)
+            record = Lenient(payload)
+            names, trace_id = shown_names(record.raw), shown_id(record.trace_id)
         except NoTraceError:
             pass
     return InvalidEntry(entry_id, producer, error.reason, error.detail, names, trace_id)

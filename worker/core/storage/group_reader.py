@@ -104,13 +104,13 @@ class GroupReader:
             self.close()
         if not isinstance(reply, list | None):
             return None
-        found = reply[0][1] if reply else ()
+        entries = reply[0][1] if reply else ()
         if self._pending is not None:
-            self._pending = found[-1][0] if found else None
+            self._pending = entries[-1][0] if entries else None
         else:
-            self._is_drained = len(found) < self._asked
+            self._is_drained = len(entries) < self._asked
         self._asked = 0
-        return [(one, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None) for one, fields in found]
+        return [(key, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None) for key, fields in entries]
 
     def _call(self, command: "Callable[[redis.Redis], Any]") -> Any:
         """Run a command on the connection; where Redis came back without its data, make the group again instead."""

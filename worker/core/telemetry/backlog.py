@@ -94,13 +94,13 @@ def memory(store: Store) -> Memory | None:
 
     def read(client: "redis.Redis") -> Memory | None:
         try:
-            found = client.info("memory")
+            info = client.info("memory")
         except NoPermissionError:
             return None
-        return Memory(int(found["used_memory"]), int(found.get("maxmemory", 0)))
+        return Memory(int(info["used_memory"]), int(info.get("maxmemory", 0)))
 
-    found: Memory | None = store.call(read)
-    return found
+    measured: Memory | None = store.call(read)
+    return measured
 
 
 class Bounds(NamedTuple):

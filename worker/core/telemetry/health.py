@@ -160,7 +160,7 @@ class Readiness:
         """Return the state of one role on the shard where it does best."""
         shards = dict.fromkeys(part.shard for part in self._parts if part.role == role and part.shard is not None)
         states = [self._on_shard(role, shard) for shard in shards or (0,)]
-        return max(states, key=lambda one: (one.ready, one.state == "ready", -one.seconds))
+        return max(states, key=lambda state: (state.ready, state.state == "ready", -state.seconds))
 
     def _on_shard(self, role: str, shard: int) -> RoleState:
         """Return the state of one role on one shard: that of the worst of its threads and flows."""
@@ -230,9 +230,9 @@ def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, b
     """
     keys = store.keys
     ready = [keys.ready(judge_model) for judge_model in capacity]
-    found = store.run("flow_positions", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
+    replies = store.run("flow_positions", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
     names = [INGEST_GROUP, *(f"export:{group}" for group in groups), *(f"judge:{model}" for model in capacity)]
-    at = {name: raw.decode() or None for name, raw in zip(names, found, strict=True)}
+    at = {name: raw.decode() or None for name, raw in zip(names, replies, strict=True)}
     return at | {f"judge:{model}": None for model, has_capacity in capacity.items() if not has_capacity}
 
 
@@ -277,10 +277,10 @@ class Heartbeat:
         own = dict(self._circuits())
         arguments = (self._process if own else "", msgspec.json.encode(own), HEARTBEAT_MS)
         reply = self._store.run("circuits", (self._store.keys.circuits,), arguments)
-        known = [_circuits_decoder.decode(each) for each in reply]
-        self.configured_models = frozenset(name for circuits in known for name in circuits)
+        reported = [_circuits_decoder.decode(each) for each in reply]
+        self.configured_models = frozenset(name for circuits in reported for name in circuits)
         open_for: dict[str, float] = {}
-        for name, seconds in (item for circuits in known for item in circuits.items()):
+        for name, seconds in (item for circuits in reported for item in circuits.items()):
             if seconds is not None:
                 open_for[name] = min(seconds, open_for.get(name, seconds))
         self.dead = {name: seconds for name, seconds in open_for.items() if seconds > 0}

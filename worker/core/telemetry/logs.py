@@ -63,8 +63,8 @@ class _NoBodies(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.msg, str) and "body" in record.msg.lower():
-            known = _UP_TO_BODY.match(record.msg)
-            record.msg, record.args = known[0].rstrip() if known else "", ()
+            match = _UP_TO_BODY.match(record.msg)
+            record.msg, record.args = match[0].rstrip() if match else "", ()
             record.exc_info = record.exc_text = record.stack_info = None
         return True
 
@@ -115,8 +115,8 @@ def _words(record: logging.LogRecord) -> str:
     if record.name == "py.warnings" and _AS_ROOT in record.getMessage():
         return _OWN_WORDS_AS_ROOT
     if not record.args or record.name == "py.warnings":
-        found = _FIXED_WORDS.match(record.getMessage())
-        return found[0].rstrip() if found else ""
+        match = _FIXED_WORDS.match(record.getMessage())
+        return match[0].rstrip() if match else ""
     with_addresses = template.startswith(_WITH_ADDRESSES)
     arguments = record.args
     shown: object

@@ -88,9 +88,9 @@ class Metric(Generic[M]):
 class BoundedLabel:
     """Passes the first ``limit`` values and replaces further ones, and those too long for a name, by ``other``."""
 
-    def __init__(self, limit: int, known: Sequence[str] = ()) -> None:
+    def __init__(self, limit: int, values: Sequence[str] = ()) -> None:
         self._limit = limit
-        self._seen = set(known)
+        self._seen = set(values)
 
     def __call__(self, value: str) -> str:
         """Return the value, or ``other``."""
