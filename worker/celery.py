@@ -106,7 +106,7 @@ class NotificationConsumer(Consumer):  # type: ignore[misc] # Celery has no type
         try:
             super().on_connection_error_after_connected(exc)
         except Exception as error:  # noqa: BLE001 - whatever it is, Celery would end the worker
-            # kombu reads the reply in flight while it closes a channel. Where the transport has gone by then, it raises
+            # kombu reads the reply in flight while it closes a channel. If the transport has gone by then, it raises
             # AttributeError.
             log.warning("broker connection not closed cleanly", error=type(error).__name__)
             self.connection = None
@@ -171,7 +171,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     app.tracejudge_variables = variables
 
     def serves(label: str, *, needs_broker: bool = True) -> bool:
-        """Return whether this worker consumes the queue of a label now, and is connected where that is needed."""
+        """Return whether this worker consumes the queue of a label now, and is connected if that is needed."""
         consumer = app.tracejudge_consumer
         # A cancelled consumer's queue is no longer among those to consume from.
         if consumer is None or settings.queue(label) not in app.amqp.queues.consume_from:
@@ -205,7 +205,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
 
     @signals.setup_logging.connect(weak=False)  # type: ignore[untyped-decorator]
     def configure_logs(**_: Any) -> None:
-        # A handler of this signal keeps Celery from configuring logs of its own, also where it was started without us.
+        # A handler of this signal keeps Celery from configuring its own logs, also if it was started without us.
         if not logging.getLogger().handlers:
             logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
 

@@ -49,7 +49,7 @@ def panel(combine: Combine, judge_models: Iterable[str]) -> Grader:
 
 
 def is_panel(judge_model: str) -> bool:
-    """Return whether a judge model is that of a panel, of this or another configuration."""
+    """Return whether a judge model belongs to a panel, of this or another configuration."""
     return _PANEL.fullmatch(judge_model) is not None
 
 
@@ -77,7 +77,7 @@ def judge_for(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
 def judge_of_panel(judge: Judge, members: Sequence[Judge]) -> Judge:
     """Return the judge whose version a panel's verdicts have, from the judge as each member is asked."""
     versions = sorted({member.version for member in members})
-    # With chat models alone the version is that of the judge, as before there were others.
+    # With chat models alone the version is the version of the judge, as before there were other models.
     return judge if versions == [judge.version] else replace(judge, scoring=" ".join((judge.scoring, *versions)))
 
 
@@ -152,7 +152,7 @@ class Graders:
         return (self.own[judge],) if judge in self.own else self._settings.models_of(rule)
 
     def for_judge(self, judge: str, model: str) -> Grader:
-        """Return the grader of a judge for a named model, where no rule applies."""
+        """Return the grader of a judge for a named model, if no rule applies."""
         return CODE if judge in self.code else self._models[self.own.get(judge, model)]
 
     def version(self, judge: str, judge_model: str) -> str:
@@ -188,7 +188,7 @@ class Graders:
             return None
 
     def find(self, name: str, judge_model: str) -> Grader | None:
-        """Return the grader that a batch names; None where the configuration has no such one."""
+        """Return the grader that a batch names; None if the configuration has no such grader."""
         named = self._named.get(name)
         return named if named is not None and named.judge_model == judge_model else None
 

@@ -69,7 +69,7 @@ class Given(NamedTuple):
 def load_without_judges(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
 ) -> Settings:
-    """Load the settings of a process that judges nothing: those of models, judges and rules are not checked.
+    """Load the settings of a process that judges nothing; models, judges and rules are not checked.
 
     Raises:
         SettingsError: A value is wrong, or values do not go together.
@@ -111,7 +111,7 @@ def read(
 
 
 def _choose_servers(raw: dict[str, Any], origin: Mapping[str, str]) -> Iterator[Fault]:
-    """Make `redis_url` the first shard; `--redis-url` stands for one server alone."""
+    """Make `redis_url` the first shard; `--redis-url` names one server alone."""
     if origin.get("redis_url") == "--redis-url":
         raw.pop("shards", None)
         raw.pop("served_shards", None)
@@ -145,7 +145,7 @@ def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
 
 
 def redis_fix(path: str | None, settings: Settings) -> str:
-    """Return how to correct the address of Redis, where ``path`` is the configuration file."""
+    """Return how to correct the address of Redis; ``path`` is the configuration file."""
     if settings.shards:
         return f"start it, or correct shards{f' in {path}' if path else ''} or {_PREFIX}SHARDS"
     return f"start it, or correct redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
@@ -162,7 +162,7 @@ def unconfigured(settings: Settings, path: str | None) -> str | None:
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[Fault]:
     """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, those of Celery's own, and links.
 
-    A link of Kubernetes counts where it has the name of a setting.
+    A link of Kubernetes counts if it has the name of a setting.
     """
     names = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
     names |= named_variables(settings)
@@ -292,7 +292,7 @@ def _is_struct(kind: Any) -> TypeGuard[type[Struct]]:
 
 
 def _converted(key: str, value: object, kind: Any, wrong: set[str]) -> Faults[Any]:
-    """Convert a value, a table by its keys; UNSET stands for a wrong one. Durations and sizes may have a unit."""
+    """Convert a value, a table by its keys; return UNSET for a wrong one. Durations and sizes may have a unit."""
     if _is_struct(kind) and isinstance(value, dict):
         return (yield from _converted_struct(key, value, kind, wrong))
     units: Mapping[str, float] = _SECONDS if kind == Seconds else _BYTES if kind == Size else {}

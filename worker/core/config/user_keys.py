@@ -17,7 +17,7 @@ _FRESH_S: Final = 10.0
 
 
 def hashed_user(user_id: str | None, key: str) -> str | None:
-    """Hash the id of an end user; None stays None."""
+    """Hash the id of an end user; return None for None."""
     if user_id is None:
         return None
     return hashlib.blake2b(user_id.encode("utf-8", "surrogatepass"), key=key.encode(), digest_size=8).hexdigest()

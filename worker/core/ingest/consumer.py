@@ -30,7 +30,7 @@ log = structlog.get_logger("tracejudge.ingest")
 class Answer(Struct):
     """The answer of ``choose.lua``: one count per tally, one outcome per trace, the batches, and the producers' totals.
 
-    ``shed`` counts evaluations and ``waiting`` bytes, both by judge model; ``waiting`` only where batches were made.
+    ``shed`` counts evaluations and ``waiting`` bytes, both by judge model; ``waiting`` only if batches were made.
     """
 
     tallied: tuple[int, ...] = ()

@@ -77,7 +77,7 @@ class Completion:
     ) -> int:
         """Return how many probes of other batches go first: the more, the more often the endpoint rejected this one.
 
-        An endpoint that rejects a few requests only must be probed with others; where none is ready, with the same.
+        An endpoint that rejects a few requests only must be probed with others; if none is ready, with the same.
         """
         rejected = [each for each in unfinished if each.assessment.reason == "judge_rejected"]
         calls = max((called[each.evaluation.id].calls for each in rejected if each.evaluation.id in called), default=1)
@@ -89,7 +89,7 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
 
     It waits as long as the endpoint or its limiter asks. Where neither does, the endpoint serves others and these
     evaluations fail by themselves: each round is paid for, so the delays double. Evaluations for another version, or
-    that failed by a fault of ours, shorten no delay; their own delays count where nothing else is left.
+    that failed by a fault of ours, shorten no delay; their own delays count if nothing else is left.
     """
     asked = [each.assessment.retry_after_s for each in unfinished if each.assessment.retry_after_s is not None]
     if asked:

@@ -63,7 +63,7 @@ class Serves(Protocol):
     """Whether this worker consumes the queue of a label now."""
 
     def __call__(self, label: str, *, needs_broker: bool = True) -> bool:
-        """Return it; False without a connection to the broker where that is needed."""
+        """Return it; False without a connection to the broker if that is needed."""
         ...
 
 
@@ -258,7 +258,7 @@ class JudgingConsumer:
     def run(self, label: str) -> dict[str, Any] | None:
         """Judge ready batches of a queue label for some seconds, and wait until all that were fetched have ended.
 
-        Returns counts, or None where a running shift does the work. Nothing is raised: after any error the batches stay
+        Returns counts, or None if a running shift does the work. Nothing is raised: after any error the batches stay
         in Redis, and the sweeper finds them.
         """
         shift = self._begin(label)
@@ -396,7 +396,7 @@ class JudgingConsumer:
         return shift.seconds > self._settings.shift_s + after_s and len(self._running[label]) < _MAX_SHIFTS
 
     def _notify(self, label: str, shift: Shift) -> None:
-        """Send a message where batches may be left, for a successor or for another worker that has capacity."""
+        """Send a message if batches may be left, for a successor or for another worker that has capacity."""
         if shift.may_be_ready and time.monotonic() - shift.notified_at > _NOTIFY_EVERY_S:
             shift.notified_at = time.monotonic()
             self._notifier.notify(label)

@@ -162,7 +162,7 @@ class _BatchRun(NamedTuple):
     count_outcome: Callable[[str, Spent, Spent], None]
     # What each assessor has read for the batch.
     prepared: Sequence[object]
-    # The key of the hash of end users' ids; empty where no trace names one.
+    # The key of the hash of end users' ids; empty if no trace names one.
     user_key: str
     # None for panels, judges in Python, and models that are not configured here.
     model: ChatModel | None
@@ -279,7 +279,7 @@ class BatchEvaluator:
             ledger: Where verdicts are written.
             rules: The rules, which know what judges with which model.
             metrics: Where features count; None counts nothing.
-            slots: Those of ``code_slots``, where several evaluators share the process; then they share models and
+            slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
                 judges too, which whoever made them closes.
             features: What is between an evaluation and its verdict; by default what is installed.
         """
@@ -293,7 +293,7 @@ class BatchEvaluator:
         self._rules = rules
         self._graders = rules.graders
         self._tags = settings.verdict_tags
-        # Keys of users are those of the installation, and not of a shard.
+        # The keys of users belong to the installation, and not to a shard.
         self._user_keys = UserKeys(settings, ledger.store.first)
         features = installed() if features is None else features
         parts = Parts(settings, metrics, ledger, rules)

@@ -108,7 +108,7 @@ class PrefetchWindow:
         # An evaluation that waits for another attempt occupies no slot; memory bounds how many of them there are.
         backed_off = min(self.limits.backing_off, _BACKED_OFF * limit)
         left = limit + min(limit, _READY_BATCHES * self._batch_size) - (self.slots.evaluations - backed_off)
-        # A part of a batch is capacity for a whole one only where slots would stay empty.
+        # A part of a batch is capacity for a whole one only if slots would stay empty.
         has_own_slots = (self._evaluations * self.slots.windows) - backed_off < limit
         for_slots = max(left // self._batch_size, int(has_own_slots))
         return min(for_slots, max(1, int(free_bytes / (self._bytes_each * self._batch_size))))

@@ -94,7 +94,7 @@ class Leases:
         return taken
 
     def _read(self, ids: Sequence[str]) -> list[tuple[str, Any, Any]]:
-        """Read payloads and tries of batches; an error instead of either where a key holds another type."""
+        """Read payloads and tries of batches; an error instead of either if a key holds another type."""
         if not ids:
             return []
 

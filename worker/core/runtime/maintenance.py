@@ -53,9 +53,9 @@ def forget_producers(store: Store) -> int:
 class BacklogGauges:
     """The gauges of the backlog, summed over the shards that this worker serves. Safe to share between threads.
 
-    The gauges of Redis' memory are those of the fullest server.
+    The gauges of Redis' memory show the fullest server.
 
-    A shard that is away stands in the sums as it was last measured, and its gauge `shard_up` is 0.
+    A shard that is away keeps its last measured values in the sums, and its gauge `shard_up` is 0.
 
     Attributes:
         lag: The backlog, for remote control.
@@ -137,8 +137,8 @@ class Maintenance(ServiceThread):
     ) -> None:
         """Prepare the thread.
 
-        ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` are those of all
-        shards, where this worker serves several; ``chores`` run once a minute.
+        ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` belong to all
+        shards, if this worker serves several; ``chores`` run once a minute.
         """
         super().__init__("maintenance")
         self._settings = settings
@@ -205,7 +205,7 @@ class Maintenance(ServiceThread):
 
 
 class Sweeper(ServiceThread):
-    """Each second, in one worker at a time: requeues batches that are due, and notifies where batches are ready.
+    """Each second, in one worker at a time: requeues batches that are due, and notifies if batches are ready.
 
     It covers what notifications do not: a lost message, a lapsed lease, a retry delay that has passed.
     """

@@ -122,7 +122,7 @@ class Lenient:
 
 
 def value_of(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
-    """Decode a value, repaired where it cannot be decoded as it is.
+    """Decode a value, repaired if it cannot be decoded as it is.
 
     Raises:
         NoTraceError: No parser can read it, as a number that is too large, or it has another type.
@@ -187,7 +187,7 @@ def _value(field: str | None, raw: msgspec.Raw) -> Any:
     if field == "service":
         value = service_name(value)
     if field == "service" and isinstance(value, dict | list):
-        # A service is a label of metrics and stands in logs, where the texts of an object must not be.
+        # A service is a label of metrics and appears in logs, where the texts of an object must not be.
         raise NoTraceError("wrong_type")
     if field in TIMES and isinstance(value, str) and _TIME_WITHOUT_ZONE.fullmatch(value.strip()):
         # The time zone of the machine that wrote it is unknown here.
@@ -230,7 +230,7 @@ def shown_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def shown_id(trace_id: str | None) -> str | None:
-    """Return a trace id for a log or a list; None where it could be a text."""
+    """Return a trace id for a log or a list; None if it could be a text."""
     return trace_id if trace_id is not None and _SHOWN_ID.fullmatch(trace_id) else None
 
 

@@ -310,7 +310,7 @@ def is_by_session(rule: Rule) -> bool:
 
 
 def _duration_s(trace: Trace) -> float:
-    """Return the duration of a trace, 0 where it is unknown."""
+    """Return the duration of a trace, 0 if it is unknown."""
     if trace.started_at is None or trace.ended_at is None:
         return 0.0
     return trace.ended_at - trace.started_at
@@ -332,12 +332,12 @@ def choose_either(
 
 
 def _content(rule: Rule, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return a field that a rule requires, and the tools that may stand for it."""
+    """Return a field that a rule requires, and the tools that may replace it."""
     return name, rule.context_tools if name == "context" else ()
 
 
 def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
-    """Return whether a field has text; retrieval spans and results of tools stand for an absent context."""
+    """Return whether a field has text; retrieval spans and results of tools replace an absent context."""
     return has_context(trace, tools) if name == "context" else has_text(getattr(trace, name))
 
 

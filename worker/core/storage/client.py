@@ -146,7 +146,7 @@ class Store:
         self.keys = keys
         self.shard = shard
         self.address = address(url)
-        # None where it is the only one: in a cycle its connections would stay open until garbage is collected.
+        # None if it is the only one: in a cycle its connections would stay open until garbage is collected.
         self._shards: tuple[Store, ...] | None = None
         self.is_away = False
         self.checks_place = True
@@ -265,7 +265,7 @@ class Store:
         return reply
 
     def _translated(self, error: RedisError) -> "StoreError":
-        # In Redis 6.2 the code stands within the error of a script.
+        # In Redis 6.2 the code is within the error of a script.
         text = f"{error.status_code} {error}"
         if any(code in text for code in _NO_MASTER):
             # Another server may be the master now: each new connection asks the sentinels, or resolves the name.

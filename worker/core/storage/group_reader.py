@@ -40,10 +40,10 @@ class GroupReader:
         self._buffer = bytearray(_RECEIVE_BYTES)
 
     def read(self, block_ms: int) -> Iterator[Entry]:
-        """Yield new entries; where the last read found the end of the stream, wait for the first.
+        """Yield new entries; if the last read found the end of the stream, wait for the first.
 
         Entries stay pending until they are acknowledged, also when an error ends the read. At most one command is sent
-        ahead: where the reader is closed before the next read, another consumer claims what it brought.
+        ahead: if the reader is closed before the next read, another consumer claims what it brought.
 
         Raises:
             StoreError: Redis did not answer.
@@ -97,7 +97,7 @@ class GroupReader:
         self._asked = count
 
     def _receive(self) -> list[Entry] | None:
-        """Receive the entries of one reply; None where they have to be asked for anew."""
+        """Receive the entries of one reply; None if they have to be asked for anew."""
         reply = self._call(self._reply)
         if reply is False:
             self._count = 1
@@ -113,7 +113,7 @@ class GroupReader:
         return [(key, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None) for key, fields in entries]
 
     def _call(self, command: "Callable[[redis.Redis], Any]") -> Any:
-        """Run a command on the connection; where Redis came back without its data, make the group again instead."""
+        """Run a command on the connection; if Redis came back without its data, make the group again instead."""
         try:
             return self._store.call(command)
         except StoreError as error:

@@ -90,7 +90,7 @@ def measure(
 
 
 def memory(store: Store) -> Memory | None:
-    """Return the memory of Redis; None where its user may not run INFO."""
+    """Return the memory of Redis; None if its user may not run INFO."""
 
     def read(client: "redis.Redis") -> Memory | None:
         try:

@@ -157,13 +157,13 @@ class Readiness:
         return [self.role(name) if shard is None else self._on_shard(name, shard) for name in names]
 
     def role(self, role: str) -> RoleState:
-        """Return the state of one role on the shard where it does best."""
+        """Return the state of one role on the shard with the best state."""
         shards = dict.fromkeys(part.shard for part in self._parts if part.role == role and part.shard is not None)
         states = [self._on_shard(role, shard) for shard in shards or (0,)]
         return max(states, key=lambda state: (state.ready, state.state == "ready", -state.seconds))
 
     def _on_shard(self, role: str, shard: int) -> RoleState:
-        """Return the state of one role on one shard: that of the worst of its threads and flows."""
+        """Return the state of one role on one shard: the worst state of its threads and flows."""
         now = self._clock()
         pulses = {
             part.name: part.watched.pulse for part in self._parts if part.role == role and part.shard in {None, shard}
@@ -187,7 +187,7 @@ class Readiness:
         return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
 
     def _trouble(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
-        """Return what blocks a thread or a flow, in words for a probe; empty where nothing does."""
+        """Return what blocks a thread or a flow, in words for a probe; empty if nothing does."""
         for name, pulse in pulses.items():
             if pulse.dead:
                 return f"{name}: its thread has ended"
@@ -225,8 +225,8 @@ def monitor_flow() -> Flow:
 def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, bool]) -> dict[str, str | None]:
     """Read the positions of all consumers.
 
-    ``capacity`` says by judge model whether more batches may be leased here; it is empty where this worker does not
-    judge. A position changes when something is consumed; it is None where nothing waits that could be.
+    ``capacity`` says by judge model whether more batches may be leased here; it is empty if this worker does not
+    judge. A position changes when something is consumed; it is None if nothing waits that could be.
     """
     keys = store.keys
     ready = [keys.ready(judge_model) for judge_model in capacity]

@@ -89,7 +89,7 @@ class _BrokerRetries(logging.Filter):
     """Passes at most one line a minute of those by which Celery repeats that it cannot reach the broker."""
 
     def __init__(self, *, is_own: bool) -> None:
-        """Pass none where the broker is the Redis whose absence the worker itself logs: ``is_own`` is False."""
+        """Pass none if the broker is the Redis whose absence the worker itself logs: ``is_own`` is False."""
         super().__init__()
         self._is_own = is_own
         self._next_at = 0.0
