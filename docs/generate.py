@@ -24,6 +24,7 @@ from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
 from judges.features.python import installed as code
 from judges.registry import catalogue
+from judges.requests.redaction import Redact
 from tracejudge import (
     OpenTrace,
     Trace,
@@ -41,8 +42,8 @@ from tracejudge import (
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.base.doctor.lint import CODES
 from worker.base.monitor.settings import Monitor
-from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, Where
-from worker.core.config.tables import installed_tables
+from worker.core.config.settings import JudgeCalibration, Rule, Settings, Where
+from worker.core.features import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
 from worker.features.board.settings import Board

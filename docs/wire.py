@@ -23,8 +23,8 @@ from tracejudge.model import (
 )
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.settings import Settings
-from worker.core.config.tables import installed_tables
 from worker.core.export.consumer import ExportConsumer
+from worker.core.features import installed_tables
 from worker.features.receivers.kinds import EXPORTERS
 
 __all__ = ["receivers_page", "traces_page"]

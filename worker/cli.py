@@ -21,7 +21,7 @@ _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
 
 
-# The help texts stand here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
+# The help texts are here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
 _OF_BASE: Final[Mapping[str, Command]] = {
     "account": Command(
         "worker.base.accounting.command", "Print the accounting: the outcome of every trace and evaluation"

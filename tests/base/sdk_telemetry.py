@@ -26,8 +26,8 @@ from opentelemetry.trace import (
 )
 
 from judges.core.verdict import Call, Score, Verdict
+from judges.requests.redaction import Redaction
 from worker.base.otlp import encoding as name
-from worker.core.config.redaction import Redaction
 
 _NS: Final = 1_000_000_000
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)

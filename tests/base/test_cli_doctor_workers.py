@@ -8,7 +8,7 @@ from support.doctor_parts import ROLES, Part, at, be_present, examined
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import LAYOUT, Store
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 

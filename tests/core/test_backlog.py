@@ -18,8 +18,7 @@ from worker.core.runtime.maintenance import Maintenance
 from worker.core.storage.client import Entry
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backlog, Backpressure, Position, measure
-from worker.core.telemetry.health import Readiness
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness
 from worker.core.telemetry.metrics import Metrics
 
 NOTHING = (Rule(name="nothing", judges=("safety",), rate=0.0),)

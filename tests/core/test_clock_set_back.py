@@ -10,8 +10,7 @@ from worker.core.queue.leases import Leases
 from worker.core.runtime.maintenance import Maintenance
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure
-from worker.core.telemetry.health import Readiness
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness
 from worker.core.telemetry.metrics import Metrics
 
 HOUR_S: Final = 3600.0

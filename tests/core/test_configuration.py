@@ -15,14 +15,15 @@ from support.cases import each_case
 from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
+from judges.requests.redaction import Redact
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
 from worker.base.delivery.settings import HeaderSource
 from worker.base.monitor.settings import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
-from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where
-from worker.core.config.tables import installed_tables
+from worker.core.config.settings import JudgeCalibration, Rule, Settings, SettingsError, Where
+from worker.core.features import installed_tables
 from worker.features.board.settings import Board
 from worker.features.budgets.settings import Budget
 from worker.features.cascades.settings import Cascade

@@ -11,11 +11,20 @@ from support.stage_parts import Ground, rules_of, settings_of
 import worker
 from worker.base.monitor.gauges import Watch
 from worker.core import features
-from worker.core.config import reading, rule_checks
+from worker.core.config import loading, reading
 from worker.core.config.loading import load
 from worker.core.config.settings import SettingsError
-from worker.core.config.tables import installed_tables
-from worker.core.features import Feature, Follower, Parts, Selector, built, imported, installed, overridden
+from worker.core.features import (
+    Feature,
+    Follower,
+    Parts,
+    Selector,
+    built,
+    imported,
+    installed,
+    installed_tables,
+    overridden,
+)
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
@@ -65,7 +74,7 @@ def test_a_key_of_an_absent_feature_is_refused(remove: Callable[[str], None], tm
 
 
 def test_every_key_of_a_rule_that_needs_a_feature_has_one() -> None:
-    assert {key for feature in installed() for key in feature.rule_keys} == set(rule_checks._OF_FEATURES)
+    assert {key for feature in installed() for key in feature.rule_keys} == set(loading._OF_FEATURES)
 
 
 def test_every_row_is_the_module_of_a_feature() -> None:

@@ -13,7 +13,7 @@ from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import Program, wait_until
 
 from worker.base.embedded import EmbeddedRedis
-from worker.core.telemetry.heartbeat import live_workers
+from worker.core.telemetry.health import live_workers
 
 AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export", "monitor"]

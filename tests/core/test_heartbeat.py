@@ -6,9 +6,8 @@ from support.stage_parts import Ground
 
 from worker.core.queue.leases import Leases
 from worker.core.storage.keys import INGEST_GROUP
-from worker.core.telemetry import heartbeat as presence
-from worker.core.telemetry.health import Readiness, flow_positions, flows
-from worker.core.telemetry.heartbeat import Heartbeat, live_workers
+from worker.core.telemetry import health as presence
+from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions, flows, live_workers
 
 TRACE = {"trace_id": "a", "service": "shop", "output": "o"}
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.stage_parts import Ground, go_by
 
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 WORD_MS = 10_000
 NOW_S = 1_700_000_000

@@ -10,8 +10,7 @@ import pytest
 from support.cases import each_case
 
 from judges.custom import definition as files
-from judges.registry import catalogue, configured, read_judge
-from worker.core.config.judge_files import check
+from judges.registry import catalogue, check_table, configured, read_judge
 from worker.core.config.loading import load
 from worker.core.config.reading import CONFIG_NAME
 from worker.core.config.settings import Settings, SettingsError
@@ -119,7 +118,7 @@ def test_a_table_beside_the_file_that_defines_its_judge_is_told_of_the_file() ->
 def test_a_file_with_the_heading_of_a_configuration_is_told_where_its_keys_stand(above: str) -> None:
     write("kind.toml", f"{above}[judges.kind]\n{POLITE}")
     with pytest.raises(SettingsError) as caught:
-        check(read_judge(Path("kind.toml")))
+        check_table(read_judge(Path("kind.toml")))
     assert str(caught.value) == (
         "kind.toml: judges: in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
     )

@@ -9,8 +9,7 @@ from support.stage_parts import Ground, samples, settings_of
 from worker.core.queue.leases import Leases
 from worker.core.runtime.maintenance import Maintenance
 from worker.core.telemetry.backlog import Backpressure, Bounds
-from worker.core.telemetry.health import Readiness
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness
 from worker.core.telemetry.metrics import Metrics
 
 

@@ -18,7 +18,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue import notify
 from worker.core.queue.batch import fresh_id
 from worker.core.queue.notify import Broker, Notifier
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 MODELS = ("gpt", "majority(a,b)", "mean(a,b)")
 

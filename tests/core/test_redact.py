@@ -18,12 +18,11 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Score
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
+from judges.requests.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redact, Redaction
 from tracejudge import Document, ToolCall
 from worker.base.monitor.settings import Monitor
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.graders import Graders
-from worker.core.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
-from worker.core.config.settings import Redact
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.ledger import Ledger

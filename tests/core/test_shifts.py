@@ -14,8 +14,9 @@ from support.stage_parts import Ground
 from judges.core.model import ModelSettings
 from worker.core.config.settings import Rule
 from worker.core.judging import consumer as consumer_module
-from worker.core.judging.consumer import Shift, Sweeper
+from worker.core.judging.consumer import Shift
 from worker.core.queue.leases import Leases
+from worker.core.runtime.maintenance import Sweeper
 
 OTHER = ModelSettings(provider="scripted", model="other")
 TWO = {"default": MODEL, "other": OTHER}

@@ -21,13 +21,13 @@ AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
 LATE_FORCED_EXIT = """
 import os, sys, time
-import worker.celery
+from worker.core.runtime import worker_control
 from worker.core.runtime.runtime import Runtime
 
-worker.celery._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
+worker_control._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
 """
 SIGNAL_DURING_START = f"""{LATE_FORCED_EXIT}
-begin, signalled, signals = Runtime.start, worker.celery.Signals._signalled, []
+begin, signalled, signals = Runtime.start, worker_control.Signals._signalled, []
 
 def start(self):
     begin(self)
@@ -39,7 +39,7 @@ def note(self, *details):
     signals.append(details)
     os.write(2, b"signalled\\n")
 
-Runtime.start, worker.celery.Signals._signalled = start, note
+Runtime.start, worker_control.Signals._signalled = start, note
 """
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"

@@ -7,7 +7,7 @@ from support.redis_kinds import TunedRedis
 from worker.base.embedded import ServerBinary, find_servers
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 ROLES = ("ingest", "judge", "export", "monitor")
 KEPT = ("--appendonly", "yes")

@@ -22,10 +22,11 @@ from worker.base.accounting.accounting import read_account
 from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.settings import Settings
 from worker.core.judging import consumer as consumer_module
-from worker.core.judging.consumer import JudgingConsumer, Shift, Sweeper
+from worker.core.judging.consumer import JudgingConsumer, Shift
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.core.runtime.maintenance import Sweeper
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
 

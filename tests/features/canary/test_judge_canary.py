@@ -26,7 +26,7 @@ from worker.core.config.loading import load
 from worker.core.config.settings import Rule, Settings, SettingsError
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import StoreError
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 from worker.core.telemetry.metrics import Metrics
 from worker.features.canary.canary import CanaryWatch
 from worker.features.canary.canary_file import CANARY_SERVICE, Canary

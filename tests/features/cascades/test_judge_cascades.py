@@ -24,7 +24,7 @@ from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import NANO, Rule, Settings
 from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position

@@ -26,6 +26,7 @@ from support.stage_parts import Ground, make_verdict, only, samples, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
+from judges.requests.redaction import Redact
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.base.forget.forget import ForgetTarget, Forgetting
@@ -33,9 +34,9 @@ from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, write_labels
 from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
-from worker.core.config.settings import Redact, Settings, SettingsError
-from worker.core.config.tables import installed_tables
+from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.prometheus import enabled
+from worker.core.features import installed_tables
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.files import FileExporter, locked, tidy

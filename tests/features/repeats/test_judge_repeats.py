@@ -13,7 +13,7 @@ from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, repeat_id
 from judges.endpoints.client import LimitedModel
 from worker.base.monitor.settings import Monitor
-from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Session
 from worker.core.queue.ledger import Ledger

@@ -26,7 +26,7 @@ from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
-from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import read_outbox_entry

@@ -16,12 +16,11 @@ from judges.core.judge import Judge, has_text
 from judges.core.prompt import neutralise, render
 from judges.custom import is_definition
 from judges.custom.template import metadata_of
-from judges.registry import catalogue, configured, display, distributed, origin_of
+from judges.registry import catalogue, configured, display, distributed, find_file, origin_of
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import CONFIG, JSON, OUT, TRACE_FILE, offline_judges, print_json, read_traces
 from worker.base.commands.trace_files import Conversations
-from worker.core.config import judge_files
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
 from worker.core.features import installed
@@ -102,7 +101,7 @@ def _origin(name: str, settings: Settings) -> str:
         return _BUILT_IN
     if name in distributed():
         return f"distribution {origin_of(name)}"
-    file = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
+    file = find_file(Path(settings.judges_folder), name) if settings.judges_folder else None
     return "configuration" if file is None else str(display(file))
 
 

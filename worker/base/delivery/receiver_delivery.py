@@ -27,13 +27,13 @@ from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
+from judges.registry import exported_name
+from judges.requests.redaction import Redaction
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import HttpReceiver, all_receivers, base_url
 from worker.base.doctor.finding import Check, Finding, broken, cause_of, ok, warning
 from worker.core.config.graders import providers
-from worker.core.config.judge_files import exported_name
-from worker.core.config.redaction import Redaction
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.consumer import ExportConsumer

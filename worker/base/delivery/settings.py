@@ -14,7 +14,7 @@ from tracejudge.redis_url import has_misplaced_login
 from worker.core.config.checks import table_name_faults
 from worker.core.config.serving import QUOTING, Secret
 from worker.core.config.settings import Settings
-from worker.core.config.tables import Table, installed_tables
+from worker.core.features import Table, installed_tables
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _Timeout = Annotated[float, Meta(gt=0, le=600)]

@@ -45,7 +45,7 @@ from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
-from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
+from worker.core.telemetry.health import HEARTBEAT_MS, live_circuits, live_workers
 
 _SHARED_BROKER: Final = warning(
     "broker place",

@@ -13,14 +13,12 @@ from typing import Final, Literal, NamedTuple
 import click
 from msgspec import Struct
 
-from judges.core.faults import Fault, SettingsError, one_line
+from judges.core.faults import Fault, Faults, SettingsError, collected, one_line
 from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
-from worker.core.config.errors import Faults, collected
-from worker.core.config.loading import build
+from worker.core.config.loading import build, models_of_judge
 from worker.core.config.reading import Given, named_variables, read, unconfigured, unknown_variables
-from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import imported, installed
 

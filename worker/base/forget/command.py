@@ -18,8 +18,8 @@ from worker.base.commands.options import (
 )
 from worker.base.forget.forget import ForgetTarget, Forgotten, forget_everywhere
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
-from worker.core.config.redaction import UserKeys
 from worker.core.config.settings import Settings
+from worker.core.config.user_keys import UserKeys
 from worker.core.export.prometheus import enabled
 from worker.core.storage.client import Store, StoreError
 

@@ -3,8 +3,7 @@
 from typing import Final
 
 from worker.core.config.settings import MIB, Size
-from worker.core.config.tables import Table
-from worker.core.features import Feature
+from worker.core.features import Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
 

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from judges.core.verdict import Verdict
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from tracejudge.ids import MAX_ID_CHARS
 from worker.base.dead_letters.store import AllDeadLetters
@@ -20,7 +21,6 @@ from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import Label, keep_trace, labelled_trace, read_labels
 from worker.base.lookup.verdict_filter import VerdictFilter, judged_traces
 from worker.base.scans import scan_shards
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.stream_entry import TraceEntry, read_entry

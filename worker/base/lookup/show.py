@@ -13,6 +13,7 @@ from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.registry import configured
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json
 from worker.base.lookup.explanation import OUTCOMES, Explanation, explain
@@ -20,7 +21,6 @@ from worker.base.lookup.label_store import read_labels
 from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.graders import Graders
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.selection.sampling import Rules, Sampler, position

@@ -9,7 +9,7 @@ from worker.core.features import Exporter, Feature
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
-    from worker.core.config.errors import Faults
+    from judges.core.faults import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
     from worker.core.selection.sampling import Rules

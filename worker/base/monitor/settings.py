@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
 from judges.core.judge import Judge
-from worker.core.config.errors import unknown
+from judges.custom.definition import unknown
 from worker.core.config.settings import HOUR_S, AtLeastOne, Settings
-from worker.core.config.tables import Table
+from worker.core.features import Table
 
 Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
 

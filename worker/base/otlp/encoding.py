@@ -19,8 +19,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import SEVERITY_NUMBER_INFO, LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Call, Score, Verdict
+from judges.registry import exported_name
 from worker.base.delivery.receiver_delivery import BY_CODE
-from worker.core.config.judge_files import exported_name
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 SCOPE: Final = "tracejudge"

@@ -12,12 +12,12 @@ from judges.core.judge import Judge, JudgeFailedError
 from judges.core.prompt import neutralise, render
 from judges.core.verdict import Verdict
 from judges.registry import configured
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.lookup.explanation import OUTCOMES, Explanation, Place, explain
 from worker.base.lookup.lookup import FoundTrace, TraceLookup
 from worker.base.lookup.verdict_filter import outcome_of
 from worker.core.config.graders import Graders
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store

@@ -17,7 +17,7 @@ from prometheus_client import Counter, Gauge
 
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
-from worker.core.config.rule_checks import models_of_judge
+from worker.core.config.loading import models_of_judge
 from worker.core.config.settings import NANO, Rule
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable

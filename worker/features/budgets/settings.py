@@ -6,10 +6,10 @@ from typing import Final
 from msgspec import Struct
 
 from judges.core.faults import Fault
+from judges.custom.definition import unknown
 from worker.core.config.checks import table_name_faults
-from worker.core.config.errors import unknown
 from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, Settings
-from worker.core.config.tables import Table
+from worker.core.features import Table
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

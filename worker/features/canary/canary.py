@@ -25,7 +25,7 @@ from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, EvaluationFactory
 from worker.core.selection.stream_entry import TraceEntry
-from worker.core.telemetry.heartbeat import live_circuits
+from worker.core.telemetry.health import live_circuits
 from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.canary.canary_file import Canary
 from worker.features.canary.drift import (

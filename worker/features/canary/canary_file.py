@@ -14,16 +14,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from judges.core.faults import Fault, fault_of
+from judges.core.faults import Fault, Faults, caught, fault_of, first_raised, placed
 from judges.core.judge import Judge
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
 from worker.base.monitor.settings import MONITOR
-from worker.core.config.errors import Faults, caught, first_raised, placed
+from worker.core.config.loading import judge_names
 from worker.core.config.reading import Given
-from worker.core.config.rule_checks import judge_names
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.canary.feature import CANARY_FILE
 

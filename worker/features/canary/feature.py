@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
-from worker.core.config.tables import Table
-from worker.core.features import Feature
+from worker.core.features import Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
-    from worker.core.config.errors import Faults
+    from judges.core.faults import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
 

@@ -9,7 +9,7 @@ from judges.core.faults import Fault
 from judges.core.model import DECIDING
 from worker.core.config.checks import absent_model, table_name_faults
 from worker.core.config.settings import Amount, Settings, Share
-from worker.core.config.tables import Table
+from worker.core.features import Table
 
 
 class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from judges.core.faults import Fault
 from worker.core.config.serving import Secret, Tls
 from worker.core.config.settings import MIB, AtLeastOne, Seconds, Settings, Size
-from worker.core.config.tables import Table
+from worker.core.features import Table
 
 
 class Token(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -24,7 +24,7 @@ from judges.core.verdict import Assessment, Call
 from judges.custom import define, is_definition, kind_of
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.features.lab.alignment import Alignment, NotJudgedError, Rules, Trial
-from judges.registry import configured
+from judges.registry import configured, find_file
 from tracejudge import Trace
 from worker.base.commands.options import (
     CONFIG,
@@ -43,7 +43,6 @@ from worker.base.commands.options import (
     read_traces,
 )
 from worker.base.commands.trace_files import Conversations
-from worker.core.config import judge_files
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.lab.measuring import Comparison, compared
 from worker.features.lab.offline import open_graders
@@ -240,7 +239,7 @@ def _check_out(out: Path, name: str, source: str, settings: Settings, *, force: 
         raise click.UsageError(f"--out: the folder {out.parent} cannot be written to")
     if out.stem != name and out.stem in configured(settings.judges):
         raise click.UsageError(f"--out: {out.stem} is the name of another judge; choose one of its own")
-    folder = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
+    folder = find_file(Path(settings.judges_folder), name) if settings.judges_folder else None
     own = [path for path in (Path(source), folder) if path is not None and path.exists()]
     if out.exists() and not any(path.samefile(out) for path in own):
         raise click.UsageError(f"--out: {out} is there already, and does not define {name}; name another file")

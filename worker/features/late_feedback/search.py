@@ -30,7 +30,8 @@ from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules
 from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError
+from worker.core.storage.group_reader import next_count
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread

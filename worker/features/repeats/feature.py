@@ -17,7 +17,7 @@ def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
 
 
 def _second_model(settings: Settings, rule: Rule, name: str, key: str) -> Iterator[Fault]:
-    from worker.core.config.rule_checks import models_of_judge, price_faults
+    from worker.core.config.loading import models_of_judge, price_faults
 
     yield from absent_model(settings, name, key)
     for judge in rule.judges if name in settings.models else ():
