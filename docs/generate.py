@@ -40,7 +40,7 @@ from tracejudge import (
 )
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.base.doctor.lint import CODES
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, Where
 from worker.core.config.tables import installed_tables
 from worker.core.telemetry.metrics import worker_metrics

@@ -19,8 +19,8 @@ from judges.core.verdict import Score
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from tracejudge import Document, ToolCall
-from worker.base.monitor.settings import Monitor
-from worker.base.otlp.receiver import OtlpExporter
+from worker.base.delivery.otlp_receiver import OtlpExporter
+from worker.base.monitor.feature import Monitor
 from worker.core.config.graders import Graders
 from worker.core.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
 from worker.core.config.settings import Redact

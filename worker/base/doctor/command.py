@@ -1,16 +1,17 @@
 """`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
 
-This module holds the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
-`http_endpoints` the models and the metrics page, `judge_models` what may bias the judges, and each exporter what it
-needs.
+This module has the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
+`http_endpoints` the models and the metrics page, and each exporter what it needs.
 """
 
 import os
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import islice
 from typing import Final, cast
 
 import click
@@ -24,24 +25,24 @@ from rich.text import Text
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from tracejudge_worker import replaced_files
-from worker.base.accounting.accounting import read_account, summed
+from worker.base.accounting import read_account, summed
 from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
-from worker.base.doctor.judge_models import same_family
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
-from worker.base.scans import groups_of
+from worker.base.scans import groups_of, scan_shards
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.export.prometheus import enabled
 from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
+from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
@@ -58,6 +59,23 @@ _NEWEST: Final = 1000
 # Batches and dead letters may be large, and the doctor must not keep Redis busy.
 _READ_S: Final = 2.0
 _MAX_LISTED: Final = 5
+_FAMILIES: Final = "model families"
+_NEWEST_VERDICTS: Final = 500
+_NAMES: Final = {
+    "Claude": "claude",
+    "Command": "command-",
+    "DeepSeek": "deepseek",
+    "Gemini": "gemini|gemma",
+    "GPT": r"gpt|chatgpt|o[134](?![a-z\d])",
+    "Grok": "grok",
+    "Llama": "llama|meta-llama|codellama",
+    "Mistral": "mistral|mixtral|ministral|magistral|codestral|devstral|pixtral",
+    "Nova": "nova-",
+    "Phi": r"phi-?\d",
+    "Qwen": "qwen|qwq",
+}
+# A name may stand after its vendor, as in `anthropic.claude-…`, or within the name of a panel.
+_PATTERNS: Final = {family: re.compile(rf"(?<![a-z\d])(?:{names})", re.IGNORECASE) for family, names in _NAMES.items()}
 
 
 @click.command("doctor")
@@ -343,3 +361,29 @@ def _waiting(store: Store) -> Iterator[Evaluation]:
         except msgspec.DecodeError:
             continue  # of a newer version
         yield from (evaluation for item in batch.items for evaluation in item.evaluations)
+
+
+def families(model: str) -> frozenset[str]:
+    """Return the families that the name of a model belongs to: several for a model that is derived from others."""
+    return frozenset(family for family, pattern in _PATTERNS.items() if pattern.search(model))
+
+
+def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
+    """Check in the newest verdicts whether a model judges answers of its own family, which judges tend to prefer."""
+    names = {model.judge_model: model.model or model.judge_model for model in settings.models.values()}
+    chunks = scan_shards(store, store.keys.verdicts, newest_first=True, most=_NEWEST_VERDICTS)
+    entries = islice((entry for chunk in chunks for entry in chunk), _NEWEST_VERDICTS)
+    read = [one.verdict for entry in entries if (one := read_outbox_entry(entry)) is not None]
+    pairs = Counter((verdict.judge_model, verdict.model) for verdict in read if verdict.model)
+    findings = [
+        warning(
+            _FAMILIES,
+            f"{judge_model} judges answers of {model}: both are of the family {', '.join(sorted(common))} "
+            f"({count:,} of the newest {len(read):,} verdicts)",
+            "judges tend to prefer answers of their own family: take a judge model of another one, or measure "
+            "the error by `tracejudge calibrate`",
+        )
+        for (judge_model, model), count in sorted(pairs.items())
+        if (common := families(names.get(judge_model, judge_model)) & families(model))
+    ]
+    return findings or [ok(_FAMILIES, "no model judges answers of its own family")]

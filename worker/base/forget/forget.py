@@ -35,7 +35,6 @@ from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
-from worker.base.forget.feature import ForgetKeys
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
@@ -336,7 +335,7 @@ class Forgetting:
         for eraser in self._erasers:
             eraser.erase_last()
         if not self.dry_run and self.store is self.store.first:
-            self.store.call(methodcaller("delete", ForgetKeys(self._keys.prefix).forgetting(self.target.name)))
+            self.store.call(methodcaller("delete", LookupKeys(self._keys.prefix).forgetting(self.target.name)))
         self.found.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.found
 
@@ -344,7 +343,7 @@ class Forgetting:
         """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
         if not self.target.is_person and self.target.session_id is None:
             return
-        key, first = ForgetKeys(self._keys.prefix).forgetting(self.target.name), self.store.first
+        key, first = LookupKeys(self._keys.prefix).forgetting(self.target.name), self.store.first
         self.target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
         for eraser in self._erasers:
             self.target.learn(eraser.owners())

@@ -1,6 +1,7 @@
-"""`tracejudge search`: find verdicts in the outbox."""
+"""`tracejudge search` and `tracejudge export`: find verdicts in the outbox, and save their traces as a data set."""
 
 import itertools
+import sys
 from typing import Any, Final, get_args
 
 import click
@@ -18,9 +19,10 @@ from worker.base.commands.options import (
     moments,
     note,
     options,
+    output_file,
     print_json,
 )
-from worker.base.lookup.lookup import MAX_TRACES, TraceLookup, scan_verdicts
+from worker.base.lookup.lookup import MAX_TRACES, Dataset, TraceLookup, scan_verdicts
 from worker.base.lookup.tail import verdict_line
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
 from worker.core.config.settings import Settings
@@ -111,3 +113,61 @@ def command(*, limit: int, config: str | None, redis_url: str | None, as_json: b
         raise click.ClickException("no verdict of the outbox fits; `tracejudge tail --no-follow` prints the newest")
     if count == limit:
         note(f"{amount(count, 'verdict')}, the newest; --limit shows more")
+
+
+@click.command("export")
+@FILTER
+@click.option("--labelled", is_flag=True, help="Only traces with a human label.")
+@click.option("--output", "path", metavar="FILE", help="The file to write; standard output unless given.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=100_000),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="Save at most N traces, those of the newest verdicts.",
+)
+@REDIS
+@JSON
+def export(
+    *,
+    labelled: bool,
+    path: str | None,
+    limit: int,
+    config: str | None,
+    redis_url: str | None,
+    as_json: bool,
+    **selection: Any,
+) -> None:
+    """Save whole traces with their verdicts and labels, as JSON lines that `evaluate` and `judges test` read.
+
+    A line is a trace as it was published, redacted by `[redact]`. `verdicts` are those of the filter, and `labels` are
+    all of the trace. The tag JUDGE or JUDGE.METRIC is a label too, so `judges test JUDGE FILE --label JUDGE` compares.
+    Traces whose text is gone are counted; those with a label stay as copies unless `keep_labelled` is off.
+
+    Exit code 0 on success, 1 if no trace is saved, 2 on wrong usage.
+
+    \b
+    Examples:
+      tracejudge export --judge groundedness --failed --since 24h --output failed.jsonl
+      tracejudge export --labelled > labelled.jsonl
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    if as_json and path is None:
+        raise click.UsageError("--json prints the counts: add --output for the traces")
+    settings, store = connect(config, redis_url)
+    selected = verdict_filter(settings, store, **selection)
+    saved = 0
+    with NOTES.status("searching verdicts and traces"):
+        dataset = Dataset(store, settings, selected, limit=limit, labelled=labelled)
+    with output_file(path) as file:
+        for row in dataset.rows():
+            file.write(msgspec.json.encode(row).decode() + "\n")
+            saved += 1
+    gone, is_limited = len(dataset.verdicts) - saved, len(dataset.verdicts) == limit
+    if as_json:
+        print_json({"traces": saved, "gone": gone, "limited": is_limited})
+    else:
+        lost = f"; the text of {gone:,} more is gone from the stream" if gone else ""
+        more = f"; --limit {limit:,} left out further ones" if is_limited else ""
+        note(f"saved {amount(saved, 'trace')}{lost}{more}")
+    sys.exit(0 if saved else 1)

@@ -40,7 +40,7 @@ from worker.base.monitor.detector import (
     step,
 )
 from worker.base.monitor.failing import keep_examples, read_examples
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident, Member, investigate
 from worker.base.monitor.objectives import read_objectives
 from worker.base.monitor.series import (
@@ -57,7 +57,6 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums, design_effect, merged
 from worker.core.storage.client import Store
 

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, structs
 from judges.core.faults import fault_of
 from judges.custom.definition import read_toml
 from judges.registry import catalogue
-from worker.base.monitor.settings import MONITOR
+from worker.base.monitor.feature import MONITOR
 from worker.core.config.errors import Faults, caught, conversion_fault, first_raised
 from worker.core.config.reading import Given
 from worker.core.config.settings import Settings

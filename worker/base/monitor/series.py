@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict, joined_parts
-from worker.base.monitor.feature import MonitorKeys
-from worker.base.monitor.settings import tag_of
+from worker.base.monitor.feature import MonitorKeys, tag_of
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.core.config.settings import MAX_VALUE_CHARS
 from worker.core.storage.client import Store

@@ -14,23 +14,28 @@ import datetime as dt
 import hashlib
 import secrets
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from operator import attrgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
+from redis.client import Pipeline
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, field_of
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys, tag_of
 from worker.base.monitor.gauges import MonitorParts, Watch
-from worker.base.monitor.pruning import SeriesPruning, segment_of
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
     COARSE_DAYS,
+    DAY_S,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
@@ -41,7 +46,6 @@ from worker.base.monitor.series import (
     read_series,
     series_of,
 )
-from worker.base.monitor.settings import MONITOR, tag_of
 from worker.base.monitor.watch import QualityWatch
 from worker.base.scans import entry_position
 from worker.core.config.settings import Settings
@@ -68,6 +72,9 @@ _FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
 _MAX_CLUSTERS: Final = 4096
 # Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
 _CLUSTER_BYTES: Final = 6
+_SILENT_DAYS: Final = 7
+"""A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
+_AT_ONCE: Final = 100
 
 
 _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
@@ -373,3 +380,61 @@ class ShardSums(ServiceThread):
         keys = self._store.keys
         if entry_id:
             self._store.run("pass_group", (keys.verdicts, keys.account_all, keys.groups), (MONITOR_GROUP, entry_id))
+
+
+class SeriesPruning(Watch):
+    """Removes, once an hour, series without sums, and silent values of segments that have as many as allowed.
+
+    Then it reports which series are listed: another worker, or a Redis that lost its last writes, may have changed it.
+    """
+
+    every_s = float(HOUR_S)
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Monitor,
+        listed: Callable[[Iterable[Series]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(store, clock)
+        self._keys = MonitorKeys(store.keys.prefix)
+        self._max_values = settings.max_segment_values
+        self._listed = listed
+
+    def run(self, now: float) -> None:
+        """Remove series, and report those that are left."""
+        known = read_series(self._store)
+        by_segment: dict[Series, list[str]] = {}
+        for series_id, series in known.items():
+            if series.segment:
+                by_segment.setdefault(segment_of(series), []).append(series_id)
+        full = [one for ids in by_segment.values() if len(ids) >= self._max_values for one in ids]
+        silent = {*self._silent(known, now, COARSE_DAYS + 1), *self._silent(full, now, _SILENT_DAYS)}
+        if silent:
+            keys = self._keys
+            self._store.call(lambda client: client.hdel(keys.quality_series, *silent))
+            self._store.call(lambda client: client.delete(*map(keys.quality_detector, silent)))
+            remove_examples(self._store, (one for one in scan_examples(self._store) if one.series_id in silent))
+            log.info("silent series removed", series=len(silent))
+        self._listed(series for series_id, series in known.items() if series_id not in silent)
+
+    def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
+        """Return the series that have no sums in these last days."""
+
+        def count(some: Sequence[str], pipe: Pipeline) -> None:
+            for series_id in some:
+                # Tomorrow as well: Redis dates verdicts by its own clock.
+                times = (now + ahead * DAY_S for ahead in range(1 - days, 2))
+                pipe.exists(*(place(self._keys, series_id, at).hour_key for at in times))
+
+        ids, found = iter(series_ids), list[str]()
+        while some := list(islice(ids, _AT_ONCE)):
+            counts = self._store.pipeline(partial(count, some))
+            found += [one for one, amount in zip(some, counts, strict=True) if not amount]
+        return found
+
+
+def segment_of(series: Series) -> Series:
+    """Return what all values of a segment of one series have in common."""
+    return msgspec.structs.replace(series, value="")

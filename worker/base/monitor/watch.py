@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from judges.agreement.intervals import wilson
 from worker.base.monitor.detection import Detection, Detector
 from worker.base.monitor.failing import read_examples
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
@@ -20,7 +21,6 @@ from worker.base.monitor.series import (
     read_series,
     utc_minute,
 )
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums, merged, pass_share
 from worker.base.monitor.silence import Silence
 from worker.core.storage.client import Store

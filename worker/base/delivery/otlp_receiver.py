@@ -28,6 +28,14 @@ from opentelemetry.util.re import parse_env_headers
 
 from judges.core.verdict import Verdict
 from judges.models.credentials import is_endpoint
+from worker.base.delivery.otlp_encoding import (
+    SCHEMA_URL,
+    SCOPE,
+    VerdictEncoder,
+    delimited,
+    key_values,
+    repeated,
+)
 from worker.base.delivery.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.receiver_delivery import (
     CHECK_TIMEOUT_S,
@@ -39,14 +47,6 @@ from worker.base.delivery.receiver_delivery import (
 )
 from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok
-from worker.base.otlp.encoding import (
-    SCHEMA_URL,
-    SCOPE,
-    VerdictEncoder,
-    delimited,
-    key_values,
-    repeated,
-)
 from worker.core.config.graders import providers
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import Store, address
