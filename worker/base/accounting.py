@@ -137,20 +137,20 @@ def read_account(store: Store) -> Account:
 def summed(accounts: Sequence[Account]) -> Account:
     """Add up the accountings of all shards; a loss on one is not evened out by a duplicate on another."""
     totals = {
-        name: sum(getattr(one, name) for one in accounts)
+        name: sum(getattr(account, name) for account in accounts)
         for name in Account.__struct_fields__
         if name not in {"lost", "reasons"}
     }
     reasons: Counter[str] = Counter()
-    for one in accounts:
-        reasons.update(one.reasons)
-    lost = sum(max(0, one.lost) for one in accounts) or sum(one.lost for one in accounts)
+    for account in accounts:
+        reasons.update(account.reasons)
+    lost = sum(max(0, account.lost) for account in accounts) or sum(account.lost for account in accounts)
     return Account(**totals, lost=lost, reasons=dict(sorted(reasons.items())))
 
 
 def _read_once(store: Store) -> Account:
-    found = store.call(lambda client: client.hgetall(store.keys.account_all))
-    counts = {name.decode(): int(amount) for name, amount in found.items()}
+    fields = store.call(lambda client: client.hgetall(store.keys.account_all))
+    counts = {name.decode(): int(amount) for name, amount in fields.items()}
     members = store.call(lambda client: client.zrange(store.keys.producers, 0, -1))
     names = [store.keys.producer(raw.decode()) for raw in members]
     chunks = (names[first : first + _CHUNK_COUNT] for first in range(0, len(names), _CHUNK_COUNT))
@@ -216,7 +216,7 @@ def _waiting(store: Store) -> int:
         except (msgspec.DecodeError, RecursionError):
             # A newer version: its evaluations stay unexplained here, and a worker of that version accounts for them.
             continue
-        periods = {one.id: one.period for item in batch.items for one in item.evaluations}
+        periods = {evaluation.id: evaluation.period for item in batch.items for evaluation in item.evaluations}
         # Evaluations with a retry under way are dead until their verdicts exist.
         states = evaluation_states(store, periods)
         waiting += sum(not state.ended and not state.dead for state in states.values())
@@ -232,7 +232,7 @@ def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None
     Exit code 1 when something is lost or counted twice, or when a Redis does not answer.
     """
     _, store = connect(config, redis_url)
-    account = summed([read_account(one) for one in store.answering])
+    account = summed([read_account(shard) for shard in store.answering])
     if as_json:
         print_json(account)
     else:

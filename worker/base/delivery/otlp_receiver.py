@@ -141,8 +141,8 @@ class OtlpExporter(HttpExporter):
         )
         self._logs_wanted = options.logs
         # The variables of OpenTelemetry name the resource of the whole process.
-        given = {name: str(value) for name, value in OTELResourceDetector().detect().attributes.items()}
-        encoder = RequestEncoder({**_RESOURCE, **given, **options.resource})
+        detected = {name: str(value) for name, value in OTELResourceDetector().detect().attributes.items()}
+        encoder = RequestEncoder({**_RESOURCE, **detected, **options.resource})
         self._traces = _Signal("/v1/traces", encoder.traces, ExportTraceServiceResponse)
         self._logs = _Signal("/v1/logs", encoder.logs, ExportLogsServiceResponse)
         self._logs.is_optional = True
@@ -156,30 +156,30 @@ class OtlpExporter(HttpExporter):
         Raises:
             SettingsError: A credential or the address is absent, or the variables ask for another protocol.
         """
-        found = super().destination_of(settings, name)
-        if found.url:
-            return found
-        here, given = f"receivers.{name}.url", _variables()
-        if not given.get("ENDPOINT"):
+        destination = super().destination_of(settings, name)
+        if destination.url:
+            return destination
+        here, env = f"receivers.{name}.url", _variables()
+        if not env.get("ENDPOINT"):
             raise SettingsError(f"{here}: is missing; set it, or the variable {OTEL_EXPORTER_OTLP_ENDPOINT}")
-        url = base_url(given["ENDPOINT"], OtlpSettings.paths)
+        url = base_url(env["ENDPOINT"], OtlpSettings.paths)
         if not is_endpoint(url):
             raise SettingsError(f"{here}: the variable {OTEL_EXPORTER_OTLP_ENDPOINT} must be http://host:port")
-        if given.get("PROTOCOL", _OUR_PROTOCOL) != _OUR_PROTOCOL:
+        if env.get("PROTOCOL", _OUR_PROTOCOL) != _OUR_PROTOCOL:
             fix = f"set url to a receiver of {_OUR_PROTOCOL}, usually at port 4318"
-            raise SettingsError(f"{here}: the variables ask for {given['PROTOCOL']}, which is not spoken here; {fix}")
+            raise SettingsError(f"{here}: the variables ask for {env['PROTOCOL']}, which is not spoken here; {fix}")
         try:
-            timeout_s = float(given.get("TIMEOUT", found.timeout_s))
+            timeout_s = float(env.get("TIMEOUT", destination.timeout_s))
         except ValueError:
             raise SettingsError(f"{here}: the variable {OTEL_EXPORTER_OTLP_TIMEOUT} is no number of seconds") from None
-        return found._replace(
+        return destination._replace(
             url=url,
             setting=OTEL_EXPORTER_OTLP_ENDPOINT,
-            headers={**parse_env_headers(given.get("HEADERS", ""), liberal=True), **found.headers},
+            headers={**parse_env_headers(env.get("HEADERS", ""), liberal=True), **destination.headers},
             timeout_s=timeout_s,
-            ca_file=found.ca_file or given.get("CERTIFICATE"),
-            client_cert=found.client_cert or given.get("CLIENT_CERTIFICATE"),
-            client_key=found.client_key or given.get("CLIENT_KEY"),
+            ca_file=destination.ca_file or env.get("CERTIFICATE"),
+            client_cert=destination.client_cert or env.get("CLIENT_CERTIFICATE"),
+            client_key=destination.client_key or env.get("CLIENT_KEY"),
         )
 
     @classmethod
@@ -229,6 +229,6 @@ class OtlpExporter(HttpExporter):
 def _variables() -> dict[str, str]:
     """Read `OTEL_EXPORTER_OTLP_*` by the last part of their names; those of traces win over those of all signals."""
     prefix, of_traces = "OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"
-    found = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
-    whole = {name.removeprefix(prefix): value for name, value in found.items() if not name.startswith(of_traces)}
-    return whole | {name.removeprefix(of_traces): value for name, value in found.items() if name.startswith(of_traces)}
+    env = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
+    whole = {name.removeprefix(prefix): value for name, value in env.items() if not name.startswith(of_traces)}
+    return whole | {name.removeprefix(of_traces): value for name, value in env.items() if name.startswith(of_traces)}

@@ -470,8 +470,8 @@ class ReceiverExporter(ExportConsumer):
         wait_s = max(least_s, min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0))
         if reply.reason != self._logged_reason:
             self._logged_reason = reply.reason
-            said = {"reason": reply.reason, "meaning": reply.meaning, **({"fix": reply.fix} if reply.fix else {})}
-            self._warn("export retrying", seconds=round(wait_s, 1), **said)
+            cause = {"reason": reply.reason, "meaning": reply.meaning, **({"fix": reply.fix} if reply.fix else {})}
+            self._warn("export retrying", seconds=round(wait_s, 1), **cause)
         status = f"answers {reply.reason}: {reply.meaning}," if reply.status else "does not answer"
         self.report_blocked(f"receiver {status}")
         if self._wait(wait_s):

@@ -90,9 +90,9 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
     configuration = examine_configuration(os.environ, config, {"redis_url": redis_url})
     settings, is_wrong = configuration.settings, configuration.is_wrong
     findings = []
-    for one in map(finding_of, configuration.faults):
-        what = ": ".join(filter(None, (one.place, one.key, one.what)))
-        findings.append(broken("configuration", what, one.fix) if is_wrong else warning(one.name, what, one.fix))
+    for fault in map(finding_of, configuration.faults):
+        what = ": ".join(filter(None, (fault.place, fault.key, fault.what)))
+        findings.append(broken("configuration", what, fault.fix) if is_wrong else warning(fault.name, what, fault.fix))
     if settings is not None and not is_wrong:
         read = ok("configuration", configuration.path or "from variables, without a file")
         findings = [packages(), read, *findings, *diagnose(settings, os.environ, asks=asks)]
@@ -123,7 +123,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
     """Run all checks; those that need a Redis only when it answers."""
     urls = settings.redis_urls
     first = [
-        of_shard(settings, shard, Check("redis", partial(lambda one: [reach("redis", one)], url)))
+        of_shard(settings, shard, Check("redis", partial(lambda redis_url: [reach("redis", redis_url)], url)))
         for shard, url in enumerate(urls)
     ]
     first.append(Check("metrics page", partial(page, settings, environment)))
@@ -231,7 +231,7 @@ def unusable_input(store: Store) -> Sequence[Finding]:
 
 def circuits(store: Store) -> Sequence[Finding]:
     """Check whether the circuit of a judge model is open."""
-    opened = sorted({model for known in live_circuits(store) for model, open_s in known.items() if open_s})
+    opened = sorted({model for models in live_circuits(store) for model, open_s in models.items() if open_s})
     if not opened:
         return [ok("circuits", "none is open")]
     fix = "fix the endpoint or its key; workers retry by themselves, and their log quotes its answer"
@@ -373,7 +373,7 @@ def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
     names = {model.judge_model: model.model or model.judge_model for model in settings.models.values()}
     chunks = scan_shards(store, store.keys.verdicts, newest_first=True, most=_NEWEST_VERDICTS)
     entries = islice((entry for chunk in chunks for entry in chunk), _NEWEST_VERDICTS)
-    read = [one.verdict for entry in entries if (one := read_outbox_entry(entry)) is not None]
+    read = [outbox_entry.verdict for entry in entries if (outbox_entry := read_outbox_entry(entry)) is not None]
     pairs = Counter((verdict.judge_model, verdict.model) for verdict in read if verdict.model)
     findings = [
         warning(

@@ -47,18 +47,18 @@ FILTER: Final = options(
 """The options that select verdicts, of `search` and `export`."""
 
 
-def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFilter:
+def verdict_filter(settings: Settings, store: Store, **selection: Any) -> VerdictFilter:
     """Make the filter of the options; it searches the stream where a text is given.
 
     Raises:
         TraceNotFoundError: No trace has the id, or several begin with it.
     """
-    text, trace_id = given.pop("text"), given.pop("trace_id")
-    if given.pop("failed"):
-        if given["outcomes"]:
+    text, trace_id = selection.pop("text"), selection.pop("trace_id")
+    if selection.pop("failed"):
+        if selection["outcomes"]:
             raise click.UsageError("give --failed or --outcome, not both")
-        given["outcomes"] = FAILED
-    times = moments(store, since=given.pop("since"), until=given.pop("until"))
+        selection["outcomes"] = FAILED
+    times = moments(store, since=selection.pop("since"), until=selection.pop("until"))
     lookup, trace_ids = TraceLookup(store, settings), None
     if trace_id is not None:
         trace_ids = frozenset({lookup.resolve(trace_id)})
@@ -72,7 +72,7 @@ def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFil
         if len(names) == MAX_TRACES:
             note(f"more than {MAX_TRACES:,} traces contain this text: only the newest are searched")
         trace_ids = names if trace_ids is None else trace_ids & names
-    return VerdictFilter(**given, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])
+    return VerdictFilter(**selection, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])
 
 
 @click.command("search")

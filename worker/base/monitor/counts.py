@@ -85,18 +85,18 @@ def counted_until(store: Store, now: float) -> float:
 
 def step_of(verdict: Verdict) -> CascadeStep | None:
     """Return the part of a verdict of live traffic in a cascade, None where it has none."""
-    known = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
+    raw = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
     try:
-        return None if known is None else msgspec.convert(known, CascadeStep)
+        return None if raw is None else msgspec.convert(raw, CascadeStep)
     except msgspec.ValidationError:
         return None
 
 
 def first_of(verdict: Verdict) -> First | None:
     """Return the first verdict of a repeat, None where a verdict repeats nothing."""
-    known = verdict.details.get("repeat") if verdict.origin == "repeat" else None
+    raw = verdict.details.get("repeat") if verdict.origin == "repeat" else None
     try:
-        return None if known is None else msgspec.convert(known, First)
+        return None if raw is None else msgspec.convert(raw, First)
     except msgspec.ValidationError:
         return None
 

@@ -176,7 +176,7 @@ def read_buckets(
     ids, keys = iter(series_ids), MonitorKeys(store.keys.prefix)
     while some := list(islice(ids, max(1, _KEYS_AT_ONCE // max(1, len(begins))))):
         places = [place(keys, series_id, at) for series_id in some for at in begins]
-        hashes = iter(store.hashes([one.five_key if fine else one.hour_key for one in places]))
+        hashes = iter(store.hashes([spot.five_key if fine else spot.hour_key for spot in places]))
         for _ in some:
             yield [
                 bucket
@@ -240,5 +240,5 @@ def write_states(store: Store, states: Mapping[str, object]) -> None:
 
 def read_series(store: Store) -> dict[str, Series]:
     """Read all series by id."""
-    found = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_series))
-    return {raw.decode(): msgspec.json.decode(labels, type=Series) for raw, labels in found.items()}
+    fields = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_series))
+    return {raw.decode(): msgspec.json.decode(labels, type=Series) for raw, labels in fields.items()}

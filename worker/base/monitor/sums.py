@@ -114,23 +114,23 @@ class _Plan:
 
     def place(self, series_id: str, at: int, kind: str) -> int:
         """Return the index of the fields of a kind in both buckets of a time."""
-        known = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
-        if known is None:
+        index = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
+        if index is None:
             of = place(self._keys, series_id, at)
             hour, five = self._key(of.hour_key, _COARSE_TTL_S), self._key(of.five_key, _FINE_TTL_S)
             self._places.append((hour, of.hour + kind, five, of.five + kind))
-            known = self._place_of[name] = len(self._places)
-        return known
+            index = self._place_of[name] = len(self._places)
+        return index
 
     def cluster_key(self, series_id: str, at: int, cluster: str, period_s: int) -> int:
         """Return the index of the hash that holds a cluster."""
         # Numbers of periods of both lengths are far apart.
         period, part = at // period_s, ord(cluster[0]) % CLUSTER_PARTS
-        known = self._cluster_keys.get(name := (series_id, period, part))
-        if known is None:
+        index = self._cluster_keys.get(name := (series_id, period, part))
+        if index is None:
             key = self._key(self._keys.quality_clusters(series_id, period, part), 2 * period_s)
-            known = self._cluster_keys[name] = key
-        return known
+            index = self._cluster_keys[name] = key
+        return index
 
     def arguments(self) -> bytes:
         """Encode the plan."""
@@ -147,12 +147,12 @@ class _Plan:
         return msgspec.msgpack.encode(plan)
 
     def _key(self, name: str, ttl_s: int) -> int:
-        known = self._index.get(name)
-        if known is None:
+        index = self._index.get(name)
+        if index is None:
             self.keys.append(name)
             self._ttls.append(ttl_s)
-            known = self._index[name] = len(self.keys)
-        return known
+            index = self._index[name] = len(self.keys)
+        return index
 
 
 class QualitySums(ExportConsumer):
@@ -189,7 +189,7 @@ class QualitySums(ExportConsumer):
         # New series of the entries that are being added.
         self._added: dict[str, Series] = {}
         self._tags = MONITOR.of(settings).tags
-        self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
+        self._labels = attrgetter(*_LABELS, *(segment for segment in self._segments if tag_of(segment) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()
 
@@ -274,7 +274,7 @@ class QualitySums(ExportConsumer):
             self._store.call(lambda client: client.hset(series_key, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
-        self._values.update(segment_of(one) for one in added.values() if one.segment)
+        self._values.update(segment_of(series) for series in added.values() if series.segment)
         for reason, verdicts in refused.items() if fresh else ():
             self.dropped(reason, verdicts)
             log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
@@ -295,7 +295,7 @@ class QualitySums(ExportConsumer):
         if all_series is None:
             if len(self._series_of) >= _MAX_REMEMBERED:
                 self._series_of.clear()
-            all_series = [(one, one.id) for one in series_of(verdict, self._segments)]
+            all_series = [(series, series.id) for series in series_of(verdict, self._segments)]
             self._series_of[labels] = all_series
         if verdict.outcome != "scored":
             for series, series_id in all_series:
@@ -320,16 +320,16 @@ class QualitySums(ExportConsumer):
         if series.segment:
             segment = segment_of(series)
             # Counted when they are added: Redis may refuse the script, and the entries come again.
-            new = sum(segment_of(one) == segment for one in added.values())
+            new = sum(segment_of(series) == segment for series in added.values())
             if self._values[segment] + new >= self._max_values:
                 return "too_many_values"
         return None
 
     def relist(self, series: Iterable[Series]) -> None:
         """Remember which series are listed."""
-        known = {one.id: one for one in series}
-        self._known = set(known)
-        self._values = Counter(segment_of(one) for one in known.values() if one.segment)
+        by_id = {labels.id: labels for labels in series}
+        self._known = set(by_id)
+        self._values = Counter(segment_of(labels) for labels in by_id.values() if labels.segment)
 
 
 class ShardSums(ServiceThread):
@@ -361,19 +361,19 @@ class ShardSums(ServiceThread):
             self._after = stored.decode() if stored else ""
             self._pass_group(self._after)
         begin, count = f"({self._after}" if self._after else "-", self._sums.read_count
-        found = self._store.call(methodcaller("xrange", keys.verdicts, begin, "+", count))
-        if found:
+        rows = self._store.call(methodcaller("xrange", keys.verdicts, begin, "+", count))
+        if rows:
             after, self._after = self._after, None
-            last = found[-1][0].decode()
+            last = rows[-1][0].decode()
             # Entries that cannot be read are passed.
-            entries = [read for read in map(read_outbox_entry, found) if read is not None]
+            entries = [read for read in map(read_outbox_entry, rows) if read is not None]
             with self._sums.adding:
                 is_added = self._sums.add(entries, Source(shard, after), last)
             if not is_added:
                 return
             self._pass_group(last)
             self._after = last
-        if len(found) < count:
+        if len(rows) < count:
             self.stopping.wait(self._sums.gather_s)
 
     def _pass_group(self, entry_id: str) -> None:
@@ -404,20 +404,20 @@ class SeriesPruning(Watch):
 
     def run(self, now: float) -> None:
         """Remove series, and report those that are left."""
-        known = read_series(self._store)
+        all_series = read_series(self._store)
         by_segment: dict[Series, list[str]] = {}
-        for series_id, series in known.items():
+        for series_id, series in all_series.items():
             if series.segment:
                 by_segment.setdefault(segment_of(series), []).append(series_id)
-        full = [one for ids in by_segment.values() if len(ids) >= self._max_values for one in ids]
-        silent = {*self._silent(known, now, COARSE_DAYS + 1), *self._silent(full, now, _SILENT_DAYS)}
+        full = [series_id for ids in by_segment.values() if len(ids) >= self._max_values for series_id in ids]
+        silent = {*self._silent(all_series, now, COARSE_DAYS + 1), *self._silent(full, now, _SILENT_DAYS)}
         if silent:
             keys = self._keys
             self._store.call(lambda client: client.hdel(keys.quality_series, *silent))
             self._store.call(lambda client: client.delete(*map(keys.quality_detector, silent)))
-            remove_examples(self._store, (one for one in scan_examples(self._store) if one.series_id in silent))
+            remove_examples(self._store, (row for row in scan_examples(self._store) if row.series_id in silent))
             log.info("silent series removed", series=len(silent))
-        self._listed(series for series_id, series in known.items() if series_id not in silent)
+        self._listed(series for series_id, series in all_series.items() if series_id not in silent)
 
     def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
         """Return the series that have no sums in these last days."""
@@ -428,11 +428,11 @@ class SeriesPruning(Watch):
                 times = (now + ahead * DAY_S for ahead in range(1 - days, 2))
                 pipe.exists(*(place(self._keys, series_id, at).hour_key for at in times))
 
-        ids, found = iter(series_ids), list[str]()
+        ids, silent = iter(series_ids), list[str]()
         while some := list(islice(ids, _AT_ONCE)):
             counts = self._store.pipeline(partial(count, some))
-            found += [one for one, amount in zip(some, counts, strict=True) if not amount]
-        return found
+            silent += [series_id for series_id, amount in zip(some, counts, strict=True) if not amount]
+        return silent
 
 
 def segment_of(series: Series) -> Series:

@@ -83,19 +83,19 @@ class QualityWatch(Watch):
 
     def run(self, now: float) -> None:
         """Compute the gauges."""
-        known = read_series(self._store)
-        windows = self.windows(known, now)
-        detectors = self._detection.step({one.id: one for one in windows})
+        all_series = read_series(self._store)
+        windows = self.windows(all_series, now)
+        detectors = self._detection.step({series.id: series for series in windows})
         newest: dict[tuple[str, str], float] = {}
-        for one, window in windows.items():
-            service = one.service, one.environment
+        for series, window in windows.items():
+            service = series.service, series.environment
             newest[service] = max(newest.get(service, 0.0), window.newest_s)
         examples = read_examples(self._store, "drop")
-        silent = self._silence.step(known, newest)
+        silent = self._silence.step(all_series, newest)
         gauge = self._metrics.quality_silent
         samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
-        for one, window in windows.items():
-            samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
+        for series, window in windows.items():
+            samples += self._samples(series, window, detectors[series.id], examples.get(series.id, ()), now)
         self.show(samples)
 
     def clear(self) -> None:
@@ -109,10 +109,10 @@ class QualityWatch(Watch):
         """Read the windows of those series that have verdicts in the last day."""
         hours = read_buckets(self._store, series, now - HOUR_S, now + HOUR_S, fine=True)
         windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
-        few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
+        few = [series for series, window in windows.items() if window.verdicts < _ENOUGH]
         former = self._days
-        self._days = {one: former[one] for one in few if one in former and former[one][0] > now}
-        stale = [one for one in few if one not in self._days]
+        self._days = {series: former[series] for series in few if series in former and former[series][0] > now}
+        stale = [series for series in few if series not in self._days]
         days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
         for series_id, day in zip(stale, days, strict=True):
             self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
